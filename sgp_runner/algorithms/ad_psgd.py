@@ -1,0 +1,83 @@
+"""AD-PSGD, asynchronous decentralised SGD (Lian et al. 2018, Alg. 1): gradients and pairwise averages without a barrier.
+
+Odd ranks are active: they start averages. Even ranks are passive: they only answer, so no cycle of waits can form. A gradient is taken
+at a snapshot and applied to whatever the parameters are when it is done.
+
+An average is atomic at both ends. The passive side averages the moment a message comes in. The active side may have applied a gradient
+since it sent its value ``s``; adding ``(reply - s) / 2`` to its present parameters equals averaging first and stepping after, and
+keeps the sum of all parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Topology
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class ADPSGD:
+    """topology: every edge joins an odd and an even rank.
+
+    averages_per_gradient: how many averages an active worker starts while it computes one gradient.
+    """
+
+    topology: Topology
+    averages_per_gradient: int = 1
+    title: ClassVar[str] = "AD-PSGD"
+    asynchronous: ClassVar[bool] = True
+    servers: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.averages_per_gradient < 1:
+            raise ConfigError("algo.averages_per_gradient", f"{self.averages_per_gradient} must be at least 1.")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        self.topology.check(nodes)
+        if nodes % 2:
+            raise ConfigError("nodes", f"AD-PSGD pairs odd with even ranks and needs an even number of nodes, not {nodes}.")
+        edges = ((i, j) for k in range(2 * nodes) for i in range(1, nodes, 2) for j in self.topology.out_peers(i, nodes, k))
+        if not self.topology.symmetric or any(j % 2 for _, j in edges):
+            raise ConfigError("algo.topology", "AD-PSGD needs edges between odd and even ranks only: use bipartite or ring.")
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        active = worker.rank % 2 == 1
+        if not active:
+            answering = worker.spawn(self.answer(worker))
+        for _ in worker.steps():
+            averaging = worker.spawn(self.average(worker)) if active else None
+            x -= worker.update(await worker.grad(x.clone()))
+            if averaging is not None:
+                await averaging
+        if not active:
+            await answering
+        else:
+            for j in range(0, worker.size, 2):
+                worker.comm.send(j, x.new_empty(0))  # an empty message: I start no more averages
+
+    async def average(self, worker: Worker) -> None:
+        x = worker.params
+        for _ in range(self.averages_per_gradient):
+            t = worker.count("averages")
+            peers = self.topology.out_peers(worker.rank, worker.size, t, worker.epoch)
+            j = peers[t % len(peers)]
+            sent = x.clone()
+            worker.comm.send(j, sent)
+            x.add_(await worker.comm.recv(j) - sent, alpha=0.5)
+
+    async def answer(self, worker: Worker) -> None:
+        x = worker.params
+        while worker.tally("goodbyes") < worker.size // 2:
+            i, theirs = await worker.comm.recv_any()
+            if theirs.numel() == 0:
+                worker.count("goodbyes")
+            else:
+                worker.comm.send(i, x.clone())
+                x.lerp_(theirs, 0.5)

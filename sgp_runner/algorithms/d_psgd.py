@@ -1,0 +1,54 @@
+"""D-PSGD (Lian et al. 2017, Alg. 1): average with the neighbours and step, every step.
+
+``combine_while_computing`` is the paper: the gradient is taken at the parameters before mixing, so the exchange travels during the
+gradient: ``x_i <- sum_j W_ij x_j - d_i``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Topology
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class DPSGD:
+    """topology: symmetric, so that the uniform weights make ``W`` doubly stochastic.
+
+    order: ``combine_while_computing`` or ``adapt_then_combine`` (local step first, then exchange).
+    """
+
+    topology: Topology
+    order: Literal["combine_while_computing", "adapt_then_combine"] = "combine_while_computing"
+    title: ClassVar[str] = "D-PSGD"
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 0
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        self.topology.check(nodes)
+        if not self.topology.symmetric:
+            raise ConfigError("algo.topology", "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.")
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        for k in worker.steps():
+            peers = self.topology.out_peers(worker.rank, worker.size, k, worker.epoch)
+            adapt_first = self.order == "adapt_then_combine"
+            if adapt_first:
+                x -= worker.update(await worker.grad())
+            message = x / (len(peers) + 1)
+            for j in peers:
+                worker.comm.send(j, message)
+            if not adapt_first:
+                d = worker.update(await worker.grad())
+            x.copy_(message)
+            for j in peers:
+                x += await worker.comm.recv(j)
+            if not adapt_first:
+                x -= d

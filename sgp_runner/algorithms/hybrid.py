@@ -1,0 +1,43 @@
+"""Hybrids (Assran et al. 2019): one algorithm for the first epochs, another for the rest, e.g. AR-SGD for 30 and then SGP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgp_runner.algorithms import Algorithm
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """first: until ``switch_epoch``. then: afterwards. Both synchronous; optimizer buffers carry over."""
+
+    first: Algorithm
+    then: Algorithm
+    switch_epoch: float
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 0
+
+    @property
+    def title(self) -> str:
+        return f"{self.first.title}, then {self.then.title}"
+
+    def __post_init__(self) -> None:
+        if self.switch_epoch <= 0:
+            raise ConfigError("algo.switch_epoch", f"{self.switch_epoch} must be positive.")
+        for key, part in (("algo.first", self.first), ("algo.then", self.then)):
+            if part.asynchronous or part.servers:
+                raise ConfigError(key, f"{part.title} cannot be part of a hybrid: use a synchronous algorithm without a server.")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        self.first.check(nodes, optim)
+        self.then.check(nodes, optim)
+
+    async def run(self, worker: Worker) -> None:
+        await self.first.run(worker.limit(round(self.switch_epoch * worker.steps_per_epoch) - worker.steps_taken))
+        await self.then.run(worker)

@@ -1,0 +1,36 @@
+"""Local SGD (or local Adam): independent steps, parameters averaged every ``tau`` of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """tau: steps between exact averages, the last one at the end; ``null`` never averages (as the base of SlowMo)."""
+
+    tau: int | None = 12
+    title: ClassVar[str] = "Local SGD"
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.tau is not None and self.tau < 1:
+            raise ConfigError("algo.tau", f"{self.tau} must be at least 1 step, or null to never average.")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        """Every number of nodes and every optimizer works."""
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        for k in worker.steps():
+            x -= worker.update(await worker.grad())
+            if self.tau is not None and ((k + 1) % self.tau == 0 or worker.done):
+                x.copy_(await worker.comm.all_reduce(x.clone()))

@@ -1,0 +1,108 @@
+"""tau-OSGP, Overlap SGP (Assran et al. 2019, Alg. 2): SGP whose messages travel during the next ``tau`` gradients.
+
+A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + tau`` at the latest, so ``tau = 0`` is SGP. Mass in
+flight makes ``w != 1`` even on regular graphs, so the model must be de-biased.
+
+Layouts. ``paper``: fold in, gradient, local step, send. ``released``: fold in, send, gradient at the kept share, local step; with ``y``
+the value after receipt and messages one step late, ``y' = P y - d(y)``. ``released_2019``: as released, but the local step is scaled by
+the kept weight as well, which for one peer halves learning rate and weight decay on the network mean; the version behind the paper's
+tables did this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.push_sum import to_model, to_numerator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Topology
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class OSGP:
+    """tau: how many steps late a message may be before the worker waits for it.
+
+    topology: any.
+    interval: send every ``interval`` steps (the paper's listing ties it to ``tau``).
+    layout: order of the four parts of a step, see the module.
+    push_sum_weight: ``false`` is the biased ablation: the same messages, but the model is never divided by ``w``.
+    """
+
+    topology: Topology
+    tau: int = 1
+    interval: int = 1
+    layout: Literal["paper", "released", "released_2019"] = "paper"
+    push_sum_weight: bool = True
+    title: ClassVar[str] = "OSGP"
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.tau < 0:
+            raise ConfigError("algo.tau", f"{self.tau} must be 0 (which is SGP) or more steps.")
+        if self.interval < 1:
+            raise ConfigError("algo.interval", f"{self.interval} must be at least 1 step.")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        self.topology.check(nodes)
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
+        expected: list[tuple[int, int]] = worker.keep("expected", list)  # (step, peer) of what was sent to me and not folded in
+        for k in worker.steps():
+            if self.layout != "paper":
+                to_numerator(x)
+                self.push(worker, k, x, expected)
+                to_model(x)
+            d = worker.update(await worker.grad())  # at z; messages are travelling meanwhile
+            if self.layout == "released_2019":
+                x[:-1] -= d
+            to_numerator(x)
+            if self.layout != "released_2019":
+                x[:-1] -= d
+            if self.layout == "paper":
+                self.push(worker, k, x, expected)
+            await self.fold(worker, x, expected, late=k - self.tau)
+            to_model(x)
+        to_numerator(x)
+        await self.fold(worker, x, expected, late=worker.step)
+        to_model(x)
+
+    def push(self, worker: Worker, k: int, x: Tensor, expected: list[tuple[int, int]]) -> None:
+        """Start sending the out-shares of ``(x, w)``; keep the own one."""
+        if k % self.interval:
+            return
+        here = (worker.rank, worker.size, k, worker.epoch)
+        peers = self.topology.out_peers(*here)
+        x /= len(peers) + 1
+        message = x.clone()
+        for j in peers:
+            worker.comm.send(j, message)
+        expected.extend((k, j) for j in self.topology.in_peers(*here))
+
+    async def fold(self, worker: Worker, x: Tensor, expected: list[tuple[int, int]], late: int) -> None:
+        """Fold in whatever has arrived; wait only for messages sent in step ``late`` or before."""
+        pending: list[tuple[int, int]] = []
+        silent: set[int] = set()  # peers whose older message is still on its way
+        for sent, j in expected:
+            message = None
+            if sent <= late:
+                message = await worker.comm.recv(j)
+            elif j not in silent:
+                message = worker.comm.poll(j)
+            if message is None:
+                silent.add(j)
+                pending.append((sent, j))
+            else:
+                x += message
+                worker.observe("staleness", worker.step - sent)
+        expected[:] = pending
+        if not self.push_sum_weight:
+            x[-1] = 1

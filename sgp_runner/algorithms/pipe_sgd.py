@@ -1,0 +1,71 @@
+"""Pipe-SGD (Li et al. 2018): gradients are all-reduced in a pipeline of width ``K`` while newer ones are computed.
+
+Step ``t`` applies the mean gradient of step ``t - (K - 1)``; ``K = 1`` is AR-SGD. The first epochs run synchronously. What is left in the
+pipeline at the end is applied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.comm.compression import CODECS, ring_all_reduce
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class PipeSGD:
+    """depth: width ``K`` of the pipeline.
+
+    warmup_epochs: epochs that run with ``K = 1``.
+    clip: largest norm of the mean gradient, applied after averaging; ``null`` does not clip.
+    compression: of every message inside the all-reduce: ``none``, ``truncate16`` (bfloat16 by truncation) or ``quantize8`` (8-bit
+        linear, scaled by the largest magnitude).
+    """
+
+    depth: int = 2
+    warmup_epochs: float = 0.0
+    clip: float | None = None
+    compression: Literal["none", "truncate16", "quantize8"] = "none"
+    title: ClassVar[str] = "Pipe-SGD"
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ConfigError("algo.depth", f"{self.depth} must be at least 1 (which is AR-SGD).")
+        if self.warmup_epochs < 0:
+            raise ConfigError("algo.warmup_epochs", f"{self.warmup_epochs} must not be negative.")
+        if self.clip is not None and self.clip <= 0:
+            raise ConfigError("algo.clip", f"{self.clip} must be positive, or null for no clipping.")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        """Every number of nodes and every optimizer works."""
+
+    async def run(self, worker: Worker) -> None:
+        pipeline: deque[Awaitable[Tensor]] = worker.keep("pipeline", deque)
+        for k in worker.steps():
+            width = 1 if worker.epoch < self.warmup_epochs else self.depth
+            pipeline.append(self.start_average(worker, k, await worker.grad()))
+            while len(pipeline) >= width:
+                self.apply(worker, await pipeline.popleft())
+        while pipeline:
+            self.apply(worker, await pipeline.popleft())
+
+    def start_average(self, worker: Worker, k: int, g: Tensor) -> Awaitable[Tensor]:
+        if self.compression == "none":
+            return worker.comm.all_reduce(g)
+        return worker.spawn(ring_all_reduce(worker.comm, worker.rank, worker.size, g, CODECS[self.compression], tag=k + 1))
+
+    def apply(self, worker: Worker, g: Tensor) -> None:
+        if self.clip is not None:
+            g *= (self.clip / (g.norm() + 1e-6)).clamp(max=1)
+        worker.params.sub_(worker.update(g))

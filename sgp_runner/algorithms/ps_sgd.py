@@ -1,0 +1,46 @@
+"""PS-SGD: synchronous SGD through a parameter server, the baseline "PS-Sync" of the Pipe-SGD paper (Li et al. 2018).
+
+The server is one more process; its rank follows the workers'. It sums the gradients in rank order, takes the step and sends the
+parameters back, so its network link carries everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class PSSGD:
+    """No options."""
+
+    title: ClassVar[str] = "PS-SGD"
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 1
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        """Every number of nodes and every optimizer works."""
+
+    async def run(self, worker: Worker) -> None:
+        await (self.serve(worker) if worker.is_server else self.work(worker))
+
+    async def work(self, worker: Worker) -> None:
+        server = worker.size
+        for _ in worker.steps():
+            worker.comm.send(server, await worker.grad())
+            worker.params.copy_(await worker.comm.recv(server))
+
+    async def serve(self, worker: Worker) -> None:
+        x = worker.params
+        for _ in worker.steps():
+            g = x.new_zeros(x.shape)
+            for i in range(worker.size):
+                g += await worker.comm.recv(i)
+            x -= worker.update(g.div_(worker.size))
+            message = x.clone()
+            for i in range(worker.size):
+                worker.comm.send(i, message)

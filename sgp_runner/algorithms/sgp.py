@@ -1,0 +1,46 @@
+"""SGP, Stochastic Gradient Push (Assran et al. 2019, Alg. 1): a local step, then one round of push-sum.
+
+State: numerator ``x``, weight ``w = 1``, model ``z = x / w``. The columns of the mixing matrix sum to one, so mixing keeps ``sum x`` and
+``sum w = n``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.push_sum import to_model, to_numerator
+
+if TYPE_CHECKING:
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Topology
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class SGP:
+    """topology: any; directed ones are what push-sum is for."""
+
+    topology: Topology
+    title: ClassVar[str] = "SGP"
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 0
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        self.topology.check(nodes)
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
+        for k in worker.steps():
+            d = worker.update(await worker.grad())  # at z
+            to_numerator(x)
+            x[:-1] -= d
+            here = (worker.rank, worker.size, k, worker.epoch)
+            peers = self.topology.out_peers(*here)
+            x /= len(peers) + 1
+            message = x.clone()
+            for j in peers:
+                worker.comm.send(j, message)
+            for j in self.topology.in_peers(*here):
+                x += await worker.comm.recv(j)
+            to_model(x)

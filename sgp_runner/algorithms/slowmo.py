@@ -1,0 +1,80 @@
+"""SlowMo (Wang et al. 2020, Alg. 1): any base algorithm, and every ``tau`` steps a slow momentum step on the average.
+
+    x_tau = mean_i x_i;  u <- beta u + (x_0 - x_tau) / gamma;  x_0 <- x_0 - alpha gamma u;  all restart from x_0
+
+with ``gamma`` the learning rate of the last fast step. Local SGD as the base and ``alpha = 1``, ``beta = 0`` give local SGD with period
+``tau``; ``beta > 0`` over local SGD is BMUF; one node with ``beta = 0`` is Lookahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgp_runner.algorithms import Algorithm
+    from sgp_runner.optim import Optimizer
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class SlowMo:
+    """base: the fast algorithm; it drains its messages whenever it stops.
+
+    tau: fast steps between slow ones. alpha: slow learning rate. beta: slow momentum.
+    buffers: what happens to the fast optimizer's buffers at a slow step: ``reset``, ``keep``, ``average`` over the nodes (double
+        averaging), or ``auto``: reset for SGD, keep for Adam, as in the paper.
+    exact_average: ``false`` skips the exact average; every node then has its own ``u`` and ``x_0``.
+    """
+
+    base: Algorithm
+    tau: int = 48
+    alpha: float = 1.0
+    beta: float = 0.5
+    buffers: Literal["auto", "reset", "keep", "average"] = "auto"
+    exact_average: bool = True
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 0
+
+    @property
+    def title(self) -> str:
+        return f"SlowMo({self.base.title})"
+
+    def __post_init__(self) -> None:
+        if self.tau < 1:
+            raise ConfigError("algo.tau", f"{self.tau} must be at least 1 step.")
+        if self.alpha <= 0:
+            raise ConfigError("algo.alpha", f"{self.alpha} must be positive.")
+        if not 0 <= self.beta < 1:
+            raise ConfigError("algo.beta", f"{self.beta} must be in [0, 1).")
+        if self.base.asynchronous or self.base.servers:
+            raise ConfigError("algo.base", f"SlowMo cannot wrap {self.base.title}: use local_sgd, sgp, osgp, d_psgd or ar_sgd.")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        self.base.check(nodes, optim)
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        x0 = worker.keep("slowmo_x0", x.clone)
+        u = worker.keep("slowmo_u", lambda: x.new_zeros(x.shape))
+        while not worker.done:
+            await self.base.run(worker.limit(self.tau))
+            if self.exact_average:
+                x.copy_(await worker.comm.all_reduce(x.clone()))
+            u *= self.beta
+            if worker.lr > 0:  # without a fast step there is nothing to add
+                u += (x0 - x) / worker.lr
+            x0.sub_(u, alpha=self.alpha * worker.lr)
+            x.copy_(x0)
+            worker.push_sum[-1] = 1
+            await self.treat_buffers(worker)
+
+    async def treat_buffers(self, worker: Worker) -> None:
+        treatment = worker.optim.slow_buffers if self.buffers == "auto" else self.buffers
+        if treatment == "reset":
+            worker.reset_buffers()
+        elif treatment == "average":
+            for buffer in worker.buffers.values():
+                buffer.copy_(await worker.comm.all_reduce(buffer.clone()))

@@ -1,0 +1,143 @@
+"""The machines that a simulated run models: compute time, links, collectives. All of it is data, in ``configs/cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, log, log2
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
+
+
+class ComputeTime(Protocol):
+    """Variation of compute time around its mean. ``mean`` and results in seconds."""
+
+    def sample(self, mean: float, random: Generator) -> float: ...
+
+
+@dataclass(frozen=True)
+class ConstantTime:
+    """Always the mean."""
+
+    def sample(self, mean: float, random: Generator) -> float:
+        return mean
+
+
+@dataclass(frozen=True)
+class LogNormalTime:
+    """Log-normal with coefficient of variation ``cv``."""
+
+    cv: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_positive("cluster.compute_time.cv", self.cv)
+
+    def sample(self, mean: float, random: Generator) -> float:
+        variance = log(1 + self.cv**2)
+        return mean * float(random.lognormal(-variance / 2, variance**0.5))
+
+
+@dataclass(frozen=True)
+class GammaTime:
+    """Gamma(``shape``), scaled to the mean; its coefficient of variation is ``1 / sqrt(shape)`` (Barkai et al. 2020: 100)."""
+
+    shape: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_positive("cluster.compute_time.shape", self.shape)
+
+    def sample(self, mean: float, random: Generator) -> float:
+        return mean * float(random.gamma(self.shape, 1 / self.shape))
+
+
+def check_positive(key: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ConfigError(key, f"{value} must be positive and finite.")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of ``nodes`` identical nodes, but for ``node_factors``.
+
+    step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models that are not listed.
+    compute_time: how that time varies from step to step.
+    node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast.
+    heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is drawn once; 0 for equal nodes.
+    bandwidth: bits per second of a node's network interface, in each direction.
+    latency_seconds: from the first bit leaving to the first bit arriving.
+    message_overhead_seconds: time the sender's interface spends on each message before its first bit.
+    duplex: ``full``: a queue for each direction; ``half``: sending and receiving share one.
+    collective: the all-reduce algorithm.
+    overlap: share of a gradient's compute time during which its all-reduce can already run (bucketed backward pass).
+    bucket_bytes: size of the last bucket, which can only start when the gradient is complete.
+    """
+
+    step_seconds: Mapping[str, float]
+    compute_time: ComputeTime
+    bandwidth: float
+    latency_seconds: float
+    node_factors: Mapping[int, float]
+    message_overhead_seconds: float = 0.0
+    duplex: Literal["full", "half"] = "full"
+    collective: Collective = "ring"
+    overlap: float = 0.0
+    bucket_bytes: int = 25 * 2**20
+    heterogeneity: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive("cluster.bandwidth", self.bandwidth)
+        for model, seconds in self.step_seconds.items():
+            check_positive(f"cluster.step_seconds.{model}", seconds)
+        for rank, factor in self.node_factors.items():
+            check_positive(f"cluster.node_factors.{rank}", factor)
+        for key, value in (
+            ("latency_seconds", self.latency_seconds),
+            ("message_overhead_seconds", self.message_overhead_seconds),
+            ("heterogeneity", self.heterogeneity),
+        ):
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"cluster.{key}", f"{value} must be zero or positive, and finite.")
+        if not 0 <= self.overlap < 1:
+            raise ConfigError("cluster.overlap", f"{self.overlap} must be in [0, 1).")
+
+    def mean_step(self, model: str) -> float:
+        """Mean seconds of one gradient of ``model``."""
+        seconds = self.step_seconds.get(model, self.step_seconds.get("default"))
+        if seconds is None:
+            raise ConfigError(f"cluster.step_seconds.{model}", "no compute time for this model; add it, or a default.")
+        return seconds
+
+    def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
+        """Time of an all-reduce that all ``nodes`` start together, by the usual latency-bandwidth models.
+
+        slowest_link: what the bandwidth of the slowest interface is divided by; every round waits for it.
+        Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5; half duplex pays for sending and receiving in turn.
+        """
+        if nodes == 1:
+            return 0.0
+        start = self.latency_seconds + self.message_overhead_seconds
+        transfer = num_bytes * 8 * slowest_link / self.bandwidth * (2 if self.duplex == "half" else 1)
+        rounds = ceil(log2(nodes))
+        match self.collective:
+            case "ring":
+                return 2 * (nodes - 1) * (start + transfer / nodes)
+            case "recursive_doubling":
+                return rounds * (start + transfer)
+            case "halving_doubling":
+                return 2 * rounds * start + 2 * (nodes - 1) / nodes * transfer
+            case "tree":  # reduce to the root, then broadcast
+                return 2 * rounds * (start + transfer)
+
+    def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
+        """Bytes that one node sends in it (tree: the mean over nodes)."""
+        match self.collective:
+            case "recursive_doubling":
+                return ceil(log2(nodes)) * num_bytes
+            case _:
+                return 2 * (nodes - 1) / nodes * num_bytes

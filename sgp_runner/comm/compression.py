@@ -1,0 +1,72 @@
+"""Compressed all-reduce: a ring in which every hop carries an encoded chunk (Li et al. 2018, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.comm import Comm
+
+
+@dataclass(frozen=True)
+class Codec:
+    """encode: floats [m] to a contiguous message. decode: message and a tensor of the original type to floats [m]."""
+
+    encode: Callable[[Tensor], Tensor]
+    decode: Callable[[Tensor, Tensor], Tensor]
+
+
+def truncate16(t: Tensor) -> Tensor:
+    """bfloat16 by dropping the low 16 bits of float32 (towards zero), not by rounding."""
+    import torch
+
+    bits = t.float().view(torch.int32) & -65536
+    return bits.view(torch.float32).bfloat16()
+
+
+def quantize8(t: Tensor) -> Tensor:
+    """int8 [m + 4]: ``round(127 t / max|t|)``, then the float32 scale in four bytes."""
+    import torch
+
+    scale = t.abs().max().float() if t.numel() else t.new_zeros((), dtype=torch.float32)
+    levels = torch.where(scale > 0, t.float() * (127 / scale), 0.0).round_().to(torch.int8)
+    return torch.cat([levels, scale.view(1).view(torch.int8)])
+
+
+def dequantize8(message: Tensor, like: Tensor) -> Tensor:
+    import torch
+
+    scale = message[-4:].clone().view(torch.float32)
+    return message[:-4].to(like.dtype) * (scale / 127).to(like.dtype)
+
+
+CODECS = {
+    "truncate16": Codec(truncate16, lambda message, like: message.to(like.dtype)),
+    "quantize8": Codec(quantize8, dequantize8),
+}
+
+
+async def ring_all_reduce(comm: Comm, rank: int, size: int, t: Tensor, codec: Codec, tag: int) -> Tensor:
+    """Mean of ``t`` [D] over ``size`` workers, in place; every hop is encoded, and all workers end with the same bytes."""
+    if size == 1:
+        return t
+    right, left = (rank + 1) % size, (rank - 1) % size
+    chunks = t.tensor_split(size)  # views
+    for hop in range(size - 1):  # reduce-scatter
+        comm.send(right, codec.encode(chunks[(rank - hop) % size]), tag)
+        chunk = chunks[(rank - hop - 1) % size]
+        chunk += codec.decode(await comm.recv(left, tag), chunk)
+    own = chunks[(rank + 1) % size]
+    own /= size
+    message = codec.encode(own)
+    own.copy_(codec.decode(message, own))  # as everybody else will see it
+    for hop in range(size - 1):  # all-gather: messages are passed on as they are
+        comm.send(right, message, tag)
+        message = await comm.recv(left, tag)
+        chunk = chunks[(rank - hop) % size]
+        chunk.copy_(codec.decode(message, chunk))
+    return t

@@ -1,0 +1,301 @@
+"""What a person sees: progress while a run trains, a table when it has finished, a comparison at the end of a sweep.
+
+On a terminal a bar that redraws itself; into a file or a pipe plain lines, about one per epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from sgp_runner.units import duration, num_bytes, number, percent
+
+if TYPE_CHECKING:
+    from rich.box import Box
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+LOSSES = 64  # training losses behind the one shown: a single batch says little
+QUIET_SECONDS = 60.0  # a line appears at least this often while records arrive, so that a log shows the run is alive
+CLOCKS: dict[str | None, str] = {"simulated": "simulated time", "wall": "wall-clock time"}
+
+
+class ConsoleListener:
+    """Shows on stdout how far a run is. Use it as a context manager, or call ``start`` and ``stop``.
+
+    ``title`` names the run, ``total_steps`` is the number of steps each worker will take, ``clock`` is ``"simulated"``
+    or ``"wall"``. With workers at different steps, the bar shows their mean.
+    """
+
+    def __init__(self, title: str, total_steps: int, clock: str) -> None:
+        self._title = title
+        self._total = max(total_steps, 1)
+        self._clock = clock
+        self._steps: dict[object, float] = {}
+        self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._epoch = 0.0
+        self._time_s = 0.0
+        self._quality: str | None = None
+        self._done = False
+        self._started = time.monotonic()
+        self._said_epoch = 0.0
+        self._said_at = self._started
+        self._live: Live | None = None
+
+    def start(self) -> None:
+        """Shows the title, and on a terminal the bar."""
+        self._started = self._said_at = time.monotonic()
+        console = stdout_console()
+        if console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
+            self._live.start(refresh=True)
+        else:
+            print(self._title, flush=True)
+
+    def stop(self) -> None:
+        """Leaves the bar where it is and gives the terminal back. A second call does nothing."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def write(self, record: Mapping[str, object]) -> None:
+        kind = record["kind"]
+        self._time_s = max(self._time_s, number(record.get("time_s")) or 0.0)
+        self._epoch = max(self._epoch, number(record.get("epoch")) or 0.0)
+        if kind == "train":
+            self._steps[record.get("rank")] = number(record.get("step")) or 0.0
+            if (loss := number(record.get("loss"))) is not None:
+                self._losses.append(loss)
+        elif kind == "average":
+            self._quality = _quality_of(record)
+        if self._live is None and self._line_is_due(kind):
+            print(f"  {self._progress()}  {self._numbers('  ')}", flush=True)
+            self._said_at = time.monotonic()
+
+    def finish(self, summary: Mapping[str, object] | None) -> None:
+        self._done = summary is not None
+        self.stop()
+
+    def __enter__(self) -> ConsoleListener:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _line_is_due(self, kind: object) -> bool:
+        """An evaluation ends an epoch. Without one, an epoch later than it would have come; or after a long silence."""
+        if kind == "average":
+            self._said_epoch = self._epoch
+            return True
+        if self._epoch >= self._said_epoch + 2:
+            self._said_epoch = math.floor(self._epoch) - 1
+            return True
+        return time.monotonic() - self._said_at > QUIET_SECONDS
+
+    def _step(self) -> int:
+        if self._done:
+            return self._total
+        mean = sum(self._steps.values()) / len(self._steps) if self._steps else 0.0
+        return min(round(mean), self._total)
+
+    def _progress(self) -> str:
+        digits = len(str(self._total))
+        return f"step {self._step():{digits}d}/{self._total}  epoch {self._epoch:4.1f}"
+
+    def _numbers(self, between: str) -> str:
+        """Loss, accuracy and time, with what is not known yet left out."""
+        parts = []
+        if self._losses:
+            parts.append(f"loss {sum(self._losses) / len(self._losses):.4f}")
+        if self._quality is not None:
+            parts.append(self._quality)
+        if self._clock == "simulated":
+            parts.append(f"simulated {duration(self._time_s)}")
+        parts.append(f"real {duration(math.floor(time.monotonic() - self._started))}")
+        return between.join(parts)
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        line = Table.grid(padding=(0, 2), expand=True)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True)
+        line.add_row(ProgressBar(total=self._total, completed=self._step()), Text(self._progress()))
+        return Group(
+            Text(self._title, style="bold", no_wrap=True, overflow="ellipsis"),
+            line,
+            Text(self._numbers(" · "), no_wrap=True, overflow="ellipsis"),
+        )
+
+
+def stdout_console() -> Console:
+    """A console on stdout: with colour on a terminal, plain text without control characters anywhere else."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return Console(file=sys.stdout, force_terminal=terminal, no_color=None if terminal else True, highlight=False)
+
+
+def show(table: Table) -> None:
+    """Prints a table on stdout, after an empty line. What is said below its frame may be longer than a line."""
+    stdout_console().print("", table, sep="\n", crop=False)
+
+
+def summary_table(summary: Mapping[str, object]) -> Table:
+    """The end of one run: quality per worker and of the averaged model, time, bytes, where the results are."""
+    from rich.box import ROUNDED
+    from rich.text import Text
+
+    # Below the frame, on a line of its own that is never folded, a path can be copied.
+    results = [f"results in {_short_path(str(summary['run_dir']))}"] if "run_dir" in summary else []
+    notes = "\n".join(text for text in (_text(summary, "label"), *results) if text)
+    table = _table(_title(summary), Text(notes, style="dim", no_wrap=True, overflow="ignore"), ROUNDED)
+    table.show_header = False
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+
+    def row(name: str, value: str | None, style: str = "") -> None:
+        if value is not None:
+            table.add_row(Text(name), Text(value, style=style))
+
+    quality = _metric_name(summary)
+    model = "server model" if summary.get("server") else "averaged model"
+    mean, low, high = (_shown(summary, key) for key in ("worker_mean", "worker_min", "worker_max"))
+    row(f"{quality} per worker", mean and f"{mean} mean, {low} min, {high} max")
+    row(f"{quality} of the {model}", _shown(summary, "average"), "bold green")
+    if (bleu := number(summary.get("bleu"))) is not None:
+        row(f"BLEU of the {model}", f"{bleu:.1f}")
+    if (time_s := number(summary.get("time_s"))) is not None:
+        row(CLOCKS.get(_text(summary, "clock"), "time"), duration(time_s))
+    if (real_s := number(summary.get("real_s"))) is not None:
+        row("real time, all included", duration(real_s))
+    if (sent := number(summary.get("bytes_per_node"))) is not None:
+        row("sent per node", num_bytes(sent))
+    if (distance := number(summary.get("consensus_distance"))) is not None:
+        row("consensus distance", f"{distance:.3g}")
+    row("trained for", _amount(summary))
+    return table
+
+
+def comparison_table(rows: Sequence[Mapping[str, object]]) -> Table:
+    """The end of a sweep: one row per run, in the order given.
+
+    A row is a summary. Two more keys: ``job``, the settings of this run of the sweep (``algo=sgp optim.lr=0.1``), of
+    which those that have no column are shown below the algorithm; ``failed``, a sentence, marks a run without results,
+    which still needs ``algorithm`` and ``nodes``.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.text import Text
+
+    done = [row for row in rows if not row.get("failed")]
+    metrics = {_metric_name(row) for row in done}
+    quality = metrics.pop() if len(metrics) == 1 else "quality"
+    clocks = {CLOCKS.get(_text(row, "clock"), "time") for row in done}
+    bleus = any(row.get("bleu") is not None for row in done)
+
+    failures = [f"{_job(row)} failed: {row['failed']}" for row in rows if row.get("failed")]
+    table = _table("Comparison", Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
+    table.show_edge, table.pad_edge, table.collapse_padding = False, False, True  # every column counts when 80 are all
+    table.add_column("algorithm", overflow="fold")
+    clock = "time" if len(clocks) != 1 else "\n".join(next(iter(clocks)).split())
+    measures = [f"{quality}\naveraged", f"{quality}\nof workers", *(["BLEU"] if bleus else []), clock]
+    for name in ("nodes", *measures, "sent\nper node"):
+        table.add_column(name, justify="right", no_wrap=True)
+
+    for row in rows:
+        algorithm = Text.assemble(_text(row, "algorithm") or "?", *((f"\n{word}", "dim") for word in _settings(row)))
+        nodes = Text(_text(row, "nodes") or "?")
+        if row.get("failed"):
+            table.add_row(algorithm, nodes, Text("failed", style="bold red"))
+            continue
+        low, high, average = (_shown(row, key) for key in ("worker_min", "worker_max", "average"))
+        time_s, sent, bleu = (number(row.get(key)) for key in ("time_s", "bytes_per_node", "bleu"))
+        cells = [f"{low.removesuffix(' %')} – {high}" if low and high else ""]
+        cells += [f"{bleu:.1f}" if bleu is not None else ""] if bleus else []
+        cells += ["" if time_s is None else duration(time_s) + (f"\n{row.get('clock')}" if len(clocks) > 1 else "")]
+        cells += ["" if sent is None else num_bytes(sent)]
+        table.add_row(algorithm, nodes, Text(average or "", style="bold green"), *map(Text, cells))
+    return table
+
+
+def _table(title: str, notes: Text, box: Box) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(
+        title=Text(title, style="bold"),
+        caption=notes if notes.plain else None,
+        box=box,
+        title_justify="left",
+        caption_justify="left",
+    )
+
+
+def _title(summary: Mapping[str, object]) -> str:
+    nodes = number(summary.get("nodes"))
+    size = None if nodes is None else f"{nodes:.0f} node{'' if nodes == 1 else 's'}"
+    names = [_text(summary, key) for key in ("algorithm", "model", "data")]
+    return " · ".join(part for part in (*names, size, _text(summary, "network")) if part)
+
+
+def _metric_name(summary: Mapping[str, object]) -> str:
+    """A translation is right when every word is: its accuracy is known as exact match."""
+    if summary.get("metric") == "accuracy" and summary.get("bleu") is not None:
+        return "exact match"
+    return str(summary.get("metric", "loss"))
+
+
+def _shown(summary: Mapping[str, object], key: str) -> str | None:
+    value = number(summary.get(key))
+    if value is None:
+        return None
+    return percent(value) if summary.get("metric") == "accuracy" else f"{value:.4g}"
+
+
+def _quality_of(record: Mapping[str, object]) -> str | None:
+    accuracy, loss = number(record.get("accuracy")), number(record.get("loss"))
+    if accuracy is not None:
+        return f"accuracy {percent(accuracy)}"
+    return None if loss is None else f"averaged loss {loss:.4g}"
+
+
+def _amount(summary: Mapping[str, object]) -> str | None:
+    amounts = [(number(summary.get(key)), key) for key in ("epochs", "steps")]
+    return ", ".join(f"{value:g} {key}" for value, key in amounts if value is not None) or None
+
+
+def _job(row: Mapping[str, object]) -> str:
+    return _text(row, "job") or f"{_text(row, 'algorithm') or '?'} on {_text(row, 'nodes') or '?'} nodes"
+
+
+def _settings(row: Mapping[str, object]) -> list[str]:
+    words = (_text(row, "job") or "").split()
+    return [word for word in words if not word.startswith(("algo=", "nodes="))]
+
+
+def _text(row: Mapping[str, object], key: str) -> str | None:
+    value = row.get(key)
+    return None if value is None else str(value)
+
+
+def _short_path(path: str) -> str:
+    """Relative to where the command was started, if the path lies below."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path

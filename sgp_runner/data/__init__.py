@@ -1,0 +1,1 @@
+"""Data sets, one file each, and the rule that deals their samples to the workers."""

@@ -1,0 +1,51 @@
+"""scikit-learn's digits: 1,797 real 8x8 images of handwritten digits, inside the package, so nothing is downloaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import Classification
+from sgp_runner.seeding import generator
+
+if TYPE_CHECKING:
+    import torch
+
+_SPLIT_SEED = 1797  # the validation images are the same whatever the run's seed
+_VALID = 360
+
+
+@dataclass(frozen=True)
+class Digits:
+    """1,437 training and 360 validation images [1, 8, 8], normalised with the training set's mean and deviation."""
+
+    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
+    alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer digits per node
+    label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+
+    name: ClassVar[str] = "digits"
+    task: ClassVar[str] = "classification"
+
+    def __post_init__(self) -> None:
+        partition_of(self)
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        import torch
+        from sklearn.datasets import load_digits
+
+        raw = load_digits()
+        images = torch.as_tensor(raw.images, dtype=torch.float64).unsqueeze(1)
+        labels = torch.as_tensor(raw.target, dtype=torch.int64)
+        order = torch.randperm(len(labels), generator=generator(_SPLIT_SEED))
+        train, valid = order[:-_VALID], order[-_VALID:]
+        images = ((images - images[train].mean()) / images[train].std()).to(dtype)
+        return Dataset(
+            name=self.name,
+            task=Classification(self.label_smoothing),
+            train=TensorSplit((images[train],), labels[train], labels[train]),
+            valid=TensorSplit((images[valid],), labels[valid], labels[valid]),
+            input_shape=(1, 8, 8),
+            num_classes=10,
+        )

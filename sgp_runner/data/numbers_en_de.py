@@ -1,0 +1,91 @@
+"""Generated parallel text, English to German: numbers, ordinals, dates, clock times and amounts in words."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import Translation
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_TEXT_SEED = 999_999  # the sentences are the same whatever the run's seed
+
+
+@dataclass(frozen=True)
+class NumbersEnDe:
+    """"twenty-three" -> "dreiundzwanzig". No sentence occurs twice, so neither side of a validation pair was seen.
+
+    The kind of sentence (number, ordinal, date, time, amount) is the label of the Dirichlet partition.
+    """
+
+    train_size: int = 16384  #: training sentences
+    valid_size: int = 512  #: held-out sentences
+    label_smoothing: float = 0.1  #: share of the target's probability that is spread over the vocabulary
+    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
+    alpha: float = 0.1  #: concentration of the Dirichlet partition
+
+    name: ClassVar[str] = "numbers_en_de"
+    task: ClassVar[str] = "translation"
+
+    def __post_init__(self) -> None:
+        partition_of(self)
+        for field in ("train_size", "valid_size"):
+            if not 1 <= getattr(self, field) <= 500_000:
+                raise ConfigError(f"data.{field}", f"must be between 1 and 500000, not {getattr(self, field)}.")
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        """``dtype`` has no effect: tokens are integers."""
+        import torch
+
+        from sgp_runner.data import pieces
+
+        rows = sentences(self.train_size + self.valid_size)
+        sources = _pad([pieces.ids(pieces.english_words(en)) for en, _, _ in rows])
+        german = [pieces.ids(pieces.german_pieces(de)) for _, de, _ in rows]
+        targets_in = _pad([[pieces.BOS, *ids] for ids in german])
+        targets = _pad([[*ids, pieces.EOS] for ids in german])
+        labels = torch.tensor([kind for _, _, kind in rows])
+
+        def split(part: slice) -> TensorSplit:
+            return TensorSplit((sources[part], targets_in[part]), targets[part], labels[part])
+
+        return Dataset(
+            name=self.name,
+            task=Translation(pieces.PAD, pieces.BOS, pieces.EOS, pieces.VOCABULARY, self.label_smoothing),
+            train=split(slice(self.valid_size, None)),
+            valid=split(slice(self.valid_size)),
+            input_shape=(sources.shape[1],),
+            num_classes=len(pieces.VOCABULARY),
+        )
+
+
+def sentences(count: int) -> list[tuple[str, str, int]]:
+    """(English, German, kind) in random order, every German sentence once, and so every English one."""
+    from sgp_runner.data.phrases import KINDS
+
+    rng = random.Random(_TEXT_SEED)
+    found: dict[str, tuple[str, int]] = {}
+    while len(found) < count:
+        kind = rng.randrange(len(KINDS))
+        en, de = KINDS[kind](rng)
+        found.setdefault(de, (en, kind))
+    rows = [(en, de, kind) for de, (en, kind) in found.items()]
+    rng.shuffle(rows)  # short sentences are found early; without this they would fill the validation set
+    return rows
+
+
+def _pad(rows: list[list[int]]) -> Tensor:
+    """int64 [N, longest row], filled up with ``PAD``, so that the batches of all workers have one shape."""
+    import torch
+
+    from sgp_runner.data.pieces import PAD
+
+    longest = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])

@@ -1,0 +1,71 @@
+"""A quadratic problem with known curvature, noise and disagreement between nodes, posed as a regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import Regression
+from sgp_runner.errors import ConfigError
+from sgp_runner.seeding import generator
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class QuadraticData:
+    """With model=quadratic the loss of sample ``i`` is ``1/2 (x - c_i)' H (x - c_i)``.
+
+    H is diagonal, its entries spaced evenly in the logarithm from 1/condition to 1, so a learning rate below 2 is
+    stable. ``c_i = center + heterogeneity * shift of the group of i + noise * its own``, all standard normal vectors.
+    The group is the label: partition=dirichlet gives the nodes different optima. The validation loss is
+    ``1/2 (x - x*)' H (x - x*)``, where x* minimises the training loss: 0 is the optimum.
+    """
+
+    dimension: int = 64
+    samples: int = 4096  #: training samples
+    groups: int = 16  #: labels; one shift each
+    noise: float = 1.0  #: standard deviation of a sample's own offset
+    heterogeneity: float = 1.0  #: standard deviation of a group's shift
+    condition: float = 100.0  #: largest over smallest curvature
+    problem_seed: int = 0  #: which problem; independent of the run's seed
+    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
+    alpha: float = 0.1  #: concentration of the Dirichlet partition
+
+    name: ClassVar[str] = "quadratic"
+    task: ClassVar[str] = "regression"
+
+    def __post_init__(self) -> None:
+        partition_of(self)
+        for field in ("dimension", "samples", "groups", "condition"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"data.{field}", f"must be at least 1, not {getattr(self, field)}.")
+        for field in ("noise", "heterogeneity"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"data.{field}", f"must not be negative, but is {getattr(self, field)}.")
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        import torch
+
+        rng = generator(self.problem_seed)
+
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, self.dimension, generator=rng, dtype=torch.float64)
+
+        labels = torch.arange(self.samples) % self.groups
+        center, shifts = normal(), normal(self.groups)
+        centers = center + self.heterogeneity * shifts[labels] + self.noise * normal(self.samples)
+        curvature = self.condition ** torch.linspace(-1, 0, self.dimension, dtype=torch.float64)
+        scale = curvature.sqrt()
+        optimum = centers.mean(0, keepdim=True)
+        return Dataset(
+            name=self.name,
+            task=Regression(),
+            train=TensorSplit((scale.to(dtype).expand(self.samples, -1),), (scale * centers).to(dtype), labels),
+            valid=TensorSplit((scale.to(dtype).expand(1, -1),), (scale * optimum).to(dtype), None),
+            input_shape=(self.dimension,),
+            num_classes=self.dimension,
+        )

@@ -1,0 +1,159 @@
+"""Which samples a worker reads at a step: a pure function of (seed, worker, step), never of the order of calls."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from sgp_runner.errors import ConfigError, nearest
+from sgp_runner.seeding import seed_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.data.dataset import DataConfig, Split
+
+# Streams of random numbers that must not coincide for equal (worker, epoch).
+_EPOCH_ORDER, _DEAL, _SHARD_ORDER = 1, 2, 3
+
+
+class Sampler(Protocol):
+    """The order in which every worker reads its samples."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps per worker in which all workers together read the training set once, incomplete batches dropped."""
+
+    def indices(self, worker: int, step: int) -> Tensor:
+        """int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
+
+
+class Partition(Protocol):
+    """How the training set is divided."""
+
+    def sampler(self, split: Split, workers: int, batch_size: int, seed: int) -> Sampler:
+        """Raises ConfigError when the split cannot give every worker one batch."""
+
+
+@dataclass(frozen=True)
+class IID:
+    """Every epoch deals a new permutation of the whole set to the workers, batch by batch."""
+
+    def sampler(self, split: Split, workers: int, batch_size: int, seed: int) -> Sampler:
+        steps = _steps_per_epoch(len(split), workers, batch_size)
+        return IIDSampler(len(split), workers, batch_size, seed, steps)
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Fixed, unequal shards by label (Hsu et al. 2019), drawn once from the run's seed.
+
+    The samples of each label are cut among the workers in proportions drawn from Dirichlet(alpha, ..., alpha). Then, as
+    long as some shard holds less than one batch, the smallest shard takes one sample from the largest (ties: the lower
+    worker). So every sample is in exactly one shard. Each worker passes over its own shard again and again, in a new
+    order each time; a batch may begin in one pass and end in the next. Small ``alpha`` = few labels per worker.
+    """
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ConfigError("data.alpha", f"the concentration must be above 0, not {self.alpha}. Use data.alpha=0.1.")
+
+    def sampler(self, split: Split, workers: int, batch_size: int, seed: int) -> Sampler:
+        steps = _steps_per_epoch(len(split), workers, batch_size)
+        if split.labels is None:
+            raise ConfigError("data.partition", "dirichlet needs labels; these data have none. Use data.partition=iid.")
+        shards = deal(split.labels, workers, batch_size, self.alpha, seed)
+        return ShardSampler(shards, batch_size, seed, steps)
+
+
+def partition_of(data: DataConfig) -> Partition:
+    """The partition that the fields ``partition`` and ``alpha`` of a data config ask for."""
+    match data.partition:
+        case "iid":
+            return IID()
+        case "dirichlet":
+            return Dirichlet(data.alpha)
+        case other:
+            hint = nearest(str(other), ["iid", "dirichlet"])
+            raise ConfigError("data.partition", f"'{other}' is neither iid nor dirichlet.{hint}")
+
+
+@dataclass(frozen=True)
+class IIDSampler:
+    """See ``IID``."""
+
+    samples: int
+    workers: int
+    batch_size: int
+    seed: int
+    steps_per_epoch: int
+
+    def indices(self, worker: int, step: int) -> Tensor:
+        epoch, r = divmod(step, self.steps_per_epoch)
+        start = (r * self.workers + worker) * self.batch_size
+        order = _permutation(self.samples, seed_of(self.seed, _EPOCH_ORDER, epoch))
+        return order[start : start + self.batch_size]
+
+
+@dataclass(frozen=True)
+class ShardSampler:
+    """See ``Dirichlet``."""
+
+    shards: tuple[Tensor, ...]  #: int64 [>= batch_size] per worker
+    batch_size: int
+    seed: int
+    steps_per_epoch: int
+
+    def indices(self, worker: int, step: int) -> Tensor:
+        import torch
+
+        shard = self.shards[worker]
+        number, start = divmod(step * self.batch_size, len(shard))
+        batch = self._pass(worker, number)[start : start + self.batch_size]
+        missing = self.batch_size - len(batch)
+        # A shard is never shorter than a batch, so a batch touches two passes at most.
+        return batch if missing == 0 else torch.cat([batch, self._pass(worker, number + 1)[:missing]])
+
+    def _pass(self, worker: int, number: int) -> Tensor:
+        shard = self.shards[worker]
+        return shard[_permutation(len(shard), seed_of(self.seed, _SHARD_ORDER, worker, number))]
+
+
+def deal(labels: Tensor, workers: int, at_least: int, alpha: float, seed: int) -> tuple[Tensor, ...]:
+    """Disjoint shards (int64) that cover ``range(len(labels))``, by the rule of ``Dirichlet``."""
+    import numpy
+    import torch
+
+    rng = numpy.random.default_rng(seed_of(seed, _DEAL))
+    shards: list[list[int]] = [[] for _ in range(workers)]
+    for label in sorted(set(labels.tolist())):
+        mine = (labels == label).nonzero().flatten().numpy()
+        rng.shuffle(mine)
+        cuts = (rng.dirichlet([alpha] * workers).cumsum()[:-1] * len(mine)).round().astype(int)
+        for shard, part in zip(shards, numpy.split(mine, cuts), strict=True):
+            shard.extend(part.tolist())
+    for shard in shards:  # otherwise the samples given away below would all be of the last label
+        rng.shuffle(shard)
+    while len(smallest := min(shards, key=len)) < at_least:
+        smallest.append(max(shards, key=len).pop())
+    return tuple(torch.tensor(sorted(shard), dtype=torch.int64) for shard in shards)
+
+
+@functools.lru_cache(maxsize=8)  # workers of an asynchronous run are spread over a few epochs
+def _permutation(samples: int, seed: int) -> Tensor:
+    import torch
+
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
+
+
+def _steps_per_epoch(samples: int, workers: int, batch_size: int) -> int:
+    steps = samples // (workers * batch_size)
+    if steps < 1:
+        most = samples // workers
+        fix = f"The largest batch size that works is {most}." if most else f"Use at most {samples} nodes."
+        asked = f"one batch of {batch_size} on each of {workers} nodes"
+        raise ConfigError("batch_size", f"{samples} training samples do not fill {asked}. {fix}")
+    return steps

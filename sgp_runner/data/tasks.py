@@ -1,0 +1,141 @@
+"""The three tasks: a loss that can be vectorised over workers, and an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from sgp_runner.data.dataset import Batch, Split
+
+CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memory
+
+
+def _chunks(module: nn.Module, split: Split) -> Iterator[Batch]:
+    """The whole split in order, at most ``CHUNK`` samples at a time, on the device of ``module``."""
+    import torch
+
+    device = next(module.parameters()).device
+    for indices in torch.split(torch.arange(len(split)), CHUNK):
+        inputs, targets = split.batch(indices)
+        yield tuple(t.to(device) for t in inputs), targets.to(device)
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Cross-entropy. Outputs are logits [B, classes], targets int64 [B]."""
+
+    label_smoothing: float = 0.0
+
+    name: ClassVar[str] = "classification"
+    metric: ClassVar[str] = "accuracy"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
+
+    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
+        loss, correct = 0.0, 0
+        for inputs, targets in _chunks(module, split):
+            logits = module(*inputs)
+            loss += float(self.loss(logits, targets)) * len(targets)
+            correct += int((logits.argmax(1) == targets).sum())
+        return {"loss": loss / len(split), "accuracy": correct / len(split)}
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Half the squared distance. Outputs and targets are [B, d]."""
+
+    name: ClassVar[str] = "regression"
+    metric: ClassVar[str] = "loss"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return 0.5 * (outputs - targets).square().sum(-1).mean()
+
+    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
+        total = sum(float(self.loss(module(*x), y)) * len(y) for x, y in _chunks(module, split))
+        return {"loss": total / len(split)}
+
+
+class Translator(Protocol):
+    """What greedy decoding asks of a sequence-to-sequence module beyond ``forward``."""
+
+    def encode(self, source: Tensor) -> Tensor:
+        """int64 [B, S] to memory [B, S, width]."""
+
+    def decode(self, source: Tensor, memory: Tensor, target_in: Tensor) -> Tensor:
+        """Logits [B, T, vocabulary] for the token after each of ``target_in`` (int64 [B, T])."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Label-smoothed cross-entropy per target token; padding does not count.
+
+    Inputs are (source [B, S], target_in [B, T]), where ``target_in`` starts with ``bos``; targets are int64 [B, T], end
+    with ``eos`` and are filled up with ``pad``; outputs are logits [B, T, vocabulary]. ``vocabulary`` lists the pieces
+    in the order of their ids; their concatenation, with "▁" for a space, is the text. The mean is over the tokens of
+    the batch at hand.
+    """
+
+    pad: int
+    bos: int
+    eos: int
+    vocabulary: tuple[str, ...]
+    label_smoothing: float = 0.1
+
+    name: ClassVar[str] = "translation"
+    metric: ClassVar[str] = "accuracy"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        total, tokens = self._loss_sum(outputs, targets)
+        return total / tokens
+
+    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
+        """"accuracy" is the share of sentences that greedy decoding gets exactly right; "bleu" is sacreBLEU."""
+        from sacrebleu import corpus_bleu
+
+        loss, tokens = 0.0, 0
+        answers: list[str] = []
+        references: list[str] = []
+        for (source, target_in), targets in _chunks(module, split):
+            total, count = self._loss_sum(module(source, target_in), targets)
+            loss, tokens = loss + float(total), tokens + int(count)
+            ids = self.greedy(cast(Translator, module), source, targets.shape[1])
+            answers += [self.text(row) for row in ids.tolist()]
+            references += [self.text(row) for row in targets.tolist()]
+        exact = sum(a == r for a, r in zip(answers, references, strict=True)) / len(references)
+        return {"loss": loss / tokens, "accuracy": exact, "bleu": corpus_bleu(answers, [references]).score}
+
+    def greedy(self, module: Translator, source: Tensor, length: int) -> Tensor:
+        """int64 [B, <= length]: the most likely token each time, until every sentence has ended."""
+        import torch
+
+        memory = module.encode(source)
+        ids = torch.full((len(source), 1), self.bos, dtype=torch.int64, device=source.device)
+        ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
+        for _ in range(length):
+            token = module.decode(source, memory, ids)[:, -1].argmax(-1)
+            ids = torch.cat([ids, token[:, None]], 1)
+            ended |= token == self.eos
+            if bool(ended.all()):
+                break
+        return ids[:, 1:]
+
+    def text(self, ids: list[int]) -> str:
+        """The sentence that ends at the first ``eos``."""
+        if self.eos in ids:
+            ids = ids[: ids.index(self.eos)]
+        return "".join(self.vocabulary[i] for i in ids).replace("▁", " ").strip()
+
+    def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Summed loss and number of tokens, without branches on the data so that it vectorises."""
+        log_p = outputs.log_softmax(-1)
+        right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        loss = -(1 - self.label_smoothing) * right - self.label_smoothing * log_p.mean(-1)
+        real = targets != self.pad
+        return (loss * real).sum(), real.sum()

@@ -1,0 +1,127 @@
+"""How the simulator computes gradients.
+
+A gradient's inputs are fixed when it starts and its value is first visible when it ends. So an engine may compute it at any time in
+between: `Loop` does so one by one at the end, when the memory is needed; `Vmap` computes all that are in flight together when the first
+one falls due. Both give the same numbers, up to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.fabric import check_unwritten
+from sgp_runner.problem import Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Gradient:
+    """A gradient that was started: worker ``rank``, its ``step``-th batch, at ``params`` [D]."""
+
+    __slots__ = ("buffers", "loss", "params", "rank", "step", "value", "version")
+
+    def __init__(self, rank: int, step: int, params: Tensor, buffers: list[Tensor]) -> None:
+        self.rank, self.step, self.params, self.buffers = rank, step, params, buffers
+        self.version = params._version
+        self.value: Tensor | None = None
+        self.loss = float("nan")
+
+    def check(self) -> None:
+        what = f"the parameters of rank {self.rank}, at which its gradient {self.step} is being computed,"
+        check_unwritten(self.params, self.version, what)
+
+
+class Engine(Protocol):
+    """Computes gradients for many workers."""
+
+    def start(self, gradient: Gradient) -> None: ...
+    def finish(self, gradient: Gradient) -> Tensor: ...  # [D]
+
+
+class Loop:
+    """One gradient at a time, when it is due."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def start(self, gradient: Gradient) -> None:
+        """Nothing to do yet."""
+
+    def finish(self, gradient: Gradient) -> Tensor:
+        gradient.check()
+        value, gradient.loss = self.problem.gradient(gradient.params, gradient.buffers, gradient.rank, gradient.step)
+        return value
+
+
+class Vmap:
+    """All gradients in flight at once, ``width`` workers per call of `torch.func.vmap`."""
+
+    def __init__(self, problem: Problem, width: int) -> None:
+        import torch
+
+        self.problem = problem
+        self.width = width
+        self.pending: dict[Gradient, None] = {}
+        names = [name for name, _ in problem.flat.module.named_parameters()]
+        shapes = [p.shape for p in problem.flat.parameters]
+        seeds = [name for name, _ in problem.flat.module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]
+
+        def loss(params: Tensor, seed: Tensor, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+            parts = params.split(problem.flat.layers)
+            tensors = {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+            tensors |= dict.fromkeys(seeds, seed)
+            outputs = torch.func.functional_call(problem.flat.module, tensors, inputs)
+            return problem.dataset.task.loss(outputs, targets)
+
+        self.call = torch.func.vmap(torch.func.grad_and_value(loss), randomness="error")
+
+    def start(self, gradient: Gradient) -> None:
+        self.pending[gradient] = None
+
+    def finish(self, gradient: Gradient) -> Tensor:
+        if gradient.value is None:
+            waiting = list(self.pending)
+            self.pending.clear()
+            for i in range(0, len(waiting), self.width):
+                self.compute(waiting[i : i + self.width])
+        value, gradient.value = gradient.value, None
+        assert value is not None
+        return value
+
+    def compute(self, gradients: list[Gradient]) -> None:
+        import torch
+
+        problem = self.problem
+        for gradient in gradients:
+            gradient.check()
+        batches = [problem.batch(g.rank, g.step) for g in gradients]
+        inputs = tuple(torch.stack(tensors) for tensors in zip(*(inputs for inputs, _ in batches), strict=True))
+        targets = torch.stack([targets for _, targets in batches])
+        seeds = torch.tensor([problem.dropout_seed(g.rank, g.step) for g in gradients])
+        problem.flat.module.train()
+        values, losses = self.call(torch.stack([g.params for g in gradients]), seeds, inputs, targets)
+        for gradient, value, loss in zip(gradients, values, losses.tolist(), strict=True):
+            gradient.value, gradient.loss = value, loss
+
+
+class NoGradients:
+    """For timing studies: every gradient is zero and costs nothing to compute."""
+
+    def start(self, gradient: Gradient) -> None:
+        """Nothing to do."""
+
+    def finish(self, gradient: Gradient) -> Tensor:
+        return gradient.params.new_zeros(gradient.params.shape)
+
+
+def make_engine(problem: Problem, choice: str, width: int) -> Engine:
+    """``choice``: ``loop``, ``vmap``, or ``auto``: vmap for the models that gain from it on a CPU."""
+    if not problem.trains:
+        return NoGradients()
+    if choice == "vmap" and not problem.vectorizes:
+        raise ConfigError("network.engine", "this model has BatchNorm, which vmap cannot run: use network.engine=loop.")
+    if choice == "vmap" or (choice == "auto" and problem.vectorizes):
+        return Vmap(problem, width)
+    return Loop(problem)

@@ -1,0 +1,67 @@
+"""Where and with what a run was made, for ``environment.json``. Environment variables stay out: they hold secrets."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from sgp_runner import __version__
+
+PACKAGES = {
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "hydra": "hydra-core",
+    "omegaconf": "omegaconf",
+    "wandb": "wandb",
+}
+
+
+def environment() -> dict[str, object]:
+    """Versions, machine, source state, command line and start time (UTC). Imports none of the packages it lists.
+
+    ``git`` is None when the program was not started from a clone, ``packages`` has None for what is not installed.
+    """
+    return {
+        "sgp_run": __version__,
+        "git": _git(Path(__file__).resolve().parents[1]),
+        "python": platform.python_version(),
+        "packages": {name: _version(package) for name, package in PACKAGES.items()},
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "command": list(sys.argv),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(source: Path) -> dict[str, object] | None:
+    """Commit (None before the first one) and whether files differ from it, if ``source`` is the top of a clone.
+
+    Only the top counts: an installed package may lie, in its ``.venv``, inside somebody else's clone.
+    """
+    top = _run_git(source, "rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != source:
+        return None
+    status = _run_git(source, "status", "--porcelain")
+    commit = _run_git(source, "rev-parse", "--verify", "HEAD")
+    return {"commit": commit, "dirty": None if status is None else bool(status)}
+
+
+def _run_git(source: Path, *words: str) -> str | None:
+    try:
+        command = ["git", "-C", str(source), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

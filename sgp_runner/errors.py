@@ -1,0 +1,21 @@
+"""The errors a user can cause. Each carries one sentence that names the key and the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work. ``key`` is the dotted name a user types, ``sentence`` says what is wrong and how to mend it."""
+
+    def __init__(self, key: str, sentence: str) -> None:
+        super().__init__(f"{key}: {sentence}")
+        self.key = key
+        self.sentence = sentence
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string when nothing is close."""
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return f" Did you mean '{close[0]}'?" if close else ""

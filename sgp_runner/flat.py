@@ -1,0 +1,46 @@
+"""A module whose parameters live in one vector that can be swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class FlatModule:
+    """Binds a module's parameters to a vector [D] and its buffers to a set of tensors, without copying."""
+
+    def __init__(self, module: nn.Module) -> None:
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        self.module = module
+        self.parameters = list(module.parameters())
+        self.layers = tuple(p.numel() for p in self.parameters)
+        self.has_batch_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
+        self.slots = [(m, name) for m in module.modules() for name, b in m._buffers.items() if b is not None]
+        self.seeds = [i for i, (_, name) in enumerate(self.slots) if name == "dropout_seed"]
+        self.initial = [buffer.clone() for m, name in self.slots if (buffer := m._buffers[name]) is not None]
+
+    def vector(self) -> Tensor:
+        """The parameters, copied into one vector [D]."""
+        import torch
+
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+
+    def fresh_buffers(self) -> list[Tensor]:
+        """The buffers as they were when the module was built (BatchNorm's running statistics, dropout seeds)."""
+        return [buffer.clone() for buffer in self.initial]
+
+    def set_dropout_seed(self, buffers: Sequence[Tensor], seed: int) -> None:
+        for i in self.seeds:
+            buffers[i].fill_(seed)
+
+    def bind(self, vector: Tensor, buffers: Sequence[Tensor]) -> nn.Module:
+        """The module with these parameters [D] and these buffers, which it updates in place."""
+        for p, part in zip(self.parameters, vector.split(self.layers), strict=True):
+            p.data = part.view(p.shape)
+        for (m, name), buffer in zip(self.slots, buffers, strict=True):
+            m._buffers[name] = buffer
+        return self.module

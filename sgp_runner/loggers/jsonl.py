@@ -1,0 +1,30 @@
+"""``logger=jsonl``: the metrics stay in ``metrics.jsonl``, which every run writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgp_runner.recorder import Listener
+
+
+@dataclass(frozen=True)
+class Jsonl:
+    """No mirror."""
+
+    def open(
+        self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None
+    ) -> Listener:
+        return Nothing()
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A listener that does nothing."""
+
+    def write(self, record: Mapping[str, object]) -> None:
+        pass
+
+    def finish(self, summary: Mapping[str, object] | None) -> None:
+        pass

@@ -1,0 +1,199 @@
+"""``logger=wandb``: mirrors the metrics to Weights & Biases, accuracy against time; offline when nobody is logged in.
+
+The mirror may fail, training may not: whatever W&B raises becomes one line on stderr, and the run goes on with
+``metrics.jsonl`` alone.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from sgp_runner.errors import ConfigError, nearest
+from sgp_runner.recorder import Listener
+from sgp_runner.units import number
+
+if TYPE_CHECKING:
+    from wandb import Run
+
+MODES = ("auto", "online", "offline", "disabled")
+START_SECONDS = 20.0  # how long a server may take to answer before the run is recorded offline
+FINISH_SECONDS = 60.0  # how long the last upload may hold up the exit; the rest stays on disk for `wandb sync`
+
+PUBLIC_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}  # two names of the public server; the second since W&B 0.31
+SPREAD = {name: f"eval/{name}" for name in ("accuracy_mean", "accuracy_min", "accuracy_max")}
+NOT_METRICS = ("kind", "rank", "time_s", "clock")
+
+
+@dataclass(frozen=True)
+class Wandb:
+    """Mirrors the run to W&B. Files go to ``<run_dir>/wandb``; the run's id is kept in ``<run_dir>/wandb_id``."""
+
+    project: str = "sgp-run"
+    """The W&B project."""
+    entity: str | None = None
+    """The W&B user or team; None for the default of the login."""
+    group: str | None = None
+    """The W&B group; None for the name of the sweep, if the run belongs to one."""
+    mode: str = "auto"
+    """``online``, ``offline``, ``disabled``; ``auto`` does what WANDB_MODE says, else is online if there is a login."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            choices = f"use one of {', '.join(MODES)}.{nearest(str(self.mode), MODES)}"
+            raise ConfigError("logger.mode", f"'{self.mode}' is not a mode; {choices}")
+
+    def open(
+        self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None
+    ) -> Listener:
+        def start(mode: str) -> Run:
+            import wandb
+
+            wandb.setup(settings=wandb.Settings(silent=True))  # the login speaks before it knows the run's settings
+            run_dir.mkdir(parents=True, exist_ok=True)
+            run = wandb.init(
+                project=self.project,
+                entity=self.entity,
+                name=name,
+                id=_run_id(run_dir),
+                resume="allow",
+                group=self.group or group,
+                tags=[tag[:64] for tag in tags],  # the server refuses longer ones
+                config=dict(config),
+                dir=str(run_dir),
+                mode=mode,  # type: ignore[arg-type]  # WANDB_MODE may hold any word; wandb rejects a wrong one
+                reinit="create_new",
+                settings=wandb.Settings(
+                    silent=True,
+                    console="off",
+                    init_timeout=START_SECONDS,
+                    login_timeout=int(START_SECONDS),  # nobody may be there to answer the question for a key
+                    finish_timeout=FINISH_SECONDS,
+                ),
+            )
+            run.define_metric("time_s", hidden=True)
+            for chart in ("train/*", "eval/*", "average/*"):
+                run.define_metric(chart, step_metric="time_s")
+            return run
+
+        mode = self.mode
+        if mode == "auto":
+            mode = os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
+        return Mirror(_try(start, mode), first_step=_count_lines(run_dir / "metrics.jsonl"))
+
+
+def _try(start: Callable[[str], Run], mode: str) -> Run | None:
+    """The started run; offline if the server does not answer; None if that fails too. One line on stderr says so."""
+    try:
+        return start(mode)
+    except Exception as error:
+        if mode != "online":
+            _warn(f"failed to start, so this run is in metrics.jsonl only ({_first_line(error)})")
+            return None
+        refused = error
+    try:
+        import wandb
+
+        wandb.teardown(exit_code=1)  # the failed start still holds the run's id
+        run = start("offline")
+    except Exception as error:
+        _warn(f"failed to start, so this run is in metrics.jsonl only ({_first_line(error)})")
+        return None
+    _warn(f"did not start online, so this run is recorded offline ({_first_line(refused)})")
+    return run
+
+
+class Mirror:
+    """Sends the scalars of rank 0 and of the averaged model; silent from the first failure on.
+
+    The W&B step is the number of the line in ``metrics.jsonl``, so that a resumed run continues where it stopped.
+    """
+
+    def __init__(self, run: Run | None, first_step: int = 0) -> None:
+        self._run = run
+        self._step = first_step
+
+    def write(self, record: Mapping[str, object]) -> None:
+        step, self._step = self._step, self._step + 1
+        row = row_of(record)
+        if self._run is None or not row:
+            return
+        try:
+            self._run.log(row, step=step, commit=True)
+        except Exception as error:
+            self._fail(error)
+
+    def finish(self, summary: Mapping[str, object] | None) -> None:
+        if self._run is None:
+            return
+        try:
+            if summary is not None:
+                numbers = {f"final/{key}": value for key, value in summary.items() if number(value) is not None}
+                self._run.summary.update(numbers)
+            self._run.finish(exit_code=0 if summary is not None else 1)
+            # Only when its service has ended is an offline file whole: finish() alone returns before the last rows are in.
+            import wandb
+
+            wandb.teardown()
+        except Exception as error:
+            self._fail(error)
+        self._run = None
+
+    def _fail(self, error: Exception) -> None:
+        _warn(f"failed, so the rest of this run is in metrics.jsonl only ({_first_line(error)})")
+        self._run = None
+
+
+def row_of(record: Mapping[str, object]) -> dict[str, object]:
+    """What W&B gets of a record: its numbers, as ``<kind>/<field>`` with ``time_s``; empty for ranks other than 0.
+
+    The spread over the workers, which the ``average`` record holds, joins the ``eval`` charts.
+    """
+    if record.get("rank", 0) != 0:
+        return {}
+    numbers = {key: value for key, value in record.items() if key not in NOT_METRICS and number(value) is not None}
+    row: dict[str, object] = {SPREAD.get(key, f"{record['kind']}/{key}"): value for key, value in numbers.items()}
+    return {"time_s": record["time_s"], **row} if row else {}
+
+
+def has_login() -> bool:
+    """Whether W&B would find a key: in WANDB_API_KEY, or for its host in the netrc file. Asks no server."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    server = os.environ.get("WANDB_BASE_URL")
+    hosts = {urlsplit(server).netloc} if server else PUBLIC_HOSTS
+    given = os.environ.get("NETRC")
+    for path in [Path(given)] if given else [Path("~/.netrc"), Path("~/_netrc")]:
+        try:
+            # hosts, not authenticators(): that would take the entry named `default` for a login.
+            if hosts & netrc.netrc(path.expanduser()).hosts.keys():
+                return True
+        except (OSError, RuntimeError, netrc.NetrcParseError):
+            continue
+    return False
+
+
+def _run_id(run_dir: Path) -> str:
+    path = run_dir / "wandb_id"
+    if not path.exists():
+        path.write_text(secrets.token_hex(6) + "\n", encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _count_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _warn(what: str) -> None:
+    print(f"warning: W&B {what}", file=sys.stderr, flush=True)

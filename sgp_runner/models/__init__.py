@@ -1,0 +1,17 @@
+"""Models, one file each."""
+
+from __future__ import annotations
+
+from sgp_runner.data.dataset import DataConfig
+from sgp_runner.errors import ConfigError
+from sgp_runner.models.config import ModelConfig
+
+
+def check(model: ModelConfig, data: DataConfig) -> None:
+    """Raises ConfigError, with a data set that works, when ``model`` cannot read ``data``."""
+    if data.task not in model.tasks:
+        raise ConfigError(
+            "data",
+            f"model={model.name} reads {' or '.join(model.tasks)} data; data={data.name} is {data.task}. "
+            f"Use data={model.default_data}.",
+        )

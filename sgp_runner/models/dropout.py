@@ -1,0 +1,54 @@
+"""Dropout without hidden state: the mask hashes (seed, layer, element), so a loop and vmap see the same one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+# SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit integers; products wrap around.
+_GAMMA, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_LANES = 4  # 16-bit numbers in a hash; hashing is most of the cost, so each hash decides for four elements
+
+
+class SeededDropout(nn.Module):
+    """Zeroes each element with probability ``p`` (to the nearest 1/65536) and scales the rest so that the mean stays.
+
+    The identity in eval mode or at p = 0. The int64 buffer ``dropout_seed`` [] is what the caller sets for each
+    (worker, step), in place or through ``functional_call``; it is not part of the state dict. ``layer`` tells the
+    dropouts of one module apart.
+    """
+
+    dropout_seed: Tensor
+
+    def __init__(self, p: float, layer: int) -> None:
+        nn.Module.__init__(self)
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout probability must be in [0, 1), not {p}")
+        self.p = p
+        self.layer = layer
+        self.register_buffer("dropout_seed", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        drop = round(self.p * 2**16)  # values of a lane, out of 65,536
+        counter = torch.arange(-(-x.numel() // _LANES), device=x.device)
+        stream = _mix(_mix(self.dropout_seed) + self.layer)
+        lanes = _mix(stream + counter * _GAMMA).view(torch.int16)
+        keep = (lanes[: x.numel()] >= drop - 2**15).view(x.shape)
+        return x * (keep * (2**16 / (2**16 - drop)))
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, layer={self.layer}"
+
+
+def dropout_buffers(module: nn.Module) -> list[str]:
+    """Names of the seed buffers in ``module``, as in ``named_buffers``. All of them take the same seed."""
+    return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]
+
+
+def _mix(z: Tensor) -> Tensor:
+    """The finaliser of SplitMix64. Shifts of signed integers copy the sign; the masks make them logical."""
+    z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX1
+    z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX2
+    return z ^ ((z >> 31) & (2**33 - 1))

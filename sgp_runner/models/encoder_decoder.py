@@ -1,0 +1,101 @@
+"""The Transformer's module, on torch's own layers with dropouts that depend on nothing but a seed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sgp_runner.models.dropout import SeededDropout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sgp_runner.models.transformer import Transformer
+
+
+class EncoderDecoder(nn.Module):
+    """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary]; logits at t see target_in up to t.
+
+    ``pad`` may fill up the end of a source. Nothing after the end of a target is looked at, so it needs no mask.
+    """
+
+    def __init__(self, config: Transformer, vocabulary: int, pad: int) -> None:
+        nn.Module.__init__(self)
+        self.pad = pad
+        self.source_embedding = nn.Embedding(vocabulary, config.width)
+        self.target_embedding = nn.Embedding(vocabulary, config.width)
+        self.output = nn.Linear(config.width, vocabulary, bias=False)
+        numbers = itertools.count()
+        self.source_dropout = SeededDropout(config.dropout, next(numbers))
+        self.target_dropout = SeededDropout(config.dropout, next(numbers))
+        size = (config.width, config.heads, config.feed_forward)
+        encoders = [_encoder_layer(*size) for _ in range(config.encoder_layers)]
+        decoders = [_decoder_layer(*size) for _ in range(config.decoder_layers)]
+        for layer in [*encoders, *decoders]:
+            _seed_dropouts(layer, config.dropout, numbers)
+        self.encoders = nn.ModuleList(encoders)
+        self.decoders = nn.ModuleList(decoders)
+        self.encoder_norm = nn.LayerNorm(config.width)
+        self.decoder_norm = nn.LayerNorm(config.width)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        for embedding in (self.source_embedding, self.target_embedding, self.output):
+            nn.init.normal_(embedding.weight, 0, config.width**-0.5)
+        if config.shared_embedding:
+            self.target_embedding.weight = self.source_embedding.weight
+            self.output.weight = self.source_embedding.weight
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        return self.decode(source, self.encode(source), target_in)
+
+    def encode(self, source: Tensor) -> Tensor:
+        """Memory [B, S, width]."""
+        x = self.source_dropout(_embed(self.source_embedding, source))
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no batching rule, and are no faster at this size
+            for layer in self.encoders:
+                x = layer(x, src_key_padding_mask=source == self.pad)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
+
+    def decode(self, source: Tensor, memory: Tensor, target_in: Tensor) -> Tensor:
+        """Logits [B, T, vocabulary]; ``source`` says which of ``memory`` is padding."""
+        x = self.target_dropout(_embed(self.target_embedding, target_in))
+        length = target_in.shape[-1]
+        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        with sdpa_kernel(SDPBackend.MATH):
+            for layer in self.decoders:
+                x = layer(x, memory, tgt_mask=future, tgt_is_causal=True, memory_key_padding_mask=source == self.pad)
+        logits: Tensor = self.output(self.decoder_norm(x))
+        return logits
+
+
+def _encoder_layer(width: int, heads: int, hidden: int) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(width, heads, hidden, dropout=0, batch_first=True, norm_first=True)
+
+
+def _decoder_layer(width: int, heads: int, hidden: int) -> nn.TransformerDecoderLayer:
+    return nn.TransformerDecoderLayer(width, heads, hidden, dropout=0, batch_first=True, norm_first=True)
+
+
+def _seed_dropouts(layer: nn.Module, p: float, numbers: Iterator[int]) -> None:
+    """Replaces torch's dropouts, whose masks depend on how often the generator was used before."""
+    for name, child in list(layer.named_children()):
+        if isinstance(child, nn.Dropout):
+            setattr(layer, name, SeededDropout(p, next(numbers)))
+
+
+def _embed(embedding: nn.Embedding, ids: Tensor) -> Tensor:
+    """Scaled embeddings plus sines and cosines of the position (section 3.5 of the paper)."""
+    width = embedding.embedding_dim
+    weight = embedding.weight
+    position = torch.arange(ids.shape[-1], device=ids.device, dtype=weight.dtype)
+    frequency = torch.exp(torch.arange(0, width, 2, device=ids.device, dtype=weight.dtype) * (-math.log(1e4) / width))
+    angle = position[:, None] * frequency
+    return F.embedding(ids, weight) * math.sqrt(width) + torch.cat([angle.sin(), angle.cos()], -1)

@@ -1,0 +1,48 @@
+"""A multi-layer perceptron on flattened images."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sgp_runner.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Linear layers with ReLU between them. Without BatchNorm, so its gradients can be vectorised over workers."""
+
+    hidden: Sequence[int] = (64,)  #: widths of the hidden layers; empty = logistic regression
+    dropout: float = 0.0  #: probability of zeroing a hidden activation
+
+    name: ClassVar[str] = "mlp"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    vectorizes: ClassVar[bool] = True
+    default_data: ClassVar[str] = "digits"
+    trains: ClassVar[bool] = True
+    wire_scale: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if any(width < 1 for width in self.hidden):
+            raise ConfigError("model.hidden", f"widths must be at least 1, not {list(self.hidden)}. Use [64].")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("model.dropout", f"must be in [0, 1), not {self.dropout}. Use model.dropout=0.1.")
+
+    def build(self, dataset: Dataset) -> nn.Module:
+        from torch import nn
+
+        from sgp_runner.models.dropout import SeededDropout
+
+        widths = [math.prod(dataset.input_shape), *self.hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for i, (a, b) in enumerate(itertools.pairwise(widths)):
+            layers += [nn.Linear(a, b), nn.ReLU(), SeededDropout(self.dropout, layer=i)]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], dataset.num_classes))

@@ -1,0 +1,49 @@
+"""An encoder-decoder Transformer (Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sgp_runner.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Sinusoidal positions, layer norm before each sub-layer, by default one embedding for everything."""
+
+    width: int = 64  #: of embeddings and of every layer's output
+    heads: int = 4  #: attention heads; must divide the width
+    feed_forward: int = 256  #: hidden width of the feed-forward sub-layers
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    dropout: float = 0.1  #: after each sub-layer, in the feed-forward and on the embeddings
+    shared_embedding: bool = True  #: one matrix embeds both languages and scores the output
+
+    name: ClassVar[str] = "transformer"
+    tasks: ClassVar[tuple[str, ...]] = ("translation",)
+    vectorizes: ClassVar[bool] = True
+    default_data: ClassVar[str] = "numbers_en_de"
+    trains: ClassVar[bool] = True
+    wire_scale: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        for field in ("width", "heads", "feed_forward", "encoder_layers", "decoder_layers"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"model.{field}", f"must be at least 1, not {getattr(self, field)}.")
+        if self.width % self.heads or self.width % 2:
+            raise ConfigError("model.width", f"{self.width} must be even and a multiple of model.heads={self.heads}.")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("model.dropout", f"must be in [0, 1), not {self.dropout}. Use model.dropout=0.1.")
+
+    def build(self, dataset: Dataset) -> nn.Module:
+        from sgp_runner.data.tasks import Translation
+        from sgp_runner.models.encoder_decoder import EncoderDecoder
+
+        assert isinstance(dataset.task, Translation)  # the only task in ``tasks``
+        return EncoderDecoder(self, dataset.num_classes, dataset.task.pad)

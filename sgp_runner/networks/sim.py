@@ -1,0 +1,76 @@
+"""``network=sim``: all nodes in this process, on a virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Experiment, Run
+    from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class Sim:
+    """engine: how gradients are computed: ``loop``, ``vmap``, or ``auto``, which takes vmap for the models that gain from it.
+
+    vmap_width: workers per call of vmap; results do not depend on it.
+    """
+
+    engine: Literal["auto", "loop", "vmap"] = "auto"
+    vmap_width: int = 32
+    name: ClassVar[str] = "sim"
+    clock: ClassVar[Literal["simulated", "wall"]] = "simulated"
+
+    def __post_init__(self) -> None:
+        if self.vmap_width < 1:
+            raise ConfigError("network.vmap_width", f"{self.vmap_width} must be at least 1.")
+
+    def check(self, run: Run) -> None:
+        run.faults.check(run.ranks)
+        run.cluster.mean_step(run.model.name)
+        if self.engine == "vmap" and not run.model.vectorizes:
+            raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
+
+    def execute(self, experiment: Experiment) -> dict[str, object]:
+        from sgp_runner.engine import make_engine
+        from sgp_runner.observer import Observer, recording
+        from sgp_runner.simulation import Simulation
+
+        run = experiment.run
+        problem = run.make_problem()
+        simulation = Simulation(
+            run.cluster,
+            run.faults,
+            make_engine(problem, self.engine, self.vmap_width),
+            size=run.nodes,
+            servers=run.algo.servers,
+            seed=run.seed,
+            step_seconds=run.cluster.mean_step(run.model.name),
+            wire_scale=problem.wire_scale,
+        )
+        shared = run.budget(problem)
+        workers: list[Worker] = []
+        for rank in range(run.ranks):
+            own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
+            worker = run.make_worker(problem, rank, simulation.comms[rank], own, simulation)
+            buffers = problem.flat.fresh_buffers()
+            simulation.start(worker, run.algo.run(worker), buffers)
+            workers.append(worker)
+        with recording(experiment, 0, shared.total) as recorder:
+            observer = Observer(run, problem, recorder, simulation.model_buffers)
+            simulation.end_of_step_hook = observer.end_of_step
+            simulation.run()
+            check_mass(workers[: run.nodes])
+            summary = {**experiment.facts, **observer.conclude(workers)}
+            recorder.finish(summary)
+        return summary
+
+
+def check_mass(workers: list[Worker]) -> None:
+    """Push-sum weights add up to the number of workers once nothing is in flight, whatever happened on the way."""
+    mass = sum(float(worker.push_sum[-1]) for worker in workers)
+    if abs(mass - len(workers)) > 1e-4 * len(workers):
+        raise RuntimeError(f"push-sum mass was lost: the weights of {len(workers)} workers add up to {mass}")

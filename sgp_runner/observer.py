@@ -1,0 +1,172 @@
+"""Watching a run without disturbing it: records of training, evaluation of every worker and of their average.
+
+Evaluation happens between two steps of a worker, when it is at rest, takes no simulated time and waits for nobody. The average of an
+epoch is over the workers' models as each of them was when it finished that epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sgp_runner.recorder import Recorder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.problem import Problem
+    from sgp_runner.run import Experiment, Run
+    from sgp_runner.worker import Worker
+
+
+@contextmanager
+def recording(experiment: Experiment, rank: int, total_steps: int) -> Iterator[Recorder]:
+    """The recorder of one rank; rank 0 has the console and the logger listening."""
+    from sgp_runner.console import ConsoleListener
+
+    if rank != 0:
+        with Recorder(experiment.directory, rank, ()) as recorder:
+            yield recorder
+        return
+    run, facts = experiment.run, experiment.facts
+    title = f"{facts['algorithm']} · {facts['model']} · {facts['data']} · {run.nodes} nodes · {run.network.name} · {run.label}"
+    mirror = run.logger.open(
+        experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
+    )
+    with (
+        ConsoleListener(title, total_steps, run.network.clock) as console,
+        Recorder(experiment.directory, rank, (console, mirror)) as recorder,
+    ):
+        yield recorder
+
+
+@dataclass
+class Gathering:
+    """The workers' models at the end of one epoch, averaged as they come in (Welford's update, which is exact for equal models)."""
+
+    mean: Tensor
+    squares: float = 0.0  # sum of squared distances to the mean
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def add(self, params: Tensor, weight: float, metrics: dict[str, float]) -> None:
+        self.metrics.append(metrics)
+        self.weights.append(weight)
+        difference = params - self.mean
+        self.mean.add_(difference, alpha=1 / len(self.metrics))
+        self.squares += float(difference.mul_(params - self.mean).sum())
+
+    def spread(self) -> dict[str, float]:
+        """Consensus distance (root mean square distance to the mean) and the range of accuracies and weights."""
+        out = {"consensus_distance": math.sqrt(max(0.0, self.squares) / len(self.metrics))}
+        if "accuracy" in self.metrics[0]:
+            out |= {f"accuracy_{name}": value for name, value in mean_min_max(self.metrics, "accuracy").items()}
+        return out | {"push_sum_weight_min": min(self.weights), "push_sum_weight_max": max(self.weights)}
+
+
+def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, float]:
+    values = [each[name] for each in metrics]
+    return {"mean": sum(values) / len(values), "min": min(values), "max": max(values)}
+
+
+class Observer:
+    """Records what the workers of one process do.
+
+    buffers: of the models (BatchNorm's statistics), by rank.
+    """
+
+    def __init__(self, run: Run, problem: Problem, recorder: Recorder, buffers: Sequence[list[Tensor]]) -> None:
+        self.run, self.problem, self.recorder, self.buffers = run, problem, recorder, buffers
+        self.started = time.monotonic()
+        self.evaluated: dict[int, int] = {}  # rank -> last epoch that was evaluated
+        self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
+        self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
+
+    def end_of_step(self, worker: Worker) -> None:
+        if not worker.is_server and (worker.steps_taken % self.run.log_every == 0 or worker.steps_taken == 1):
+            self.record_training(worker)
+        epoch = (worker.step + 1) // worker.steps_per_epoch
+        due = epoch > self.evaluated.get(worker.rank, 0) and epoch % self.run.eval_every == 0
+        if due and self.problem.trains and not worker.budget.spent:
+            self.evaluated[worker.rank] = epoch
+            self.evaluate(worker, epoch)
+
+    def stamp(self, worker: Worker, kind: str) -> dict[str, object]:
+        return {"kind": kind, "time_s": worker.now, "clock": self.run.network.clock}
+
+    def record_training(self, worker: Worker) -> None:
+        progress = worker.progress
+        staleness = progress.observed.pop("staleness", [])
+        self.recorder.write(
+            self.stamp(worker, "train")
+            | {
+                "rank": worker.rank,
+                "step": worker.step,
+                "epoch": worker.epoch,
+                "loss": progress.loss,
+                "lr": worker.lr,
+                "bytes_sent": worker.comm.num_bytes_sent,
+                "staleness": sum(staleness) / len(staleness) if staleness else None,
+                "push_sum_weight": float(worker.push_sum[-1]),
+            }
+        )
+
+    def evaluate(self, worker: Worker, epoch: float) -> dict[str, float]:
+        """One worker's own model, or the server's; when the last worker of an epoch has come in, also their average."""
+        if worker.is_server:
+            self.record_average(worker, epoch, worker.params, {})
+            return self.average
+        metrics = self.problem.evaluate(worker.params, self.buffers[worker.rank])
+        self.recorder.write(
+            self.stamp(worker, "eval") | {"rank": worker.rank, "step": worker.step, "epoch": epoch} | metrics
+        )
+        if self.run.network.clock == "simulated" and not self.run.algo.servers:  # in real runs that would need a barrier
+            self.gather(worker, epoch, metrics)
+        return metrics
+
+    def gather(self, worker: Worker, epoch: float, metrics: dict[str, float]) -> None:
+        number = round(epoch)
+        gathering = self.gatherings.get(number)
+        if gathering is None:
+            gathering = self.gatherings[number] = Gathering(worker.params.new_zeros(worker.params.shape))
+        gathering.add(worker.params, float(worker.push_sum[-1]), metrics)
+        if len(gathering.metrics) == worker.size:
+            self.gatherings = {other: rest for other, rest in self.gatherings.items() if other > number}
+            self.record_average(worker, epoch, gathering.mean, gathering.spread())
+
+    def record_average(self, worker: Worker, epoch: float, params: Tensor, spread: dict[str, float]) -> None:
+        self.average = self.problem.evaluate_re_estimated(params) | spread
+        self.recorder.write(self.stamp(worker, "average") | {"epoch": epoch} | self.average)
+
+    def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:
+        """The final evaluation of all workers, servers last, and the results for the summary."""
+        gradient_workers = [worker for worker in workers if not worker.is_server]
+        for worker in gradient_workers:
+            self.record_training(worker)
+        out = cost(gradient_workers, time.monotonic() - self.started)
+        if not self.problem.trains:
+            return out
+        self.gatherings.clear()
+        metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
+        return out | results(self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average)
+
+
+def cost(workers: Sequence[Worker], real_seconds: float) -> dict[str, object]:
+    """Time, steps and bytes."""
+    return {
+        "time_s": max(worker.now for worker in workers),
+        "real_s": real_seconds,
+        "steps": round(sum(worker.steps_taken for worker in workers) / len(workers)),
+        "bytes_per_node": round(sum(worker.comm.num_bytes_sent for worker in workers) / len(workers)),
+    }
+
+
+def results(metric: str, workers: Sequence[dict[str, float]], average: dict[str, float]) -> dict[str, object]:
+    """Quality, per worker and of the averaged (or server) model."""
+    out: dict[str, object] = {"metric": metric, "average": average[metric], "average_loss": average["loss"]}
+    out |= {f"worker_{name}": value for name, value in mean_min_max(workers, metric).items()}
+    return out | {name: average[name] for name in ("bleu", "consensus_distance") if name in average}

@@ -1,0 +1,198 @@
+"""Local optimizers and learning-rate schedules.
+
+An optimizer turns a gradient into the step to subtract; all its state is in flat buffers of the same length as the parameters. The
+schedule is a factor on the peak learning rate, as a function of the epoch alone (a fraction), so that it means the same for
+synchronous algorithms and for those that count gradients globally.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import cos, isfinite, pi
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """What a schedule may depend on, fixed for a run."""
+
+    epochs: float
+    steps_per_epoch: int  # of one node
+    nodes: int
+    global_batch: int
+
+
+class Schedule(Protocol):
+    def factor(self, epoch: float, horizon: Horizon) -> float:
+        """Learning rate at ``epoch`` as a fraction of the peak."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Always the peak."""
+
+    def factor(self, epoch: float, horizon: Horizon) -> float:
+        return 1.0
+
+
+def warmed_up(epoch: float, epochs: float, start: float) -> float:
+    """Linear from ``start`` to 1 over ``epochs``."""
+    return 1.0 if epoch >= epochs else start + (1 - start) * epoch / epochs
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Goyal et al. 2017: linear warm-up, then a drop at each milestone.
+
+    milestones: epochs of a ``reference_epochs`` schedule; other run lengths scale them in proportion.
+    decay: factor at each milestone.
+    warmup_epochs: not scaled. warmup_from: ``reference`` starts at the learning rate of one reference batch (Goyal), ``one_over_n``
+        at peak / nodes (Gap-Aware), ``zero`` at 0.
+    reference_batch: the batch size that ``optim.lr`` is meant for in ``warmup_from=reference``.
+    """
+
+    milestones: tuple[float, ...] = (30, 60, 80)
+    reference_epochs: float = 90
+    decay: float = 0.1
+    warmup_epochs: float = 5
+    warmup_from: Literal["reference", "one_over_n", "zero"] = "reference"
+    reference_batch: int = 256
+
+    def factor(self, epoch: float, horizon: Horizon) -> float:
+        start = {"reference": min(1.0, self.reference_batch / horizon.global_batch), "one_over_n": 1 / horizon.nodes, "zero": 0.0}
+        scale = horizon.epochs / self.reference_epochs
+        passed = sum(epoch >= milestone * scale for milestone in self.milestones)
+        return warmed_up(epoch, self.warmup_epochs, start[self.warmup_from]) * self.decay**passed
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from the peak to zero at the end, after a linear warm-up from zero over ``warmup_epochs``."""
+
+    warmup_epochs: float = 0
+
+    def factor(self, epoch: float, horizon: Horizon) -> float:
+        if epoch < self.warmup_epochs:
+            return epoch / self.warmup_epochs
+        rest = max(horizon.epochs - self.warmup_epochs, 1e-9)
+        return 0.5 * (1 + cos(pi * min(1.0, (epoch - self.warmup_epochs) / rest)))
+
+
+@dataclass(frozen=True)
+class InverseSqrt:
+    """Vaswani et al. 2017: linear from zero over ``warmup_steps`` updates, then the peak times ``sqrt(warmup_steps / step)``."""
+
+    warmup_steps: int = 4000
+
+    def factor(self, epoch: float, horizon: Horizon) -> float:
+        step = epoch * horizon.steps_per_epoch + 1
+        return step / self.warmup_steps if step < self.warmup_steps else (self.warmup_steps / step) ** 0.5
+
+
+class Optimizer(Protocol):
+    """A local optimizer. ``lr``: peak learning rate; with ``lr_reference_batch`` it is multiplied by global batch / that."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def lr_reference_batch(self) -> int | None: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def nesterov(self) -> bool: ...
+    @property
+    def slow_buffers(self) -> Literal["reset", "keep"]: ...  # what SlowMo does to them by default
+    @property
+    def schedule(self) -> Schedule: ...
+    def buffers(self, params: Tensor) -> dict[str, Tensor]: ...
+    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor: ...
+
+
+def lr_at(optim: Optimizer, epoch: float, horizon: Horizon) -> float:
+    """Learning rate at ``epoch``."""
+    scale = horizon.global_batch / optim.lr_reference_batch if optim.lr_reference_batch else 1.0
+    return optim.lr * scale * optim.schedule.factor(epoch, horizon)
+
+
+def check_lr(lr: float, weight_decay: float) -> None:
+    if not isfinite(lr) or lr <= 0:
+        raise ConfigError("optim.lr", f"{lr} must be a positive, finite number.")
+    if not isfinite(weight_decay) or weight_decay < 0:
+        raise ConfigError("optim.weight_decay", f"{weight_decay} must be zero or a positive, finite number.")
+
+
+@dataclass(frozen=True)
+class SGD:
+    """SGD with (Nesterov) momentum and weight decay, as in PyTorch: ``v <- m v + g``, step ``lr (g + m v)`` or ``lr v``."""
+
+    schedule: Schedule
+    lr: float = 0.1
+    lr_reference_batch: int | None = None
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 1e-4
+    name: ClassVar[str] = "sgd"
+    slow_buffers: ClassVar[Literal["reset", "keep"]] = "reset"
+
+    def __post_init__(self) -> None:
+        check_lr(self.lr, self.weight_decay)
+        if not 0 <= self.momentum < 1:
+            raise ConfigError("optim.momentum", f"{self.momentum} must be in [0, 1).")
+
+    def buffers(self, params: Tensor) -> dict[str, Tensor]:
+        return {"momentum": params.new_zeros(params.shape)} if self.momentum else {}
+
+    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
+        """The step to subtract [D], in ``g``'s memory."""
+        if self.weight_decay:
+            g.add_(params, alpha=self.weight_decay)
+        if self.momentum:
+            v = buffers["momentum"].mul_(self.momentum).add_(g)
+            g = g.add_(v, alpha=self.momentum) if self.nesterov else g.copy_(v)
+        return g.mul_(lr)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma & Ba 2015) with bias correction; weight decay is added to the gradient."""
+
+    schedule: Schedule
+    lr: float = 1e-3
+    lr_reference_batch: int | None = None
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    name: ClassVar[str] = "adam"
+    momentum: ClassVar[float] = 0.0
+    nesterov: ClassVar[bool] = False
+    slow_buffers: ClassVar[Literal["reset", "keep"]] = "keep"
+
+    def __post_init__(self) -> None:
+        check_lr(self.lr, self.weight_decay)
+        for key, beta in (("optim.beta1", self.beta1), ("optim.beta2", self.beta2)):
+            if not 0 <= beta < 1:
+                raise ConfigError(key, f"{beta} must be in [0, 1).")
+
+    def buffers(self, params: Tensor) -> dict[str, Tensor]:
+        zeros = params.new_zeros
+        return {"mean": zeros(params.shape), "square": zeros(params.shape), "steps": zeros(())}
+
+    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
+        """The step to subtract [D]."""
+        if self.weight_decay:
+            g.add_(params, alpha=self.weight_decay)
+        steps = buffers["steps"].add_(1)
+        mean = buffers["mean"].lerp_(g, 1 - self.beta1)
+        square = buffers["square"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
+        root = (square / (1 - self.beta2**steps)).sqrt_().add_(self.eps)
+        return (mean / (1 - self.beta1**steps)).div_(root).mul_(lr)

@@ -1,0 +1,24 @@
+"""Push-sum in one vector: ``[D + 1]`` holds ``D`` parameters and, last, the push-sum weight ``w``.
+
+At rest the first ``D`` entries are the de-biased model ``z = x / w``, which gradients and evaluation use; while an algorithm mixes they
+are the numerator ``x``. Keeping one vector instead of two halves the memory of a simulated worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def to_numerator(x: Tensor) -> None:
+    """``z -> x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
+    if x.is_cuda or x[-1] != 1:
+        x[:-1] *= x[-1]
+
+
+def to_model(x: Tensor) -> None:
+    """``x -> z = x / w``, in place."""
+    if x.is_cuda or x[-1] != 1:
+        x[:-1] /= x[-1]

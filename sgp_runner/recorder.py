@@ -1,0 +1,188 @@
+"""What a run leaves behind: ``metrics.jsonl``, the source of truth, and ``summary.json``, the mark of a finished run.
+
+One JSON object per line. ``kind`` tells what else a record holds:
+
+* ``train``: ``rank step epoch time_s clock loss lr bytes_sent staleness push_sum_weight``
+* ``eval``: ``rank step epoch time_s clock loss accuracy`` and the task's own metrics (``bleu``)
+* ``average``: ``epoch time_s clock loss accuracy consensus_distance accuracy_mean accuracy_min accuracy_max
+  push_sum_weight_min push_sum_weight_max``; the averaged model, and the spread over the workers
+* ``summary``: once, last
+
+``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``. ``accuracy`` lies in [0, 1].
+
+JSON has no NaN and no infinity. Such a value is written as ``null`` and spelt out beside it, so that "diverged" and
+"not measured" stay apart: ``{"loss": null, "nonfinite": {"loss": "inf"}}``. Listeners get the numbers as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+KINDS = ("train", "eval", "average", "summary")
+
+
+class Listener(Protocol):
+    """Something that follows a run while it is recorded: the console, a mirror of the metrics."""
+
+    def write(self, record: Mapping[str, object]) -> None:
+        """Takes one record, after it has reached the file."""
+
+    def finish(self, summary: Mapping[str, object] | None) -> None:
+        """Takes the run's summary, or None when the run did not finish. Called once, last."""
+
+
+class Recorder:
+    """Appends records to this rank's file, each one flushed, then hands them to the listeners in order.
+
+    Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes ``metrics.rankR.jsonl``, so that no
+    two processes share a file. A line that an earlier process left half written is removed first. Use it as a context
+    manager: leaving without ``finish`` tells the listeners that the run did not finish.
+    """
+
+    def __init__(self, run_dir: Path, rank: int, listeners: tuple[Listener, ...]) -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.path = metrics_path(run_dir, rank)
+        self._listeners = listeners
+        self._finished = False
+        _drop_partial_line(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, record: Mapping[str, object]) -> None:
+        """Records one ``train``, ``eval`` or ``average``; it is in the file when this returns.
+
+        Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value that JSON cannot hold,
+        such as a tensor; nothing is written then.
+        """
+        self._append(record)
+        for listener in self._listeners:
+            listener.write(record)
+
+    def finish(self, summary: Mapping[str, object] | None) -> None:
+        """Records the ``summary``, if there is one, ends the listeners, closes the file. A second call does nothing."""
+        if self._finished:
+            return
+        self._finished = True
+        try:
+            if summary is not None:
+                self._append({"kind": "summary", **summary})
+        finally:
+            self._file.close()
+            for listener in self._listeners:
+                listener.finish(summary)
+
+    def _append(self, record: Mapping[str, object]) -> None:
+        if record.get("kind") not in KINDS or "time_s" not in record:
+            raise ValueError(f"a record needs a kind among {KINDS} and a time_s, got {dict(record)}")
+        self._file.write(_to_json(record) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish(None)
+
+
+def metrics_path(run_dir: Path, rank: int) -> Path:
+    """The file that ``rank`` writes."""
+    return run_dir / ("metrics.jsonl" if rank == 0 else f"metrics.rank{rank}.jsonl")
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, object]]:
+    """The records of all ranks in order of ``time_s``, the summary last. A half-written last line is left out.
+
+    Records at the same time keep the order of their file, rank 0 first. Raises ValueError, naming file and line, for a
+    damaged line elsewhere.
+    """
+    first, *others = metrics_path(run_dir, 0), *sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank)
+    records = [record for path in (first, *others) for record in _read_lines(path)]
+    return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
+
+
+def rewind(run_dir: Path, rank: int, time_s: float) -> None:
+    """Drops what ``rank`` recorded after ``time_s``, and any summary: a resumed run will record that stretch again.
+
+    Call it before opening the ``Recorder``, with the time at which the checkpoint was taken.
+    """
+    path = metrics_path(run_dir, rank)
+    kept = [record for record in _read_lines(path) if record["kind"] != "summary" and _seconds(record) <= time_s]
+    if path.exists():
+        _replace(path, "".join(_to_json(record) + "\n" for record in kept))
+
+
+def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
+    """Writes ``summary.json``, all of it or none of it: whoever finds the file knows that the run finished."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    _replace(run_dir / "summary.json", _to_json(summary, indent=2) + "\n")
+
+
+def read_summary(run_dir: Path) -> dict[str, object] | None:
+    """The summary of a finished run, or None when there is none that can be read."""
+    try:
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) else None
+
+
+def _to_json(record: Mapping[str, object], indent: int | None = None) -> str:
+    bad = {key: str(value) for key, value in record.items() if isinstance(value, float) and not math.isfinite(value)}
+    if bad:
+        record = {**record, **dict.fromkeys(bad), "nonfinite": bad}
+    return json.dumps(record, allow_nan=False, ensure_ascii=False, indent=indent)
+
+
+def _read_lines(path: Path) -> list[dict[str, object]]:
+    if not path.exists():
+        return []
+    # What follows the last newline is empty, or a line that a killed process did not end.
+    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records: list[dict[str, object]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from error
+    return records
+
+
+def _drop_partial_line(path: Path) -> None:
+    """Cuts the file after its last newline, or the next record would be glued to half a line."""
+    if path.exists():
+        data = path.read_bytes()
+        if not data.endswith(b"\n"):
+            os.truncate(path, data.rfind(b"\n") + 1)
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    # The new name lives in the directory, which has its own cache; not every system can open one.
+    with contextlib.suppress(OSError):
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _rank(path: Path) -> int:
+    return int(path.name.removeprefix("metrics.rank").removesuffix(".jsonl"))
+
+
+def _seconds(record: Mapping[str, object]) -> float:
+    time_s = record["time_s"]
+    return float(time_s) if isinstance(time_s, int | float) else math.inf

@@ -1,0 +1,187 @@
+"""The root of the configuration: one experiment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.cluster import Cluster
+from sgp_runner.data.dataset import DataConfig
+from sgp_runner.errors import ConfigError
+from sgp_runner.faults import Faults
+from sgp_runner.loggers import Logger
+from sgp_runner.models import check as check_model_reads
+from sgp_runner.models.config import ModelConfig
+from sgp_runner.networks import Network
+from sgp_runner.optim import Horizon, Optimizer
+from sgp_runner.recorder import read_summary
+from sgp_runner.worker import OwnBudget, Worker
+
+if TYPE_CHECKING:
+    import torch
+
+    from sgp_runner.comm import Comm
+    from sgp_runner.problem import Problem
+    from sgp_runner.worker import Budget, Runtime
+
+# What does not change the result of a run, and so not its name.
+NOT_IN_NAME = ("logger", "results", "resume")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One experiment.
+
+    nodes: optimisation workers (a parameter server is extra). gpus_per_node: devices of one node.
+    epochs: passes over the training set, all nodes together. batch_size: samples per node and step.
+    seed: decides the initial parameters, the data order, dropout and simulated compute times.
+    eval_every: epochs between evaluations (the last one always happens). log_every: steps between records of a worker.
+    resume: ``auto`` leaves a finished run alone; ``never`` starts over.
+    results: folder for results, relative to where the command was started.
+    """
+
+    algo: Algorithm
+    model: ModelConfig
+    data: DataConfig
+    network: Network
+    cluster: Cluster
+    faults: Faults
+    optim: Optimizer
+    logger: Logger
+    nodes: int = 8
+    gpus_per_node: int = 1
+    epochs: float = 15
+    batch_size: int = 32
+    seed: int = 1
+    dtype: Literal["float32", "float64"] = "float32"
+    eval_every: int = 1
+    log_every: int = 10
+    resume: Literal["auto", "never"] = "auto"
+    results: str = "results"
+
+    def __post_init__(self) -> None:
+        for key in ("nodes", "gpus_per_node", "batch_size", "eval_every", "log_every"):
+            if getattr(self, key) < 1:
+                raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
+        if not 0 < self.epochs < float("inf"):
+            raise ConfigError("epochs", f"{self.epochs} must be positive and finite.")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError("seed", f"{self.seed} must be between 0 and 2**63 - 1.")
+        check_model_reads(self.model, self.data)
+        self.algo.check(self.nodes, self.optim)
+        self.network.check(self)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        import torch
+
+        return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
+
+    @property
+    def ranks(self) -> int:
+        """Processes of a real run: gradient workers and servers."""
+        return self.nodes + self.algo.servers
+
+    @property
+    def label(self) -> str:
+        """What kind of result this is."""
+        if self.network.clock == "wall":
+            return "measured on this machine"
+        return f"rehearsal on {self.data.name}; time simulated" if self.model.trains else "timing only; time simulated"
+
+    def make_problem(self) -> Problem:
+        """Load the data and build the model."""
+        from sgp_runner.problem import make_problem
+
+        return make_problem(
+            self.model, self.data, workers=self.nodes, batch_size=self.batch_size, seed=self.seed, dtype=self.torch_dtype
+        )
+
+    def steps(self, problem: Problem) -> int:
+        """Steps of one node."""
+        return max(1, round(self.epochs * problem.sampler.steps_per_epoch))
+
+    def budget(self, problem: Problem) -> OwnBudget:
+        """Steps of one worker; asynchronous workers share one budget, and their server has as many steps."""
+        return OwnBudget(self.steps(problem) * (self.nodes if self.algo.asynchronous else 1))
+
+    def make_worker(self, problem: Problem, rank: int, comm: Comm, budget: Budget, runtime: Runtime) -> Worker:
+        """Worker ``rank`` with parameters of its own."""
+        start = problem.start()
+        push_sum = start.new_ones(start.numel() + 1)
+        push_sum[:-1] = start
+        per_epoch = problem.sampler.steps_per_epoch
+        worker = Worker(
+            rank=rank,
+            size=self.nodes,
+            push_sum=push_sum,
+            layers=problem.flat.layers,
+            comm=comm,
+            optim=self.optim,
+            budget=budget,
+            horizon=Horizon(self.epochs, per_epoch, self.nodes, self.nodes * self.batch_size),
+            steps_per_epoch=per_epoch * (self.nodes if self.algo.asynchronous else 1),
+            runtime=runtime,
+        )
+        worker.buffers = self.optim.buffers(worker.params)
+        return worker
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run with the resolved configuration that describes it, and its place on disk."""
+
+    run: Run
+    config: Mapping[str, object]
+    group: str | None = None  # the sweep it belongs to
+
+    @property
+    def name(self) -> str:
+        """The same for the same settings: readable parts and a hash of everything that changes the result."""
+        run = self.run
+        settings = {key: value for key, value in self.config.items() if key not in NOT_IN_NAME}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
+        words = [run.algo.title, run.model.name, run.data.name, f"n{run.nodes}", run.network.name, f"s{run.seed}"]
+        return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words) + f"-{digest}"
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.run.results) / "runs" / self.name
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What tables say of the run besides its results."""
+        run = self.run
+        return {
+            "name": self.name,
+            "algorithm": run.algo.title,
+            "model": run.model.name,
+            "data": run.data.name,
+            "nodes": run.nodes,
+            "network": run.network.name,
+            "seed": run.seed,
+            "epochs": run.epochs,
+            "label": run.label,
+            "clock": run.network.clock,
+            "server": run.algo.servers > 0,
+            "run_dir": str(self.directory),
+        }
+
+    @property
+    def tags(self) -> list[str]:
+        run = self.run
+        return [run.algo.title, run.model.name, f"nodes={run.nodes}", run.network.name]
+
+    def finished(self) -> dict[str, object] | None:
+        """The summary, if this very run has been done before."""
+        return read_summary(self.directory) if self.run.resume == "auto" else None
+
+    def execute(self) -> dict[str, object] | None:
+        """Train, record and return the summary (None on the ranks of a real run that have nothing to report)."""
+        return self.run.network.execute(self)

@@ -1,0 +1,218 @@
+"""A run in simulated time: every worker in one process, real gradients, modelled machines."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sgp_runner.cluster import Cluster
+from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.engine import Engine, Gradient
+from sgp_runner.fabric import Fabric, Sent, check_unwritten
+from sgp_runner.faults import Faults
+from sgp_runner.scheduler import Scheduler, VirtualClock, Wait
+from sgp_runner.seeding import seed_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.worker import Worker
+
+T = TypeVar("T")
+
+_COMPUTE, _NODE = 201, 202  # streams of random numbers
+
+
+class AllReduce:
+    """One all-reduce: who has joined, with what, and who waits for it."""
+
+    def __init__(self, number: int, size: int) -> None:
+        self.number = number
+        self.size = size
+        self.missing = set(range(size))
+        self.parts: dict[int, tuple[Tensor, int] | Gradient] = {}  # a tensor and its version, or a gradient still to be computed
+        self.waits: dict[int, Wait[Tensor]] = {}
+        self.ready = 0.0  # when the last part is complete
+        self.num_bytes = 0.0
+
+
+class Simulation:
+    """The machines: a scheduler on a virtual clock, a fabric, a mailbox per rank and an engine for gradients.
+
+    size: gradient workers; servers: further ranks, which take no part in an all-reduce.
+    """
+
+    def __init__(
+        self, cluster: Cluster, faults: Faults, engine: Engine, *, size: int, servers: int, seed: int, step_seconds: float, wire_scale: float
+    ) -> None:
+        from numpy.random import default_rng
+
+        self.cluster, self.engine, self.size, self.wire_scale = cluster, engine, size, wire_scale
+        self.clock = VirtualClock()
+        self.scheduler = Scheduler(self.clock)
+        self.fabric = Fabric(cluster, faults, self.clock, size + servers)
+        self.mailboxes = [Mailbox(self.scheduler) for _ in range(size + servers)]
+        self.comms = [SimComm(rank, self) for rank in range(size + servers)]
+        self.randoms = [default_rng(seed_of(seed, _COMPUTE, rank)) for rank in range(size)]
+        spread = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
+        own = [default_rng(seed_of(seed, _NODE, rank)).gamma(spread, 1 / spread) if spread else 1.0 for rank in range(size)]
+        factors = [cluster.node_factors.get(rank, 1.0) * faults.slow_nodes.get(rank, 1.0) for rank in range(size)]
+        self.mean_seconds = [step_seconds * float(own[rank]) * factors[rank] for rank in range(size)]
+        self.slowest_link = max(1.0, *(faults.slow_links.get(rank, 1.0) for rank in range(size)))
+        self.all_reduces: dict[int, AllReduce] = {}
+        self.model_buffers: list[list[Tensor]] = [[] for _ in range(size + servers)]
+        self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
+
+    # What a worker asks of its runtime.
+
+    def now(self) -> float:
+        return self.clock.now
+
+    def end_of_step(self, worker: Worker) -> None:
+        self.end_of_step_hook(worker)
+
+    def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Wait[T]:
+        return self.scheduler.spawn(coroutine, f"rank {worker.rank} ({coroutine.__name__})")
+
+    def grad(self, worker: Worker, at: Tensor) -> Wait[Tensor]:
+        gradient, seconds = self.start_gradient(worker, at)
+        wait: Wait[Tensor] = Wait(("its gradient",))
+        self.clock.at(self.clock.now + seconds, self.finish_gradient, worker, gradient, wait)
+        return wait
+
+    def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
+        gradient, seconds = self.start_gradient(worker, worker.params)
+        end = self.clock.now + seconds
+        operation, wait = self.next_all_reduce(worker.rank)
+        num_bytes = worker.params.numel() * worker.params.element_size() * self.wire_scale
+        joins = self.clock.now + (1 - self.cluster.overlap) * seconds
+        self.clock.at(joins, self.join, operation, worker.rank, gradient, num_bytes, end)
+        return self.mean_of(worker, gradient, wait)
+
+    async def mean_of(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> Tensor:
+        mean = (await wait).clone()
+        worker.progress.loss = gradient.loss
+        return mean
+
+    def start_gradient(self, worker: Worker, at: Tensor) -> tuple[Gradient, float]:
+        rank = worker.rank
+        gradient = Gradient(rank, worker.progress.gradients, at, self.model_buffers[rank])
+        worker.progress.gradients += 1
+        self.engine.start(gradient)
+        return gradient, self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
+
+    def finish_gradient(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> None:
+        value = self.engine.finish(gradient)
+        worker.progress.loss = gradient.loss
+        self.scheduler.resolve(wait, value)
+
+    # All-reduce: begins when the last rank has joined, ends for all at once, by the cluster's cost model.
+
+    def next_all_reduce(self, rank: int) -> tuple[AllReduce, Wait[Tensor]]:
+        comm = self.comms[rank]
+        number = comm.all_reduces
+        comm.all_reduces += 1
+        operation = self.all_reduces.get(number)
+        if operation is None:
+            operation = self.all_reduces[number] = AllReduce(number, self.size)
+        wait: Wait[Tensor] = Wait(("all_reduce", number, operation.missing))
+        operation.waits[rank] = wait
+        return operation, wait
+
+    def join(self, operation: AllReduce, rank: int, part: Tensor | Gradient, num_bytes: float, ready: float) -> None:
+        operation.parts[rank] = part if isinstance(part, Gradient) else (part, part._version)
+        operation.missing.discard(rank)
+        operation.ready = max(operation.ready, ready)
+        operation.num_bytes = num_bytes
+        if operation.missing:
+            return
+        del self.all_reduces[operation.number]
+        cluster, size = self.cluster, self.size
+        seconds = cluster.all_reduce_seconds(size, num_bytes, self.slowest_link)
+        end = self.fabric.occupy(range(size), self.clock.now, seconds)
+        last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
+        self.clock.at(max(end, operation.ready + last_bucket), self.complete, operation)
+
+    def complete(self, operation: AllReduce) -> None:
+        total: Tensor | None = None
+        for rank in range(operation.size):  # in rank order, so that the sum does not depend on time
+            part = operation.parts.pop(rank)
+            if isinstance(part, Gradient):
+                value = self.engine.finish(part)
+            else:
+                value = part[0]
+                check_unwritten(value, part[1], f"what rank {rank} gave to all-reduce {operation.number}")
+            total = value if total is None else total.add_(value)
+        assert total is not None
+        total /= operation.size
+        num_bytes = self.cluster.all_reduce_bytes(operation.size, operation.num_bytes)
+        for rank, wait in operation.waits.items():
+            self.comms[rank].num_bytes_sent += round(num_bytes)
+            self.scheduler.resolve(wait, total)
+
+    # The run as a whole.
+
+    def start(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None], model_buffers: list[Tensor]) -> None:
+        self.model_buffers[worker.rank] = model_buffers
+        self.scheduler.spawn(coroutine, f"rank {worker.rank}")
+
+    def run(self) -> None:
+        """Until every worker has finished; then nothing may be left in flight."""
+        try:
+            self.scheduler.run()
+        finally:
+            self.scheduler.close()
+        unread = [
+            f"rank {rank} did not receive {count} message(s) from rank {src} (tag {tag})"
+            for rank, mailbox in enumerate(self.mailboxes)
+            for src, tag, count in mailbox.unread()
+        ]
+        if self.fabric.in_flight:
+            unread.append(f"{self.fabric.in_flight} message(s) are still travelling")
+        if unread:
+            raise LeftInFlight("the run ended with messages in flight: " + "; ".join(unread))
+
+
+class LeftInFlight(RuntimeError):
+    """An algorithm ended without receiving everything that was sent."""
+
+
+class SimComm:
+    """The communication of one simulated worker."""
+
+    def __init__(self, rank: int, simulation: Simulation) -> None:
+        self.rank = rank
+        self.simulation = simulation
+        self.mailbox = simulation.mailboxes[rank]
+        self.num_bytes_sent = 0
+        self.all_reduces = 0
+
+    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
+        simulation = self.simulation
+        num_bytes = message.numel() * message.element_size() * simulation.wire_scale
+        self.num_bytes_sent += round(num_bytes)
+        sent = Sent(self.rank, tag, message)
+        simulation.fabric.transmit(self.rank, dst, num_bytes, self.deliver, sent, dst)
+
+    def deliver(self, sent: Sent, dst: int) -> None:
+        self.simulation.mailboxes[dst].deliver(sent.src, sent.tag, sent.open(dst))
+
+    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
+        return self.mailbox.recv(src, tag)
+
+    def recv_any(self, tag: int = 0) -> Wait[tuple[int, Tensor]]:
+        return self.mailbox.recv_any(tag)
+
+    def poll(self, src: int, tag: int = 0) -> Tensor | None:
+        return self.mailbox.poll(src, tag)
+
+    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
+        simulation = self.simulation
+        operation, wait = simulation.next_all_reduce(self.rank)
+        num_bytes = tensor.numel() * tensor.element_size() * simulation.wire_scale
+        simulation.join(operation, self.rank, tensor, num_bytes, simulation.clock.now)
+        return own_copy(wait)
+
+
+async def own_copy(wait: Wait[Tensor]) -> Tensor:
+    return (await wait).clone()

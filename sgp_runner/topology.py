@@ -1,0 +1,214 @@
+"""Who talks to whom: the communication graphs of gossip algorithms.
+
+A topology answers two questions for a node ``rank`` of ``size`` at ``step``: to whom do I send (``out_peers``) and from whom will I
+receive (``in_peers``). Both sides compute the answer alone, so the two must agree; `matrix` builds the mixing matrix that results
+and is the oracle of the tests. Weights are uniform: a node keeps and sends ``1 / (peers + 1)``.
+
+Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lian et al. 2018 (bipartite pairs).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isqrt
+from typing import ClassVar, Protocol
+
+from sgp_runner.errors import ConfigError
+
+Peers = tuple[int, ...]
+
+
+class Topology(Protocol):
+    """A time-varying graph. ``epoch`` matters only where the number of peers follows a schedule."""
+
+    @property
+    def symmetric(self) -> bool: ...  # whoever I send to sends to me in the same step
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers: ...
+    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers: ...
+    def check(self, size: int) -> None: ...
+
+
+def matrix(topology: Topology, size: int, step: int, epoch: float = 0.0) -> list[list[float]]:
+    """Mixing matrix ``P`` [size, size]; ``P[i][j]`` is the share of ``j``'s message that ``i`` receives. Columns sum to one."""
+    mixing = [[0.0] * size for _ in range(size)]
+    for j in range(size):
+        peers = topology.out_peers(j, size, step, epoch)
+        for i in (j, *peers):
+            mixing[i][j] += 1 / (len(peers) + 1)
+    return mixing
+
+
+def powers_of_two(size: int) -> list[int]:
+    """1, 2, 4, ... below ``size``: ``floor(log2(size - 1)) + 1`` of them."""
+    return [2**i for i in range((size - 1).bit_length())]
+
+
+def shifted(rank: int, size: int, hops: list[int]) -> Peers:
+    """``rank + hop mod size`` for each hop, in order, never the node itself and nobody twice."""
+    return tuple(dict.fromkeys(peer for hop in hops if (peer := (rank + hop) % size) != rank))
+
+
+@dataclass(frozen=True)
+class DirectedExponential:
+    """Hops ``j (m+1)^i`` for ``j = 1..m``, with ``i`` cycling over the steps; one peer (``m = 1``) gives 1, 2, 4, ...
+
+    peers: ``m``, or a schedule by epoch such as ``{0: 2, 30: 1}`` (two peers, from epoch 30 on one).
+    """
+
+    peers: int | Mapping[int, int] = 1
+    symmetric: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        schedule = self.peers if isinstance(self.peers, Mapping) else {0: self.peers}
+        if 0 not in schedule or any(epoch < 0 or m < 1 for epoch, m in schedule.items()):
+            raise ConfigError("algo.topology.peers", f"{self.peers} must be at least 1 and, as a schedule, start at epoch 0.")
+
+    def count(self, epoch: float) -> int:
+        if not isinstance(self.peers, Mapping):
+            return self.peers
+        return self.peers[max(start for start in self.peers if start <= epoch)]
+
+    def hops(self, size: int, step: int, epoch: float) -> list[int]:
+        m = self.count(epoch)
+        strides = [1]
+        while strides[-1] * (m + 1) < size:
+            strides.append(strides[-1] * (m + 1))
+        stride = strides[step % len(strides)]
+        return [j * stride for j in range(1, m + 1)]
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return shifted(rank, size, self.hops(size, step, epoch))
+
+    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return shifted(rank, size, [-hop for hop in self.hops(size, step, epoch)])
+
+    def check(self, size: int) -> None:
+        most = max(self.peers.values()) if isinstance(self.peers, Mapping) else self.peers
+        if most >= size > 1:
+            raise ConfigError("algo.topology.peers", f"{most} peers need at least {most + 1} nodes; nodes={size}.")
+
+
+@dataclass(frozen=True)
+class BidirectionalExponential:
+    """One peer a step, the hop cycling over +1, -1, +2, -2, +4, ...; hops that reach the same node are listed once."""
+
+    symmetric: ClassVar[bool] = False
+
+    def hop(self, size: int, step: int) -> int:
+        hops = list(dict.fromkeys(sign * power % size for power in powers_of_two(size) for sign in (1, -1)))
+        return hops[step % len(hops)] if hops else 0
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return shifted(rank, size, [self.hop(size, step)])
+
+    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return shifted(rank, size, [-self.hop(size, step)])
+
+    def check(self, size: int) -> None:
+        """Any number of nodes works."""
+
+
+@dataclass(frozen=True)
+class StaticExponential:
+    """All hops 1, 2, 4, ... in every step."""
+
+    symmetric: ClassVar[bool] = False
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return shifted(rank, size, powers_of_two(size))
+
+    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return shifted(rank, size, [-hop for hop in powers_of_two(size)])
+
+    def check(self, size: int) -> None:
+        """Any number of nodes works."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Both neighbours, weights 1/3 (two nodes: each other, weights 1/2)."""
+
+    symmetric: ClassVar[bool] = True
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return shifted(rank, size, [1, -1])
+
+    in_peers = out_peers
+
+    def check(self, size: int) -> None:
+        """Any number of nodes works."""
+
+
+@dataclass(frozen=True)
+class BipartiteExponential:
+    """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... (1 and ``1 + 2^j``); needs an even number of nodes."""
+
+    symmetric: ClassVar[bool] = True
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        hops = [1] + [1 + power for power in powers_of_two(size)[1:] if 1 + power < size]
+        hop = hops[step % len(hops)]
+        return ((rank + (hop if rank % 2 else -hop)) % size,)
+
+    in_peers = out_peers
+
+    def check(self, size: int) -> None:
+        if size % 2:
+            raise ConfigError("nodes", f"the bipartite topology pairs odd with even nodes and needs an even number, not {size}.")
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Everybody with everybody, every step."""
+
+    symmetric: ClassVar[bool] = True
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return shifted(rank, size, list(range(1, size)))
+
+    in_peers = out_peers
+
+    def check(self, size: int) -> None:
+        """Any number of nodes works."""
+
+
+@dataclass(frozen=True)
+class Torus:
+    """The four neighbours on the most nearly square grid with wrap-around; a prime number of nodes gives a ring."""
+
+    symmetric: ClassVar[bool] = True
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        rows = max(d for d in range(1, isqrt(size) + 1) if size % d == 0)
+        columns = size // rows
+        row, column = divmod(rank, columns)
+        around = [(row, column + 1), (row, column - 1), (row + 1, column), (row - 1, column)]
+        peers = [r % rows * columns + c % columns for r, c in around]
+        return tuple(dict.fromkeys(peer for peer in peers if peer != rank))
+
+    in_peers = out_peers
+
+    def check(self, size: int) -> None:
+        """Any number of nodes works."""
+
+
+@dataclass(frozen=True)
+class RandomMatching:
+    """A fresh random pairing in every step, from ``seed`` and the step alone; with an odd number one node sits out."""
+
+    seed: int = 0
+    symmetric: ClassVar[bool] = True
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        order = list(range(size))
+        random.Random(f"{self.seed}/{step}").shuffle(order)
+        place = order.index(rank)
+        partner = place ^ 1  # places 0-1, 2-3, ... are pairs
+        return (order[partner],) if partner < size else ()
+
+    in_peers = out_peers
+
+    def check(self, size: int) -> None:
+        """Any number of nodes works."""

@@ -1,0 +1,189 @@
+"""What an algorithm sees of the world: one worker, the same in simulated and in real runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from sgp_runner.comm import Comm
+from sgp_runner.optim import Horizon, Optimizer, lr_at
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.scheduler import Wait
+
+T = TypeVar("T")
+
+
+class Budget(Protocol):
+    """The steps that are left: one's own for synchronous algorithms, shared by all workers for asynchronous ones."""
+
+    def take(self) -> int | None: ...  # the number of the next step, or None when all are spent
+    @property
+    def spent(self) -> bool: ...
+
+
+@dataclass
+class OwnBudget:
+    """``total`` steps of one worker (or of one parameter server)."""
+
+    total: int
+    taken: int = 0
+
+    def take(self) -> int | None:
+        if self.taken == self.total:
+            return None
+        self.taken += 1
+        return self.taken - 1
+
+    @property
+    def spent(self) -> bool:
+        return self.taken == self.total
+
+
+class Runtime(Protocol):
+    """What a simulated and a real run each provide to their workers."""
+
+    def grad(self, worker: Worker, at: Tensor) -> Awaitable[Tensor]: ...
+    def mean_grad(self, worker: Worker) -> Awaitable[Tensor]: ...
+    def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Awaitable[T]: ...
+    def end_of_step(self, worker: Worker) -> None: ...  # recording and evaluation; takes no simulated time
+    def now(self) -> float: ...
+
+
+@dataclass
+class Progress:
+    """How far a worker is, shared by all views of it (`Worker.limit`)."""
+
+    step: int = -1  # number of the present step: its own, or among all gradients for asynchronous algorithms
+    gradients: int = 0  # how many gradients it has started; decides its next batch
+    steps_taken: int = 0  # of its own budget's steps
+    loss: float = float("nan")  # of its latest gradient's batch
+    observed: dict[str, list[float]] = field(default_factory=dict)  # since the last record
+
+
+@dataclass(eq=False)
+class Worker:
+    """One worker. ``D`` is the number of parameters.
+
+    rank, size: this worker and the number of gradient workers; a parameter server has ``rank >= size``.
+    push_sum: [D + 1], the parameters and, last, a push-sum weight that starts at 1.
+    layers: how many of the ``D`` entries each parameter tensor of the model has.
+    steps_per_epoch: in the unit of ``step``.
+    """
+
+    rank: int
+    size: int
+    push_sum: Tensor
+    layers: tuple[int, ...]
+    comm: Comm
+    optim: Optimizer
+    budget: Budget
+    horizon: Horizon
+    steps_per_epoch: int
+    runtime: Runtime
+    progress: Progress = field(default_factory=Progress)
+    state: dict[str, Any] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        self.params = self.push_sum[:-1]  # [D]; what the model computes with
+
+    @property
+    def is_server(self) -> bool:
+        return self.rank >= self.size
+
+    @property
+    def step(self) -> int:
+        return self.progress.step
+
+    @property
+    def steps_taken(self) -> int:
+        return self.progress.steps_taken
+
+    @property
+    def epoch(self) -> float:
+        return max(self.step, 0) / self.steps_per_epoch
+
+    @property
+    def lr(self) -> float:
+        return self.lr_at(max(self.step, 0))
+
+    def lr_at(self, step: int) -> float:
+        return lr_at(self.optim, step / self.steps_per_epoch, self.horizon)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start, on the run's clock."""
+        return self.runtime.now()
+
+    @property
+    def done(self) -> bool:
+        """Whether this view has no step left."""
+        return self.budget.spent or self.at_limit
+
+    @property
+    def at_limit(self) -> bool:
+        return self.until is not None and self.steps_taken >= self.until
+
+    def steps(self) -> Iterator[int]:
+        """Step numbers until the budget (or this view's limit) is spent. Between two of them the worker is at rest."""
+        progress = self.progress
+        while not self.at_limit:
+            step = self.budget.take()
+            if step is None:
+                return
+            progress.step = step
+            progress.steps_taken += 1
+            yield step
+            self.runtime.end_of_step(self)
+
+    def limit(self, steps: int) -> Worker:
+        """The same worker, for at most ``steps`` more steps."""
+        until = self.steps_taken + steps
+        return replace(self, until=until if self.until is None else min(self.until, until))
+
+    def grad(self, at: Tensor | None = None) -> Awaitable[Tensor]:
+        """Gradient [D] on the next local batch, at ``at`` or the present parameters, which must not change meanwhile."""
+        return self.runtime.grad(self, self.params if at is None else at)
+
+    def mean_grad(self) -> Awaitable[Tensor]:
+        """Mean gradient [D] over all workers at the present parameters; communication overlaps the backward pass."""
+        return self.runtime.mean_grad(self)
+
+    def update(self, g: Tensor) -> Tensor:
+        """The local optimizer's step to subtract [D] (learning rate, momentum, weight decay). ``g`` is given away."""
+        return self.optim.direction(g, self.params, self.buffers, self.lr)
+
+    def reset_buffers(self) -> None:
+        """Forget the optimizer's momentum."""
+        for buffer in self.buffers.values():
+            buffer.zero_()
+
+    def spawn(self, coroutine: Coroutine[Wait[Any], None, T]) -> Awaitable[T]:
+        """Start a second activity of this worker; await the result to join it."""
+        return self.runtime.spawn(self, coroutine)
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """Named state that outlives a coroutine: made on first use, the same object afterwards."""
+        if name not in self.state:
+            self.state[name] = make()
+        value: T = self.state[name]
+        return value
+
+    def tally(self, name: str) -> int:
+        """How often `count` was called."""
+        return int(self.state.get(name, 0))
+
+    def count(self, name: str) -> int:
+        """Count up a named state; returns the number before."""
+        before = self.tally(name)
+        self.state[name] = before + 1
+        return before
+
+    def observe(self, name: str, value: float) -> None:
+        """Something worth recording (``staleness``); the mean goes into the next record."""
+        self.progress.observed.setdefault(name, []).append(value)

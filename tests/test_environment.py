@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sgp_runner import __version__
+from sgp_runner.environment import environment
+
+
+def test_it_names_versions_and_the_command_as_typed_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["sgp-run", "algo=osgp", "nodes=4"])
+    monkeypatch.setenv("SOME_TOKEN", "do-not-write-me")
+    seen = environment()
+    assert seen["sgp_run"] == __version__
+    assert seen["command"] == ["sgp-run", "algo=osgp", "nodes=4"]
+    packages = seen["packages"]
+    assert isinstance(packages, dict) and list(packages) == ["torch", "torchvision", "hydra", "omegaconf", "wandb"]
+    assert str(packages["hydra"]).startswith("1.3")
+    assert datetime.datetime.fromisoformat(str(seen["started"])).utcoffset() == datetime.timedelta(0)
+    assert "do-not-write-me" not in json.dumps(seen)
+
+
+@pytest.mark.parametrize("module", ["environment", "recorder", "console", "loggers.wandb", "loggers.jsonl"])
+def test_nothing_heavy_is_imported(module: str) -> None:
+    code = f"""
+import sys
+import sgp_runner.{module} as module
+if "{module}" == "environment":
+    module.environment()
+print(sorted({{"torch", "torchvision", "wandb", "rich", "hydra", "sklearn"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wandb_file import find_file, history, read_records, x_axes
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.loggers import wandb as mirror
+from sgp_runner.loggers.jsonl import Jsonl
+from sgp_runner.loggers.wandb import Wandb, has_login, row_of
+from sgp_runner.recorder import Recorder
+
+TAGS = ["sgp", "mlp", "4 nodes", "sim"]
+
+
+@pytest.fixture(autouse=True)
+def logged_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    import wandb
+
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DIR", "WANDB_RUN_ID", "WANDB_RUN_GROUP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "wandb-config"))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "wandb-cache"))
+    yield
+    wandb.teardown()  # it reads the environment once and remembers
+
+
+def average(epoch: int) -> dict[str, object]:
+    return {
+        "kind": "average",
+        "epoch": epoch,
+        "time_s": 0.5 * epoch,
+        "clock": "simulated",
+        "loss": 1 / epoch,
+        "accuracy": 1 - 0.5**epoch,
+        "accuracy_mean": 0.5,
+        "accuracy_min": 0.25,
+        "accuracy_max": 0.75,
+        "consensus_distance": None,
+    }
+
+
+def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    listener = Wandb().open(run_dir, "sgp-mlp", {"nodes": 4, "optim": {"lr": 0.1}}, TAGS, "sweep-1")
+    with Recorder(run_dir, 0, (listener,)) as recorder:
+        for step in range(400):  # the file grows over more than one block
+            time_s = 0.005 * step
+            recorder.write({"kind": "train", "rank": step % 2, "step": step, "time_s": time_s, "loss": 1.0})
+        for epoch in (1, 2, 3):
+            recorder.write(average(epoch))
+        recorder.write({"kind": "eval", "rank": 0, "step": 400, "time_s": 2.0, "loss": 0.5, "accuracy": 0.625})
+        recorder.finish({"time_s": 2.0, "average": 0.875, "name": "sgp-mlp", "server": False})
+
+    path = find_file(run_dir)
+    assert path.stat().st_size > 32 * 1024
+    records = list(read_records(path))
+    rows = history(records)
+    assert len(rows) == 200 + 3 + 1
+    curve = [(row["time_s"], row["average/accuracy"]) for row in rows if "average/accuracy" in row]
+    assert curve == [(0.5, 0.5), (1.0, 0.75), (1.5, 0.875)]
+    assert [row["eval/accuracy"] for row in rows if "eval/accuracy" in row] == [0.625]
+    spread = [tuple(row[f"eval/accuracy_{name}"] for name in ("mean", "min", "max")) for row in rows[-4:-1]]
+    assert spread == [(0.5, 0.25, 0.75)] * 3
+    assert [row["train/step"] for row in rows if "train/loss" in row] == list(range(0, 400, 2))
+    assert x_axes(records) == {"train/*": "time_s", "eval/*": "time_s", "average/*": "time_s"}
+
+    (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"][:1]
+    assert (run.project, run.display_name, run.run_group, list(run.tags)) == ("sgp-run", "sgp-mlp", "sweep-1", TAGS)
+    assert run.run_id == (run_dir / "wandb_id").read_text().strip()
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert config["optim"] == {"lr": 0.1} and config["nodes"] == 4
+    summaries = [record.summary for record in records if record.WhichOneof("record_type") == "summary"]
+    final = {"/".join([item.key, *item.nested_key]): item.value_json for each in summaries for item in each.update}
+    assert any("final/average" in key and value == "0.875" for key, value in final.items())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_resumed_run_keeps_its_id_and_continues_its_steps(tmp_path: Path) -> None:
+    seen = []
+    for epochs in ((1, 2), (3,)):
+        before = set(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+        listener = Wandb(group="mine").open(tmp_path, "n", {}, [], "sweep-1")
+        with Recorder(tmp_path, 0, (listener,)) as recorder:  # left without finish, as a run that is interrupted
+            for epoch in epochs:
+                recorder.write(average(epoch))
+        (path,) = set(tmp_path.glob("wandb/offline-run-*/run-*.wandb")) - before
+        records = list(read_records(path))
+        (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"][:1]
+        assert run.run_group == "mine"
+        seen += [(run.run_id, row["_step"]) for row in history(records)]
+        time.sleep(1.1)  # W&B names the folder after the second
+    assert seen == [(seen[0][0], step) for step in (0, 1, 2)]
+
+
+def test_rows_hold_the_numbers_of_rank_0_and_of_the_average() -> None:
+    train = {"kind": "train", "rank": 0, "step": 3, "time_s": 1.5, "clock": "wall", "loss": 0.5, "staleness": None}
+    assert row_of(train) == {"time_s": 1.5, "train/step": 3, "train/loss": 0.5}
+    assert row_of({**train, "rank": 1}) == {}
+    assert row_of({"kind": "average", "time_s": 1.0, "accuracy": None}) == {}
+    assert row_of({"kind": "average", "time_s": 1.0, "accuracy_min": 0.5}) == {"time_s": 1.0, "eval/accuracy_min": 0.5}
+
+
+def test_a_start_that_fails_is_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    listener = Wandb().open(tmp_path / "file" / "run", "n", {}, [], None)
+    listener.write(average(1))
+    listener.finish({"time_s": 1.0})
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith("warning: W&B failed to start, so this run is in metrics.jsonl only (")
+
+
+def test_a_failure_while_running_is_one_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import wandb
+
+    listener = Wandb().open(tmp_path, "n", {}, [], None)
+    listener.write(average(1))
+    wandb.teardown()
+    with Recorder(tmp_path, 0, (listener,)) as recorder:
+        recorder.write(average(2))
+        recorder.write(average(3))
+        recorder.finish({"time_s": 1.5})
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("warning: W&B") == 1 and err.count("\n") == 1
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_an_unreachable_server_makes_the_run_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(mirror, "START_SECONDS", 1.0)
+    listener = Wandb().open(tmp_path, "n", {}, [], None)
+    listener.write(average(1))
+    listener.finish({"time_s": 0.5})
+    assert history(list(read_records(find_file(tmp_path))))[0]["average/accuracy"] == 0.5
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("warning: W&B did not start online, so this run is recorded offline (")
+    assert err.count("\n") == 1
+
+
+def test_a_login_is_a_key_or_a_netrc_entry_for_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not has_login()
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
+    assert has_login()
+    (tmp_path / "netrc").write_text("default login user password secret\n")
+    assert not has_login()
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert not has_login()
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    assert has_login()
+    monkeypatch.delenv("WANDB_API_KEY")
+    (tmp_path / "netrc").write_text("this is no netrc file")
+    assert not has_login()
+
+
+def test_wandb_mode_from_the_environment_wins_over_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    listener = Wandb().open(tmp_path, "n", {}, [], None)
+    listener.write(average(1))
+    listener.finish(None)
+    assert not list(tmp_path.rglob("*.wandb"))
+
+
+def test_an_unknown_mode_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"logger.mode: 'ofline' is not a mode; .* Did you mean 'offline'\?"):
+        Wandb(mode="ofline")
+
+
+def test_jsonl_follows_without_a_trace(tmp_path: Path) -> None:
+    listener = Jsonl().open(tmp_path, "n", {}, [], None)
+    listener.write(average(1))
+    listener.finish(None)
+    assert list(tmp_path.iterdir()) == []
