@@ -69,7 +69,7 @@ class Vmap:
         seeds = [name for name, _ in problem.flat.module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]
 
         def loss(params: Tensor, seed: Tensor, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-            parts = params.split(problem.flat.layers)
+            parts = params.split_with_sizes(problem.flat.layers)
             tensors = {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
             tensors |= dict.fromkeys(seeds, seed)
             outputs = torch.func.functional_call(problem.flat.module, tensors, inputs)

@@ -19,3 +19,11 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string when nothing is close."""
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+class RankFailed(RuntimeError):
+    """What went wrong on one rank, in one sentence that names the rank and its step."""
+
+
+class Aborted(RuntimeError):
+    """This rank stops because another one failed, which reports the reason."""

@@ -39,7 +39,7 @@ class FlatModule:
 
     def bind(self, vector: Tensor, buffers: Sequence[Tensor]) -> nn.Module:
         """The module with these parameters [D] and these buffers, which it updates in place."""
-        for p, part in zip(self.parameters, vector.split(self.layers), strict=True):
+        for p, part in zip(self.parameters, vector.split_with_sizes(self.layers), strict=True):
             p.data = part.view(p.shape)
         for (m, name), buffer in zip(self.slots, buffers, strict=True):
             m._buffers[name] = buffer

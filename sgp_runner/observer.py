@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -79,7 +79,7 @@ class Observer:
     buffers: of the models (BatchNorm's statistics), by rank.
     """
 
-    def __init__(self, run: Run, problem: Problem, recorder: Recorder, buffers: Sequence[list[Tensor]]) -> None:
+    def __init__(self, run: Run, problem: Problem, recorder: Recorder, buffers: Mapping[int, list[Tensor]]) -> None:
         self.run, self.problem, self.recorder, self.buffers = run, problem, recorder, buffers
         self.started = time.monotonic()
         self.evaluated: dict[int, int] = {}  # rank -> last epoch that was evaluated
@@ -147,7 +147,7 @@ class Observer:
         gradient_workers = [worker for worker in workers if not worker.is_server]
         for worker in gradient_workers:
             self.record_training(worker)
-        out = cost(gradient_workers, time.monotonic() - self.started)
+        out = total_cost([cost_of(worker) for worker in gradient_workers], time.monotonic() - self.started)
         if not self.problem.trains:
             return out
         self.gatherings.clear()
@@ -155,13 +155,19 @@ class Observer:
         return out | results(self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average)
 
 
-def cost(workers: Sequence[Worker], real_seconds: float) -> dict[str, object]:
-    """Time, steps and bytes."""
+def cost_of(worker: Worker) -> dict[str, float]:
+    """Time, steps and bytes of one worker so far."""
+    return {"time_s": worker.now, "steps": worker.steps_taken, "bytes": worker.comm.num_bytes_sent}
+
+
+def total_cost(costs: Sequence[dict[str, float]], real_seconds: float) -> dict[str, object]:
+    """Time of the slowest; steps and bytes of the average gradient worker."""
+    n = len(costs)
     return {
-        "time_s": max(worker.now for worker in workers),
+        "time_s": max(cost["time_s"] for cost in costs),
         "real_s": real_seconds,
-        "steps": round(sum(worker.steps_taken for worker in workers) / len(workers)),
-        "bytes_per_node": round(sum(worker.comm.num_bytes_sent for worker in workers) / len(workers)),
+        "steps": round(sum(cost["steps"] for cost in costs) / n),
+        "bytes_per_node": round(sum(cost["bytes"] for cost in costs) / n),
     }
 
 

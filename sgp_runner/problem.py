@@ -75,7 +75,7 @@ class Problem:
         train = self.dataset.train
         if self.flat.has_batch_norm:
             order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:1024]
-            update_bn([train.batch(part)[0] for part in order.split(256)], module)
+            update_bn([train.batch(part)[0] for part in order.chunk(4)], module)
         return self.evaluate(params, buffers)
 
 

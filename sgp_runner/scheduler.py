@@ -90,6 +90,18 @@ class RealClock:
     def post(self, callback: Callable[[], None]) -> None:
         self.posted.put(callback)
 
+    def post_error(self, error: Exception) -> None:
+        """Raise ``error`` on the scheduler's thread."""
+
+        def fail() -> None:
+            raise error
+
+        self.posted.put(fail)
+
+    def exclude(self, seconds: float) -> None:
+        """Take ``seconds`` that have just passed out of the reckoning."""
+        self.start += seconds
+
     def advance(self) -> bool:
         self.posted.get()()
         return True

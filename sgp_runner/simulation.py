@@ -12,6 +12,7 @@ from sgp_runner.fabric import Fabric, Sent, check_unwritten
 from sgp_runner.faults import Faults
 from sgp_runner.scheduler import Scheduler, VirtualClock, Wait
 from sgp_runner.seeding import seed_of
+from sgp_runner.worker import activity_name, naming_the_rank
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,7 @@ class Simulation:
         self.mean_seconds = [step_seconds * float(own[rank]) * factors[rank] for rank in range(size)]
         self.slowest_link = max(1.0, *(faults.slow_links.get(rank, 1.0) for rank in range(size)))
         self.all_reduces: dict[int, AllReduce] = {}
-        self.model_buffers: list[list[Tensor]] = [[] for _ in range(size + servers)]
+        self.model_buffers: dict[int, list[Tensor]] = {}  # by rank
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
 
     # What a worker asks of its runtime.
@@ -72,7 +73,7 @@ class Simulation:
         self.end_of_step_hook(worker)
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Wait[T]:
-        return self.scheduler.spawn(coroutine, f"rank {worker.rank} ({coroutine.__name__})")
+        return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
 
     def grad(self, worker: Worker, at: Tensor) -> Wait[Tensor]:
         gradient, seconds = self.start_gradient(worker, at)
@@ -154,7 +155,7 @@ class Simulation:
 
     def start(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None], model_buffers: list[Tensor]) -> None:
         self.model_buffers[worker.rank] = model_buffers
-        self.scheduler.spawn(coroutine, f"rank {worker.rank}")
+        self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
 
     def run(self) -> None:
         """Until every worker has finished; then nothing may be left in flight."""

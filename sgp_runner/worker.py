@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.comm import Comm
+from sgp_runner.errors import Aborted, RankFailed
 from sgp_runner.optim import Horizon, Optimizer, lr_at
 
 if TYPE_CHECKING:
@@ -187,3 +188,18 @@ class Worker:
     def observe(self, name: str, value: float) -> None:
         """Something worth recording (``staleness``); the mean goes into the next record."""
         self.progress.observed.setdefault(name, []).append(value)
+
+
+def activity_name(worker: Worker, coroutine: Coroutine[Any, Any, Any]) -> str:
+    """For reports: which of a worker's activities this is."""
+    return f"rank {worker.rank} ({getattr(coroutine, '__name__', 'activity')})"
+
+
+async def naming_the_rank(worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> T:
+    """The coroutine, whose errors say where they happened."""
+    try:
+        return await coroutine
+    except (RankFailed, Aborted, GeneratorExit):
+        raise
+    except Exception as error:
+        raise RankFailed(f"rank {worker.rank}, step {worker.step}: {type(error).__name__}: {error}") from error

@@ -92,13 +92,11 @@ class GapAware:
         return x
 
     def gaps(self, difference: Tensor, typical: Tensor, layers: tuple[int, ...]) -> Tensor:
-        """``G`` [D] or a scalar: 1 + ``difference`` counted in ``typical`` steps (both [D])."""
+        """``G`` [D]: 1 + ``difference`` counted in ``typical`` steps (both [D])."""
         if self.gap == "parameter":
             return difference.abs_().div_(typical).add_(1)
-        if self.gap == "global":
-            return 1 + difference.norm() / typical.norm()
+        sizes = layers if self.gap == "layer" else (difference.numel(),)
         gap = difference.new_empty(difference.shape)
-        parts = zip(gap.split(layers), difference.split(layers), typical.split(layers), strict=True)
-        for part, d, c in parts:
+        for part, d, c in zip(*(t.split_with_sizes(sizes) for t in (gap, difference, typical)), strict=True):
             part.fill_(1 + d.norm() / c.norm())
         return gap

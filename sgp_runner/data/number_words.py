@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-_EN_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_EN_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+_EN_SMALL = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]
+_EN_TENS = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _EN_ORDINAL = {
     "one": "first",
     "two": "second",
@@ -17,11 +17,11 @@ _EN_ORDINAL = {
     "twelve": "twelfth",
 }
 
-_DE_SMALL = (
-    "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
-    "achtzehn neunzehn"
-).split()
-_DE_TENS = "_ _ zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+_DE_SMALL = [
+    "null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf",
+    "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
+]
+_DE_TENS = ["_", "_", "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"]
 _DE_ORDINAL = {1: "erste", 3: "dritte", 7: "siebte", 8: "achte"}
 
 

@@ -17,19 +17,28 @@ from sgp_runner.data.number_words import (
 
 Pair = tuple[str, str]
 
-MONTHS = list(
-    zip(
-        "January February March April May June July August September October November December".split(),
-        "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split(),
-        strict=True,
-    )
+MONTHS = (
+    ("January", "Januar"),
+    ("February", "Februar"),
+    ("March", "März"),
+    ("April", "April"),
+    ("May", "Mai"),
+    ("June", "Juni"),
+    ("July", "Juli"),
+    ("August", "August"),
+    ("September", "September"),
+    ("October", "Oktober"),
+    ("November", "November"),
+    ("December", "Dezember"),
 )
-WEEKDAYS = list(
-    zip(
-        "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split(),
-        "Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag".split(),
-        strict=True,
-    )
+WEEKDAYS = (
+    ("Monday", "Montag"),
+    ("Tuesday", "Dienstag"),
+    ("Wednesday", "Mittwoch"),
+    ("Thursday", "Donnerstag"),
+    ("Friday", "Freitag"),
+    ("Saturday", "Samstag"),
+    ("Sunday", "Sonntag"),
 )
 #: English and German part of the day, and the hours of the twelve-hour clock that it goes with.
 PARTS_OF_DAY = (

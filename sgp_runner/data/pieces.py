@@ -38,8 +38,10 @@ def _english_lexicon() -> list[str]:
 
 
 def _german_lexicon() -> list[str]:
-    words = [german(n) for n in _TENS] + "ein eine und hundert tausend te ste erste dritte siebte achte".split()
-    words += [*"▁ , der Uhr halb Viertel nach vor".split(), *(part[1].strip() for part in PARTS_OF_DAY if part[1])]
+    words = [german(n) for n in _TENS] + ["ein", "eine", "und", "hundert", "tausend"]
+    words += ["te", "ste", "erste", "dritte", "siebte", "achte"]
+    words += ["▁", ",", "der", "Uhr", "halb", "Viertel", "nach", "vor"]
+    words += [part[1].strip() for part in PARTS_OF_DAY if part[1]]
     words += [de for _, de in MONTHS + WEEKDAYS]
     return words + [word for unit in UNITS for word in unit[2:4]]
 

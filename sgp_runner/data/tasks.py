@@ -112,17 +112,18 @@ class Translation:
         return {"loss": loss / tokens, "accuracy": exact, "bleu": corpus_bleu(answers, [references]).score}
 
     def greedy(self, module: Translator, source: Tensor, length: int) -> Tensor:
-        """int64 [B, <= length]: the most likely token each time, until every sentence has ended."""
+        """int64 [B, length]: the most likely token each time, up to ``eos``, then ``pad``."""
         import torch
 
         memory = module.encode(source)
-        ids = torch.full((len(source), 1), self.bos, dtype=torch.int64, device=source.device)
-        ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
-        for _ in range(length):
-            token = module.decode(source, memory, ids)[:, -1].argmax(-1)
-            ids = torch.cat([ids, token[:, None]], 1)
-            ended |= token == self.eos
-            if bool(ended.all()):
+        ids = torch.full((len(source), length + 1), self.pad, dtype=torch.int64, device=source.device)
+        ids[:, 0] = self.bos
+        rows = torch.arange(len(source), device=source.device)  # the sentences that have not ended
+        for t in range(length):
+            token = module.decode(source[rows], memory[rows], ids[rows, : t + 1])[:, -1].argmax(-1)
+            ids[rows, t + 1] = token
+            rows = rows[token != self.eos]
+            if len(rows) == 0:
                 break
         return ids[:, 1:]
 

@@ -138,7 +138,7 @@ class Mirror:
                 numbers = {f"final/{key}": value for key, value in summary.items() if number(value) is not None}
                 self._run.summary.update(numbers)
             self._run.finish(exit_code=0 if summary is not None else 1)
-            # Only when its service has ended is an offline file whole: finish() alone returns before the last rows are in.
+            # finish() returns before the last rows of an offline run are in its file; the end of the service waits.
             import wandb
 
             wandb.teardown()

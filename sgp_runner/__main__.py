@@ -1,0 +1,8 @@
+"""``python -m sgp_runner`` is ``sgp-run``, also for launchers such as torchrun."""
+
+import sys
+
+from sgp_runner.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

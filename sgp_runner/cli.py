@@ -1,0 +1,142 @@
+"""The command ``sgp-run``. Settings that cannot work are one sentence on stderr and exit code 2, before anything is written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sgp_runner.errors import ConfigError, nearest
+
+# Flags that Hydra answers: how many words follow.
+HYDRA_FLAGS = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--info": 1, "-i": 1, "--resolve": 0, "--hydra-help": 0}
+COMPLETION = ("--shell-completion", "-sc")
+OWN_FLAGS = ("--help", "-h", "--version", "--multirun", "-m", "--config-dir", "-cd")
+
+
+@dataclass
+class Command:
+    """What the words of a command line ask for."""
+
+    settings: list[str] = field(default_factory=list)
+    hydra_flags: list[str] = field(default_factory=list)
+    config_dir: str | None = None
+    sweep: bool = False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 130 after Ctrl-C."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return act(words)
+    except ConfigError as error:
+        return complain(error, str(error), 2)
+    except KeyboardInterrupt as error:
+        return complain(error, " ".join(["interrupted", *error.args]), 130)
+    except Exception as error:
+        from sgp_runner.execution import sentence_of
+
+        return complain(error, sentence_of(error), 1)
+
+
+def complain(error: BaseException, sentence: str, code: int) -> int:
+    from sgp_runner.execution import print_traceback_if_wanted
+    from sgp_runner.networks import launched_rank
+
+    print_traceback_if_wanted(error)
+    if code == 1 or launched_rank() in (None, 0):  # all ranks have the same settings, but not the same failures
+        print(f"sgp-run: {sentence}", file=sys.stderr, flush=True)
+    return code
+
+
+def act(words: Sequence[str]) -> int:
+    if "--help" in words or "-h" in words:
+        from sgp_runner.usage import usage
+
+        print(usage())
+        return 0
+    if "--version" in words:
+        from sgp_runner import __version__
+
+        print(f"sgp-run {__version__}")
+        return 0
+    if any(flag in words for flag in COMPLETION):
+        return ask_hydra(words)
+    command = read(words)
+
+    from sgp_runner.overrides import configs, parse, search_in
+
+    with configs():
+        settings = [*command.settings, *([search_in(command.config_dir)] if command.config_dir is not None else [])]
+        if command.hydra_flags:
+            return ask_hydra([*command.hydra_flags, *(setting.word for setting in parse(settings))])
+        if command.sweep:
+            from sgp_runner.sweep import sweep
+
+            return sweep(settings)
+        return run(settings)
+
+
+def read(words: Sequence[str]) -> Command:
+    """Tell flags from settings. Raises ConfigError for a flag that does not exist or lacks its value."""
+    command = Command()
+    rest = iter(words)
+    for word in rest:
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("-"):
+            command.settings.append(word)
+        elif flag in ("-m", "--multirun"):
+            command.sweep = True
+        elif flag in ("-cd", "--config-dir"):
+            command.config_dir = value if equals else next(rest, None)
+            if command.config_dir is None:
+                raise ConfigError(flag, "the folder is missing.")
+        elif flag in HYDRA_FLAGS:
+            command.hydra_flags.append(word)
+            if HYDRA_FLAGS[flag] and not equals:
+                if (value := next(rest, "")) == "":
+                    raise ConfigError(flag, "its value is missing, for example --cfg job.")
+                command.hydra_flags.append(value)
+        else:
+            hint = nearest(flag, [*OWN_FLAGS, *HYDRA_FLAGS])
+            raise ConfigError(flag, f"there is no such option; settings are written key=value, for example nodes=4.{hint}")
+    return command
+
+
+def run(words: Sequence[str]) -> int:
+    """One run, from its settings to its table."""
+    from sgp_runner.execution import perform
+    from sgp_runner.overrides import compose, parse
+    from sgp_runner.schema import make_experiment
+
+    settings = parse(words)
+    for setting in settings:
+        if setting.swept:
+            raise ConfigError(setting.name, "several values make a sweep; add -m to run one after the other.")
+    experiment = make_experiment(compose([setting.word for setting in settings]))
+    try:
+        summary = perform(experiment)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"before the end; what was recorded is in {experiment.directory}") from error
+    if summary is not None:
+        from sgp_runner.console import show, summary_table
+
+        show(summary_table(summary))
+    return 0
+
+
+def ask_hydra(words: Sequence[str]) -> int:
+    """Let Hydra answer: ``--cfg``, ``--info``, shell completion. Nothing is run."""
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    before = sys.argv
+    sys.argv = ["sgp-run", *words]
+    try:
+        hydra.main(version_base="1.3", config_path="pkg://sgp_runner.configs", config_name="config")(lambda config: None)()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        sys.argv = before
+    return 0

@@ -1,0 +1,115 @@
+"""`Comm` over torch.distributed's gloo: real messages between real processes.
+
+A sending thread works off a queue, so that `send` never blocks; a receiving thread takes whatever arrives from anybody and posts it to
+the scheduler's mailbox, because gloo's own receives cannot be polled. Every message has a header with its tag, length and type. At the
+end each rank tells all others that it will send no more, so that a rank knows when it has everything.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Awaitable
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.scheduler import RealClock, Scheduler, Wait
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
+GOODBYE = -1  # in place of a type
+HEADER, PAYLOAD = 1, 2  # gloo's own tags
+
+
+class DistributedComm:
+    """The communication of this process. ``workers``: the group of the gradient workers, for all-reduce."""
+
+    def __init__(self, scheduler: Scheduler, clock: RealClock, workers: dist.ProcessGroup, size: int) -> None:
+        self.mailbox = Mailbox(scheduler)
+        self.clock, self.workers, self.size = clock, workers, size
+        self.world = dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.num_bytes_sent = 0
+        self.outbox: queue.SimpleQueue[tuple[int, Tensor, Tensor | None] | None] = queue.SimpleQueue()
+        self.sender = Thread(target=self.report_errors, args=(self.send_all,), daemon=True)
+        self.receiver = Thread(target=self.report_errors, args=(self.receive_all,), daemon=True)
+        self.sender.start()
+        self.receiver.start()
+
+    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
+        self.num_bytes_sent += message.numel() * message.element_size()
+        header = torch.tensor([tag, message.numel(), DTYPES.index(message.dtype)])
+        self.outbox.put((dst, header, message))
+
+    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
+        self.clock.catch_up()
+        return self.mailbox.recv(src, tag)
+
+    def recv_any(self, tag: int = 0) -> Wait[tuple[int, Tensor]]:
+        self.clock.catch_up()
+        return self.mailbox.recv_any(tag)
+
+    def poll(self, src: int, tag: int = 0) -> Tensor | None:
+        self.clock.catch_up()
+        return self.mailbox.poll(src, tag)
+
+    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
+        self.count_all_reduce(tensor)
+        work = dist.all_reduce(tensor, group=self.workers, async_op=True)
+        return self.finish_all_reduce(tensor, work)
+
+    async def finish_all_reduce(self, tensor: Tensor, work: dist.Work) -> Tensor:
+        work.wait()
+        return tensor.div_(self.size)
+
+    def count_all_reduce(self, tensor: Tensor) -> None:
+        """Bytes of a bandwidth-optimal all-reduce."""
+        self.num_bytes_sent += round(2 * (self.size - 1) / self.size * tensor.numel() * tensor.element_size())
+
+    def close(self) -> list[tuple[int, int, int]]:
+        """Wait until everybody's messages are in; returns (sender, tag, count) of those that nobody received."""
+        for dst in range(self.world):
+            if dst != self.rank:
+                self.outbox.put((dst, torch.tensor([0, 0, GOODBYE]), None))
+        self.outbox.put(None)
+        self.sender.join()
+        self.receiver.join()
+        self.clock.catch_up()
+        return self.mailbox.unread()
+
+    # The two threads.
+
+    def send_all(self) -> None:
+        while (item := self.outbox.get()) is not None:
+            dst, header, message = item
+            dist.send(header, dst, tag=HEADER)
+            if message is not None and message.numel():
+                dist.send(message, dst, tag=PAYLOAD)
+
+    def receive_all(self) -> None:
+        goodbyes = 0
+        while goodbyes < self.world - 1:
+            header = torch.empty(3, dtype=torch.int64)
+            src = dist.recv(header, tag=HEADER)
+            tag, length, dtype = header.tolist()
+            if dtype == GOODBYE:
+                goodbyes += 1
+                continue
+            message = torch.empty(length, dtype=DTYPES[dtype])
+            if length:
+                dist.recv(message, src, tag=PAYLOAD)
+            self.clock.post(partial(self.mailbox.deliver, src, tag, message))
+
+    def report_errors(self, work: object) -> None:
+        """Run ``work``; an error comes out of the scheduler, on the main thread."""
+        assert callable(work)
+        try:
+            work()
+        except Exception as error:
+            self.clock.post_error(error)

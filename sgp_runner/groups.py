@@ -1,0 +1,30 @@
+"""The groups of ``configs/`` and their choices, read from its folders, and where in a configuration each belongs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+CONFIGS = Path(__file__).parent / "configs"
+# Parts of an algorithm that are algorithms themselves; every other nested group is a key of its own name.
+ALGORITHM_PARTS = ("base", "first", "then")
+# Chosen inside another group, so never at the root.
+NESTED = ("topology", "schedule", "compute_time")
+
+
+@functools.cache
+def groups() -> Mapping[str, tuple[str, ...]]:
+    """Group -> its choices, both in alphabetical order."""
+    folders = sorted(path for path in CONFIGS.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+    return {folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml"))) for folder in folders}
+
+
+def group_of(key: str) -> str | None:
+    """The group that ``key`` chooses from: ``topology`` for ``algo.topology``, ``algo`` for ``algo`` and ``algo.base``."""
+    parent, _, word = key.rpartition(".")
+    if not parent:
+        return word if word in groups() and word not in NESTED else None
+    if word in ALGORITHM_PARTS:
+        return "algo"
+    return word if word in NESTED else None

@@ -1,0 +1,109 @@
+"""Starting the ranks of a real run on this machine, and making sure that none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from sgp_runner.errors import RankFailed
+from sgp_runner.recorder import read_summary
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from torch.distributed.distributed_c10d import Store
+
+    from sgp_runner.run import Experiment
+
+GRACE_SECONDS = 6.0  # from the first failure until the other ranks are killed; they stop by themselves before
+HOST = "127.0.0.1"
+
+
+def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.rank")) -> dict[str, object]:
+    """One Python process per rank, which reads the run's ``config.yaml``; returns the summary that rank 0 has written.
+
+    Raises RankFailed with the sentence of the first rank that failed.
+    """
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    ranks = experiment.run.ranks
+    (experiment.directory / "summary.json").unlink(missing_ok=True)
+    store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
+    threads = str(max(1, (os.cpu_count() or 1) // ranks))
+    environment = {
+        "OMP_NUM_THREADS": threads,
+        **os.environ,
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(ranks),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here; no rank opens one
+    }
+    command = [sys.executable, *program, str(experiment.directory / "config.yaml")]
+    command += [experiment.group] if experiment.group else []
+    with terminated_like_interrupted():
+        children: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(ranks):
+                children.append(subprocess.Popen(command, env={**environment, "RANK": str(rank)}, start_new_session=True))
+            codes = wait_for(children)
+        finally:
+            stop(children)
+    if sentence := failure(codes, PrefixStore(f"alarm {experiment.name}", store)):
+        raise RankFailed(sentence)
+    summary = read_summary(experiment.directory)
+    if summary is None:
+        raise RankFailed("rank 0 ended without writing its summary")
+    return summary
+
+
+def failure(codes: list[int], alarm: Store) -> str | None:
+    """Why the run failed, if it did. What the other ranks report of a killed one only follows from that."""
+    for rank, code in enumerate(codes):
+        if code < 0:
+            return f"rank {rank} was killed by signal {signal.Signals(-code).name}"
+    if alarm.check(["failed"]):
+        return str(alarm.get("failed"), "utf-8")
+    return next((f"rank {rank} exited with code {code}" for rank, code in enumerate(codes) if code), None)
+
+
+def wait_for(children: list[subprocess.Popen[bytes]]) -> list[int]:
+    """Exit codes; 0 for those that still run some seconds after the first failure."""
+    deadline = float("inf")
+    while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+        if any(child.returncode for child in children):
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        time.sleep(0.02)
+    return [child.returncode or 0 for child in children]
+
+
+def stop(children: list[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+    for child in children:
+        child.wait()
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does, so that the ranks are stopped too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not on the main thread, where signals do not arrive
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

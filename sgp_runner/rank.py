@@ -1,0 +1,189 @@
+"""One rank of a real run, from the environment that a launcher has set up. ``python -m sgp_runner.rank config.yaml`` runs one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from sgp_runner.errors import Aborted, ConfigError, RankFailed
+from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
+from sgp_runner.real import Rank, SharedBudget
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Experiment
+    from sgp_runner.scheduler import RealClock
+    from sgp_runner.worker import Worker
+
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank has failed
+FOREVER = timedelta(days=365)
+
+
+def run_rank(experiment: Experiment) -> dict[str, object] | None:
+    """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every other rank."""
+    run = experiment.run
+    store, rank, world = next(rendezvous("env://", timeout=timedelta(minutes=5)))
+    if world != run.ranks:
+        extra = f" and {run.algo.servers} server" if run.algo.servers else ""
+        raise ConfigError("nodes", f"{run.nodes} nodes{extra} need {run.ranks} processes, but the launcher started {world}.")
+    alarm = PrefixStore(f"alarm {experiment.name}", store.clone())
+    store = PrefixStore(experiment.name, store)  # a launcher's store may serve several runs, one after the other
+    with watching(alarm) as watch:
+        try:
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=FOREVER)
+            everybody = dist.new_group(list(range(world)))
+            workers = dist.new_group(list(range(run.nodes)))
+            summary = train(experiment, rank, PrefixStore("budget", store), everybody, workers, watch)
+            dist.barrier(everybody)
+        except Exception as error:
+            if alarm.check(["failed"]):
+                raise Aborted(f"rank {rank} stopped because another rank failed") from error
+            sentence = str(error) if isinstance(error, RankFailed) else f"rank {rank}: {type(error).__name__}: {error}"
+            alarm.set("failed", sentence)
+            raise RankFailed(sentence) from error
+    dist.destroy_process_group()
+    return summary
+
+
+def train(
+    experiment: Experiment,
+    rank: int,
+    store: Store,
+    everybody: dist.ProcessGroup,
+    workers: dist.ProcessGroup,
+    watch: Watch,
+) -> dict[str, object] | None:
+    """The run itself, then the results of all ranks, put together on rank 0."""
+    run = experiment.run
+    check_agreement(everybody, "the configuration", experiment.name.encode())
+    problem = run.make_problem()
+    own = run.budget(problem)
+    started = time.monotonic()
+    with recording(experiment, rank, own.total) as recorder:
+        runtime = Rank(problem, workers, run.nodes)
+        watch.clock = runtime.clock
+        budget = SharedBudget(store, own.total) if run.algo.asynchronous and rank < run.nodes else own
+        worker = run.make_worker(problem, rank, runtime.comm, budget, runtime)
+        dist.broadcast(worker.push_sum, 0, group=everybody)
+        check_agreement(everybody, "the initial parameters", worker.push_sum.numpy().tobytes())
+        observer = Observer(run, problem, recorder, {rank: runtime.buffers})
+        runtime.end_of_step_hook = observer.end_of_step
+        runtime.run(worker, run.algo.run(worker))
+        summary = conclude(experiment, observer, worker, everybody, workers, time.monotonic() - started)
+        recorder.finish(summary)
+    return summary
+
+
+def conclude(
+    experiment: Experiment,
+    observer: Observer,
+    worker: Worker,
+    everybody: dist.ProcessGroup,
+    workers: dist.ProcessGroup,
+    real_seconds: float,
+) -> dict[str, object] | None:
+    """Evaluate every rank's model and their average (or the server's)."""
+    run = experiment.run
+    own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1])}
+    if not worker.is_server:
+        observer.record_training(worker)
+    own["metrics"] = observer.evaluate(worker, run.epochs)
+    mean = worker.params.clone()
+    if not worker.is_server:
+        dist.all_reduce(mean, group=workers)
+        mean /= worker.size
+        own["square"] = float((worker.params - mean).norm()) ** 2
+    ranks: list[Any] = [None] * run.ranks
+    dist.all_gather_object(ranks, own, group=everybody)
+    if worker.rank != 0:
+        return None
+    nodes = ranks[: run.nodes]
+    metrics = [each["metrics"] for each in nodes]
+    if run.algo.servers:
+        average = ranks[-1]["metrics"]
+    else:
+        squares = sum(each["square"] for each in nodes)
+        spread = Gathering(mean, squares, metrics, [each["weight"] for each in nodes]).spread()
+        observer.record_average(worker, run.epochs, mean, spread)
+        average = observer.average
+    costs = total_cost([each["cost"] for each in nodes], real_seconds)
+    return {**experiment.facts, **costs, **results(observer.problem.dataset.task.metric, metrics, average)}
+
+
+def check_agreement(everybody: dist.ProcessGroup, what: str, content: bytes) -> None:
+    """Raises RankFailed on all ranks, naming those that differ from rank 0."""
+    digest = hashlib.sha256(content).hexdigest()
+    digests: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(digests, digest, group=everybody)
+    if different := [rank for rank, other in enumerate(digests) if other != digests[0]]:
+        raise RankFailed(f"{what} of rank(s) {different} differ from those of rank 0: start all ranks with the same command and code.")
+
+
+@dataclass
+class Watch:
+    """What the watching thread needs to know."""
+
+    ended: Event = field(default_factory=Event)
+    clock: RealClock | None = None
+
+
+@contextmanager
+def watching(alarm: Store) -> Iterator[Watch]:
+    """Stop this process when another rank has failed, or when whoever keeps the store is gone."""
+    watch = Watch()
+
+    def look() -> None:
+        reason = ""
+        while not reason:
+            if watch.ended.wait(POLL_SECONDS):
+                return
+            try:
+                reason = "another rank failed" if alarm.check(["failed"]) else ""
+            except Exception:
+                reason = "the launching process is gone"
+        if watch.clock is not None:
+            watch.clock.post_error(Aborted(reason))
+        if not watch.ended.wait(GRACE_SECONDS):
+            sys.stdout.flush()
+            os._exit(1)
+
+    Thread(target=look, daemon=True).start()
+    try:
+        yield watch
+    finally:
+        watch.ended.set()
+
+
+def main(config: str, group: str | None) -> int:
+    """Run one rank of an experiment; what went wrong is for the launching process to say."""
+    from sgp_runner.recorder import write_summary
+    from sgp_runner.schema import load_experiment
+
+    experiment = load_experiment(Path(config), group)
+    try:
+        summary = run_rank(experiment)
+    except (RankFailed, Aborted):
+        return 1
+    if summary is not None:
+        write_summary(experiment.directory, summary)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads that still wait for messages must not hold up the exit

@@ -1,0 +1,142 @@
+"""``sgp-run -m``: one run for each combination, through Hydra's launchers, and a comparison of them."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.execution import perform, print_traceback_if_wanted, sentence_of
+from sgp_runner.networks import launched_rank
+from sgp_runner.overrides import Setting, compose, compose_all, parse, quoted, typed
+from sgp_runner.schema import make_experiment
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from sgp_runner.run import Experiment
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Job:
+    """title: the settings in which this run differs from the others, as typed."""
+
+    title: str
+    experiment: Experiment
+
+
+def sweep(words: Sequence[str]) -> int:
+    """Run every combination; the exit code. Raises ConfigError, with nothing written, if one of them cannot work."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    if launched_rank() is not None:
+        raise ConfigError("-m", "the processes of a launcher cannot share a sweep; start its runs one by one.")
+    for_hydra, directory, jobs = plan(parse(words))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
+    rows: dict[int, Row] = {}
+
+    def task(config: DictConfig) -> Row:
+        from hydra.core.hydra_config import HydraConfig
+
+        number = HydraConfig.get().job.num
+        rows[number] = run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
+        return rows[number]
+
+    hydra = GlobalHydra.instance().hydra
+    assert hydra is not None
+    try:
+        batches = hydra.multirun(config_name="config", task_function=task, overrides=for_hydra)
+        rows |= dict(enumerate(result.return_value for batch in batches for result in batch))  # if jobs ran elsewhere
+    finally:
+        finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
+        compare([row for row in finished if row is not None], directory)
+    return 1 if any(row.get("failed") for row in rows.values()) else 0
+
+
+def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
+    """Words that make Hydra run the sweep, its directory, and its jobs, all of them checked as single runs are."""
+    from omegaconf import OmegaConf
+
+    for_hydra = [setting.word for setting in settings if setting.for_hydra]
+    first = compose_all([*for_hydra, *combinations(settings)[0]], hydra_too=True)
+    if not str(OmegaConf.select(first, "hydra.sweeper._target_")).endswith(".BasicSweeper"):
+        raise ConfigError("hydra/sweeper", "only the basic sweeper, which runs every combination, is supported.")
+    if params := OmegaConf.select(first, "hydra.sweeper.params"):  # a preset that says what to sweep over
+        settings = [*parse([f"{key}={value}" for key, value in params.items()]), *settings]
+        for_hydra.append("hydra.sweeper.params=null")
+    directory = Path(str(OmegaConf.select(first, "hydra.sweep.dir")))
+    swept = {setting.name for setting in settings if setting.swept}
+    all_words = combinations(settings)
+    jobs = []
+    for number, words in enumerate(all_words, start=1):
+        title = " ".join(typed(word) for word in words if not swept or typed(word).partition("=")[0] in swept)
+        try:
+            jobs.append(Job(title, make_experiment(compose([*for_hydra, *words]), group=directory.name)))
+        except ConfigError as error:
+            raise ConfigError(error.key, f"{error.sentence} (Job {number} of {len(all_words)}: {title})") from error
+    for_hydra += [as_sweep(setting) for setting in settings if not setting.for_hydra]
+    return [*for_hydra, f"hydra.sweep.dir={quoted(str(directory))}"], directory, jobs
+
+
+def combinations(settings: Sequence[Setting]) -> list[list[str]]:
+    """The words of each job, in the order in which Hydra runs them."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    overrides = parser.parse_overrides([as_sweep(setting) for setting in settings if not setting.for_hydra])
+    return BasicSweeper.split_arguments(overrides, None)[0]
+
+
+def as_sweep(setting: Setting) -> str:
+    """A choice inside a choice as a sweep over one, since Hydra first composes what is not swept: without the outer choice."""
+    key, _, value = setting.word.partition("=")
+    return f"{key}=choice({value})" if setting.choice and "@" in key and not setting.swept else setting.word
+
+
+def run_job(job: Job, number: str) -> Row:
+    """A job's row of the comparison; an error is a row too, so that the others go on."""
+    print(f"\n{number} {job.title}", flush=True)
+    try:
+        summary = perform(job.experiment)
+    except Exception as error:
+        print_traceback_if_wanted(error)
+        print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)
+        return {**job.experiment.facts, "job": job.title, "failed": sentence_of(error).splitlines()[0]}
+    return {**(summary or {}), "job": job.title}
+
+
+def row_if_done(job: Job) -> Row | None:
+    """The row of a job that another process finished before the sweep was interrupted."""
+    summary = job.experiment.finished()
+    return None if summary is None else {**summary, "job": job.title}
+
+
+def compare(rows: Sequence[Row], directory: Path) -> None:
+    """Show the comparison, and keep it as ``comparison.csv``."""
+    from sgp_runner.console import comparison_table, show
+
+    if not rows:
+        return
+    path = directory / "comparison.csv"
+    write_csv(path, rows)
+    show(comparison_table(rows))
+    print(f"\ncomparison in {path}", flush=True)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    columns = list(dict.fromkeys(["job", "failed", *(key for row in rows for key in row)]))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)

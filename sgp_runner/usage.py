@@ -1,0 +1,58 @@
+"""What ``sgp-run --help`` prints. Groups, choices, keys and defaults are read from ``configs/``, so it is never out of date."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+
+from sgp_runner.groups import ALGORITHM_PARTS, CONFIGS, NESTED, groups
+
+WIDTH = 80
+INDENT = 25
+# Where the nested groups belong.
+PLACES = {"topology": "algo.topology=", "schedule": "optim.schedule=", "compute_time": "cluster.compute_time="}
+
+
+def usage() -> str:
+    text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
+    defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
+    keys = re.findall(r"^(\w+): (\S+) +# (.+)$", text, re.MULTILINE)
+    lines = ["Trains with a decentralised algorithm, in simulated time or on real processes.", ""]
+    lines += ["usage: sgp-run [GROUP=CHOICE ...] [KEY=VALUE ...]"]
+    lines += ["       sgp-run -m GROUP=A,B KEY=1,2 ...   a sweep: one run for each combination", ""]
+    lines += ["groups (the default comes first)"]
+    for group in [*(name for name in defaults if name in groups()), *others(defaults)]:
+        lines += row(f"{group}=", listed(group, defaults.get(group, "")))
+    lines += ["", "chosen inside these"]
+    for group in NESTED:
+        lines += row(PLACES[group], listed(group, ""))
+    lines += row(" ".join(f"algo.{part}=" for part in ALGORITHM_PARTS), "an algorithm; for algo=slowmo and algo=hybrid")
+    lines += ["", "keys (with their defaults; a model brings its own batch_size and epochs)"]
+    for key, value, comment in keys:
+        lines += row(f"{key}={value}", comment)
+    lines += ["", "examples", "  sgp-run algo=osgp model=resnet50 nodes=32"]
+    lines += ["  sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05", ""]
+    lines += ["  sgp-run algo=osgp --cfg job     all settings of a run, and what they are"]
+    lines += ["  sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/"]
+    lines += ["  sgp-run --version"]
+    return "\n".join(lines)
+
+
+def others(defaults: dict[str, str]) -> Iterator[str]:
+    """Groups that users choose from although ``config.yaml`` has no default for them."""
+    return (name for name in groups() if name not in defaults and name not in NESTED)
+
+
+def listed(group: str, default: str) -> str:
+    choices = groups()[group]
+    return " ".join(sorted(choices, key=lambda choice: choice != default)) or "(none yet)"
+
+
+def row(left: str, right: str) -> list[str]:
+    """``left``, and beside it, or below when it is too long, ``right`` folded into its column."""
+    folded = textwrap.wrap(right, WIDTH - INDENT)
+    first = f"  {left}"
+    if len(first) < INDENT:
+        return [first.ljust(INDENT) + folded[0], *(" " * INDENT + line for line in folded[1:])]
+    return [first, *(" " * INDENT + line for line in folded)]

@@ -1,0 +1,83 @@
+"""Experiments for tests, and a wrapper that lets a test see the parameters that a run ends with."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.optim import Optimizer
+from sgp_runner.run import Experiment
+from sgp_runner.worker import Worker
+
+
+def experiment_of(config: DictConfig) -> Experiment:
+    settings = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(settings, dict)
+    return Experiment(instantiate(config, _convert_="all"), {str(key): value for key, value in settings.items()})
+
+
+def make_experiment(results: Path, *overrides: str) -> Experiment:
+    """As the command would, with its ``config.yaml`` in place."""
+    with initialize_config_module("sgp_runner.configs", version_base="1.3"):
+        config = compose("config", ["logger=jsonl", f"results={results}", *overrides])
+    experiment = experiment_of(config)
+    experiment.directory.mkdir(parents=True)
+    OmegaConf.save(config, experiment.directory / "config.yaml", resolve=True)
+    return experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class Instrumented:
+    """Runs ``base``; saves each rank's parameters and model buffers at the end, or fails on one rank at its third step."""
+
+    base: Algorithm
+    save_to: Path
+    fail_on_rank: int
+
+    @property
+    def title(self) -> str:
+        return self.base.title
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.base.asynchronous
+
+    @property
+    def servers(self) -> int:
+        return self.base.servers
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        self.base.check(nodes, optim)
+
+    async def run(self, worker: Worker) -> None:
+        if worker.rank == self.fail_on_rank:
+            await self.base.run(worker.limit(3))
+            raise ZeroDivisionError("made to fail")
+        await self.base.run(worker)
+        torch.save({"params": worker.params.clone(), "taken": worker.steps_taken}, self.save_to / f"rank{worker.rank}.pt")
+
+
+def instrumented(experiment: Experiment, fail_on_rank: int = -1) -> Experiment:
+    algo = Instrumented(experiment.run.algo, experiment.directory, fail_on_rank)
+    return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, algo=algo))
+
+
+def final_parameters(experiment: Experiment) -> list[torch.Tensor]:
+    """[D] of every rank, servers last."""
+    return [saved(experiment, rank)["params"] for rank in range(experiment.run.ranks)]
+
+
+def steps_taken(experiment: Experiment) -> list[int]:
+    return [saved(experiment, rank)["taken"] for rank in range(experiment.run.ranks)]
+
+
+def saved(experiment: Experiment, rank: int) -> dict[str, Any]:
+    values: dict[str, Any] = torch.load(experiment.directory / f"rank{rank}.pt", weights_only=True)
+    return values

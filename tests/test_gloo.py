@@ -1,0 +1,159 @@
+"""Real processes: the same algorithm files as in the simulator, with the same results, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from experiments import final_parameters, instrumented, make_experiment, steps_taken
+
+from sgp_runner.errors import RankFailed
+from sgp_runner.launch import launch
+from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.run import Experiment
+
+REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
+# Eight steps of a network with BatchNorm, in double precision.
+TINY = ("dtype=float64", "model=resnet8", "data=digits", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
+SYNCHRONOUS = {
+    "ar_sgd": (),
+    "ar_sgd of parameters": ("algo.average=parameters",),
+    "d_psgd": (),
+    "sgp": (),
+    "osgp": ("algo.tau=0",),
+    "osgp as released": ("algo.tau=0", "algo.layout=released"),
+    "slowmo": ("algo.tau=3",),
+    "slowmo of local_sgd": ("algo@algo.base=local_sgd", "algo.base.tau=null", "algo.tau=3", "algo.buffers=average"),
+    "local_sgd": ("algo.tau=3",),
+    "pipe_sgd": (),
+    "pipe_sgd compressed": ("algo.compression=quantize8",),
+    "hybrid": ("algo.switch_epoch=0.1",),
+    "ps_sgd": (),
+}
+Results = dict[str, tuple[Experiment, Experiment]]
+
+
+@pytest.fixture(scope="module")
+def synchronous(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Every synchronous algorithm, simulated and real; the real ones share two launches, of four and of five ranks."""
+    folder = tmp_path_factory.mktemp("runs")
+    results: Results = {}
+    for name, options in SYNCHRONOUS.items():
+        overrides = (*TINY, f"algo={name.split()[0]}", *options)
+        simulated = make_experiment(folder, *overrides)
+        summary = instrumented(simulated).execute()
+        assert summary is not None
+        (simulated.directory / "average").write_text(str(summary["average"]))
+        results[name] = (simulated, make_experiment(folder, *overrides, "network=gloo"))
+    for ranks in (4, 5):
+        real = [real for _, real in results.values() if real.run.ranks == ranks]
+        launch(real[-1], program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in real[:-1])))
+    return results
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, synchronous: Results) -> None:
+    simulated, real = synchronous[name]
+    expected, parameters = final_parameters(simulated), final_parameters(real)
+    assert max(float((a - b).abs().max()) for a, b in zip(expected, parameters, strict=True)) < 1e-10
+    summary = read_summary(real.directory)
+    assert summary is not None
+    assert summary["clock"] == "wall"
+    assert summary["average"] == pytest.approx(float((simulated.directory / "average").read_text()), abs=1e-9)
+
+
+def run_real(tmp_path: Path, *overrides: str, fail_on_rank: int = -1) -> tuple[Experiment, dict[str, object]]:
+    experiment = make_experiment(tmp_path, "network=gloo", "nodes=4", *overrides)
+    return experiment, launch(experiment, program=(REAL_RANK, str(fail_on_rank)))
+
+
+@pytest.mark.parametrize("algorithm", ["ad_psgd", "gap_aware", "osgp"])
+def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm: str, tmp_path: Path) -> None:
+    experiment, summary = run_real(tmp_path, f"algo={algorithm}", "model=mlp", "epochs=4")
+    assert float(str(summary["average"])) > 0.93
+    taken = steps_taken(experiment)
+    assert sum(taken[:4]) == 4 * 4 * 44  # nodes x epochs x steps per epoch
+    if algorithm == "gap_aware":
+        assert taken[4] == sum(taken[:4])
+    records = read_metrics(experiment.directory)
+    assert {record["clock"] for record in records} == {"wall"}
+    assert {record["rank"] for record in records if record["kind"] == "train"} == {0, 1, 2, 3}
+
+
+def test_an_error_in_one_rank_is_reported_once_with_its_rank(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    start = time.monotonic()
+    with pytest.raises(RankFailed, match=r"^rank 2, step 2: ZeroDivisionError: made to fail$"):
+        run_real(tmp_path, "model=mlp", "epochs=50", fail_on_rank=2)
+    out = capfd.readouterr().out
+    assert out.count("made to fail") == 1
+    assert out.count("Aborted") == 3
+    assert time.monotonic() - start < 60
+    assert not ranks_of(tmp_path)
+
+
+def test_a_killed_rank_is_named_and_nobody_survives(tmp_path: Path) -> None:
+    command = start_long_run(tmp_path)
+    victim = wait_for_ranks(tmp_path, 4)[2]
+    os.kill(victim, signal.SIGKILL)
+    _, err = command.communicate(timeout=30)
+    assert "was killed by signal SIGKILL" in err
+    assert not ranks_of(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopping_the_launching_process_stops_the_ranks(number: signal.Signals, tmp_path: Path) -> None:
+    command = start_long_run(tmp_path)
+    wait_for_ranks(tmp_path, 4)
+    command.send_signal(number)
+    command.communicate(timeout=30)
+    deadline = time.monotonic() + 15
+    while ranks_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not ranks_of(tmp_path)
+
+
+def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    run = ["-m", "sgp_runner", "network=gloo", "nodes=2", "model=mlp", "epochs=1", "logger=jsonl"]
+    done = subprocess.run([*torchrun, *run], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("accuracy of the averaged model") == 1
+    (directory,) = (tmp_path / "results" / "runs").iterdir()
+    assert read_summary(directory) is not None
+    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {0, 1}
+
+
+def start_long_run(folder: Path) -> subprocess.Popen[str]:
+    overrides = ["network=gloo", "nodes=4", "model=mlp", "epochs=100000", "logger=jsonl", f"results={folder}"]
+    command = [sys.executable, "-m", "sgp_runner", *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for_ranks(folder: Path, count: int) -> list[int]:
+    """Process ids of the ranks, once all of them train."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if len(list(folder.glob("runs/*/metrics*.jsonl"))) == count and len(ranks := ranks_of(folder)) == count:
+            time.sleep(1)
+            return ranks
+        time.sleep(0.1)
+    raise TimeoutError(f"{count} ranks did not start")
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """Process ids of living ranks whose configuration lies in ``folder``."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
+        except OSError:
+            continue
+        text = b" ".join(words).decode(errors="replace")
+        if str(folder) in text and ("sgp_runner.rank" in text or "real_rank.py" in text):
+            found.append(int(process.name))
+    return sorted(found)

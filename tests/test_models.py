@@ -1,0 +1,261 @@
+"""Models: sizes, initialisation, and gradients that do not depend on the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra.utils import get_class, instantiate
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.digits import Digits
+from sgp_runner.data.numbers_en_de import NumbersEnDe
+from sgp_runner.data.quadratic import QuadraticData
+from sgp_runner.data.tasks import Classification
+from sgp_runner.errors import ConfigError
+from sgp_runner.models import check
+from sgp_runner.models.config import ModelConfig
+from sgp_runner.models.dropout import SeededDropout, dropout_buffers
+from sgp_runner.models.mlp import MLP
+from sgp_runner.models.quadratic import Quadratic
+from sgp_runner.models.resnet8 import ResNet8
+from sgp_runner.models.resnet18 import ResNet18
+from sgp_runner.models.resnet20 import ResNet20
+from sgp_runner.models.resnet50 import ResNet50
+from sgp_runner.models.timing_only import TimingOnly
+from sgp_runner.models.transformer import Transformer
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+YAMLS = sorted([*CONFIGS.glob("model/*.yaml"), *CONFIGS.glob("data/*.yaml")])
+
+
+def _images(channels: int, pixels: int, classes: int) -> Dataset:
+    images, labels = torch.zeros(2, channels, pixels, pixels), torch.zeros(2, dtype=torch.int64)
+    split = TensorSplit((images,), labels, labels)
+    return Dataset("images", Classification(), split, split, (channels, pixels, pixels), classes)
+
+
+@pytest.mark.parametrize(
+    ("model", "channels", "pixels", "classes", "parameters"),
+    [
+        (ResNet50(), 3, 224, 1000, 25_557_032),
+        (ResNet18(), 3, 224, 1000, 11_689_512),
+        (ResNet50(), 1, 8, 10, 23_519_690),
+        (ResNet20(), 3, 32, 10, 269_722),
+        (ResNet8(), 1, 8, 10, 75_002),
+        (MLP(hidden=(64,)), 1, 8, 10, 4_810),
+    ],
+)
+def test_size_and_output_shape(model: ModelConfig, channels: int, pixels: int, classes: int, parameters: int) -> None:
+    data = _images(channels, pixels, classes)
+    with torch.device("meta"):  # shapes without arithmetic
+        module = model.build(data)
+        assert module(torch.zeros(2, *data.input_shape)).shape == (2, classes)
+    assert sum(p.numel() for p in module.parameters()) == parameters
+
+
+def test_small_images_keep_their_size_in_the_stem() -> None:
+    with torch.device("meta"):
+        small, large = ResNet18().build(_images(1, 63, 10)), ResNet18().build(_images(1, 64, 10))
+    assert small.get_parameter("conv1.weight").shape == (64, 1, 3, 3) and isinstance(small.maxpool, nn.Identity)
+    assert large.get_parameter("conv1.weight").shape == (64, 1, 7, 7) and isinstance(large.maxpool, nn.MaxPool2d)
+
+
+@pytest.mark.parametrize("model", [ResNet8(), ResNet18()])
+def test_residual_branches_and_classifier_start_small(model: ModelConfig) -> None:
+    torch.manual_seed(0)
+    module = model.build(_images(1, 8, 1000))
+    gammas = [p for name, p in module.named_parameters() if name.endswith("bn2.weight")]
+    assert gammas and not any(gamma.any() for gamma in gammas)
+    (linear,) = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    assert linear.weight.std().item() == pytest.approx(0.01, rel=0.02) and not linear.bias.any()
+
+
+def test_a_new_block_is_its_shortcut() -> None:
+    module = ResNet8().build(_images(1, 8, 10)).eval()
+    x = torch.rand(2, 16, 8, 8)
+    assert torch.equal(module.get_submodule("3")(x), x)
+    y = module.get_submodule("4")(x)
+    assert torch.equal(y[:, :16], x[:, :, ::2, ::2]) and not y[:, 16:].any()
+
+
+def test_timing_only_stands_for_a_larger_model() -> None:
+    model = TimingOnly(num_parameters=1000, grain=10)
+    module = model.build(_images(1, 8, 10))
+    assert [p.shape for p in module.parameters()] == [(10,)] and model.wire_scale == 100.0
+    with pytest.raises(RuntimeError, match="no forward pass"):
+        module(torch.zeros(1))
+    with pytest.raises(ConfigError, match=r"model\.grain"):
+        TimingOnly(num_parameters=10, grain=11)
+
+
+# Dropout
+
+
+def test_dropout_mask_is_a_function_of_seed_layer_and_element() -> None:
+    x = torch.ones(1000, 7)
+
+    def mask(seed: int, layer: int) -> Tensor:
+        dropout = SeededDropout(0.3, layer)
+        dropout.dropout_seed.fill_(seed)
+        return dropout.forward(x)
+
+    assert torch.equal(mask(5, 0), mask(5, 0))
+    assert not torch.equal(mask(5, 0), mask(6, 0)) and not torch.equal(mask(5, 0), mask(5, 1))
+    for seed in range(5):
+        y = mask(seed, 0)
+        assert sorted(set(y.flatten().tolist())) == pytest.approx([0, 1 / 0.7], rel=1e-4)
+        assert abs(float((y == 0).double().mean()) - 0.3) < 0.02
+        assert abs(float((y == 0)[:, :-1].double().mul((y == 0)[:, 1:]).mean()) - 0.09) < 0.015  # neighbours
+
+
+def test_dropout_mask_does_not_change() -> None:
+    dropout = SeededDropout(0.5, layer=3)
+    dropout.dropout_seed.fill_(2**62 + 1)
+    assert "".join(str(int(v > 0)) for v in dropout(torch.ones(32))) == "01111111000111101010110101110001"
+
+
+def test_dropout_is_the_identity_in_eval_mode_and_at_zero() -> None:
+    x = torch.rand(10)
+    assert SeededDropout(0.5, 0).eval()(x) is x
+    assert SeededDropout(0.0, 0)(x) is x
+
+
+def test_dropout_buffers_are_found_and_not_saved() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(2), SeededDropout(0.1, 0), nn.Sequential(SeededDropout(0.1, 1)))
+    assert dropout_buffers(module) == ["1.dropout_seed", "2.0.dropout_seed"]
+    assert not any("dropout" in key for key in module.state_dict())
+
+
+# Vectorised gradients
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (MLP(hidden=[16, 8], dropout=0.3), Digits()),
+        (Transformer(width=16, feed_forward=32, dropout=0.3), NumbersEnDe(train_size=64, valid_size=4)),
+        (Transformer(width=16, feed_forward=32, shared_embedding=False), NumbersEnDe(train_size=64, valid_size=4)),
+        (Quadratic(), QuadraticData(dimension=5, samples=64)),
+    ],
+)
+def test_vmap_of_grad_equals_a_loop_with_dropout(model: ModelConfig, data: Any) -> None:
+    assert model.vectorizes
+    dataset = data.load(torch.float64)
+    torch.manual_seed(0)
+    module = model.build(dataset).double().train()
+    names = dropout_buffers(module)
+    workers, size = 3, 5
+    batches = [dataset.train.batch(torch.arange(size) + size * w) for w in range(workers)]
+    inputs = tuple(torch.stack(column) for column in zip(*(x for x, _ in batches), strict=True))
+    targets = torch.stack([y for _, y in batches])
+    seeds = torch.tensor([11, 2**40, 7])
+    params = {
+        name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in range(workers)])
+        for name, p in module.named_parameters()
+    }
+
+    def loss(params: dict[str, Tensor], seed: Tensor, x: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        outputs = functional_call(module, (params, dict.fromkeys(names, seed)), x)
+        value: Tensor = dataset.task.loss(outputs, y)
+        return value
+
+    together = vmap(grad(loss))(params, seeds, inputs, targets)
+    for w in range(workers):
+        with torch.no_grad():
+            for name, p in module.named_parameters():
+                p.copy_(params[name][w])
+            for name in names:
+                module.get_buffer(name).copy_(seeds[w])
+        x, y = batches[w]
+        alone = torch.autograd.grad(dataset.task.loss(module(*x), y), list(module.parameters()))
+        for (name, _), gradient in zip(module.named_parameters(), alone, strict=True):
+            assert torch.allclose(together[name][w], gradient, rtol=0, atol=1e-13), name
+
+
+# The Transformer
+
+
+def test_logits_do_not_see_the_future_nor_the_padding() -> None:
+    data = NumbersEnDe(train_size=64, valid_size=4).load(torch.float64)
+    torch.manual_seed(0)
+    module = Transformer(width=16, feed_forward=32).build(data).double().train(False)
+    (source, target_in), _ = data.train.batch(torch.arange(8))
+    with torch.no_grad():
+        logits = module(source, target_in)
+        longer = module(torch.cat([source, torch.zeros(8, 3, dtype=torch.int64)], 1), target_in)
+        changed = target_in.clone()
+        changed[:, 4:] = 5
+        other = module(source, changed)
+    assert logits.shape == (8, target_in.shape[1], data.num_classes)
+    assert torch.allclose(logits, longer, atol=1e-12)
+    assert torch.allclose(logits[:, :4], other[:, :4], atol=1e-12) and not torch.allclose(logits[:, 4:], other[:, 4:])
+
+
+def test_shared_embedding_is_one_parameter() -> None:
+    data = NumbersEnDe(train_size=64, valid_size=4).load(torch.float32)
+    shared = sum(p.numel() for p in Transformer().build(data).parameters())
+    apart = sum(p.numel() for p in Transformer(shared_embedding=False).build(data).parameters())
+    assert apart - shared == 2 * 64 * data.num_classes
+
+
+# Configuration
+
+
+def _node(path: Path) -> Any:
+    """The part of a yaml that is instantiated: a model's file also sets defaults outside its group."""
+    config: Any = OmegaConf.load(path)
+    return config.get("model", config)
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}={path.stem}")
+def test_a_yaml_lists_every_field_with_its_default(path: Path) -> None:
+    config = _node(path)
+    kind: Any = get_class(config._target_)
+    assert kind.name == path.stem
+    fields = {f.name: list(f.default) if isinstance(f.default, tuple) else f.default for f in dataclasses.fields(kind)}
+    assert OmegaConf.to_container(config) == {"_target_": config._target_, **fields}
+    assert isinstance(instantiate(config, _convert_="all"), kind)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("model/*.yaml")), ids=lambda path: path.stem)
+def test_a_model_chooses_its_default_data_and_can_read_it(path: Path) -> None:
+    model = instantiate(_node(path), _convert_="all")
+    config: Any = OmegaConf.load(path)
+    data = {key: choice for entry in config.get("defaults", []) for key, choice in entry.items()}
+    assert data.get("override /data", "digits") == model.default_data
+    check(model, instantiate(_node(CONFIGS / "data" / f"{model.default_data}.yaml")))
+
+
+def test_data_that_a_model_cannot_read_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError) as error:
+        check(Transformer(), Digits())
+    assert str(error.value) == (
+        "data: model=transformer reads translation data; data=digits is classification. Use data=numbers_en_de."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [({"width": 30}, "model.width"), ({"dropout": 1.0}, "model.dropout"), ({"heads": 0}, "model.heads")],
+)
+def test_impossible_transformers_are_refused(arguments: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Transformer(**arguments)
+    assert error.value.key == key
+
+
+def test_configurations_are_read_without_heavy_imports() -> None:
+    targets = [_node(path)._target_.rpartition(".")[0] for path in YAMLS]
+    heavy = "{'torch', 'torchvision', 'sklearn', 'numpy', 'sacrebleu'}"
+    code = f"import sys, {', '.join(targets)}; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
