@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sgp_runner.errors import ConfigError, nearest
+from sgp_runner.errors import Aborted, ConfigError
 
 # Flags that Hydra answers: how many words follow.
 HYDRA_FLAGS = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--info": 1, "-i": 1, "--resolve": 0, "--hydra-help": 0}
@@ -44,7 +46,10 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
     from sgp_runner.networks import launched_rank
 
     print_traceback_if_wanted(error)
-    if code == 1 or launched_rank() in (None, 0):  # all ranks have the same settings, but not the same failures
+    if code == 2 and launched_rank() not in (None, 0):
+        time.sleep(1)  # all ranks object to the same settings; the launcher kills the others when the first one ends
+        return code
+    if not isinstance(error, Aborted):  # the rank that failed speaks for all
         print(f"sgp-run: {sentence}", file=sys.stderr, flush=True)
     return code
 
@@ -64,17 +69,26 @@ def act(words: Sequence[str]) -> int:
         return ask_hydra(words)
     command = read(words)
 
-    from sgp_runner.overrides import configs, parse, search_in
+    from sgp_runner.overrides import compose, configs, parse, search_in
+    from sgp_runner.schema import check_node
 
     with configs():
-        settings = [*command.settings, *([search_in(command.config_dir)] if command.config_dir is not None else [])]
-        if command.hydra_flags:
-            return ask_hydra([*command.hydra_flags, *(setting.word for setting in parse(settings))])
+        if command.config_dir is not None:
+            command.settings.append(search_in(command.config_dir))
+        settings = parse(command.settings)
         if command.sweep:
             from sgp_runner.sweep import sweep
 
             return sweep(settings)
-        return run(settings)
+        for setting in settings:
+            if setting.swept:
+                raise ConfigError(setting.name, "several values make a sweep; add -m to run one after the other.")
+        hydra_words = [setting.word for setting in settings]
+        if not command.hydra_flags:
+            return run(hydra_words)
+        tree = compose(hydra_words)  # also for the sake of what it refuses
+        check_node(tree, "", tree)
+    return ask_hydra([*command.hydra_flags, *hydra_words])
 
 
 def read(words: Sequence[str]) -> Command:
@@ -98,22 +112,19 @@ def read(words: Sequence[str]) -> Command:
                     raise ConfigError(flag, "its value is missing, for example --cfg job.")
                 command.hydra_flags.append(value)
         else:
-            hint = nearest(flag, [*OWN_FLAGS, *HYDRA_FLAGS])
+            close = difflib.get_close_matches(flag, [*OWN_FLAGS, *HYDRA_FLAGS], n=1, cutoff=0.7)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
             raise ConfigError(flag, f"there is no such option; settings are written key=value, for example nodes=4.{hint}")
     return command
 
 
 def run(words: Sequence[str]) -> int:
-    """One run, from its settings to its table."""
+    """One run, from its settings, as Hydra wants them, to its table."""
     from sgp_runner.execution import perform
-    from sgp_runner.overrides import compose, parse
+    from sgp_runner.overrides import compose
     from sgp_runner.schema import make_experiment
 
-    settings = parse(words)
-    for setting in settings:
-        if setting.swept:
-            raise ConfigError(setting.name, "several values make a sweep; add -m to run one after the other.")
-    experiment = make_experiment(compose([setting.word for setting in settings]))
+    experiment = make_experiment(compose(words))
     try:
         summary = perform(experiment)
     except KeyboardInterrupt as error:
@@ -128,9 +139,7 @@ def run(words: Sequence[str]) -> int:
 def ask_hydra(words: Sequence[str]) -> int:
     """Let Hydra answer: ``--cfg``, ``--info``, shell completion. Nothing is run."""
     import hydra
-    from hydra.core.global_hydra import GlobalHydra
 
-    GlobalHydra.instance().clear()
     before = sys.argv
     sys.argv = ["sgp-run", *words]
     try:

@@ -1,20 +1,24 @@
 """How the simulator computes gradients.
 
 A gradient's inputs are fixed when it starts and its value is first visible when it ends. So an engine may compute it at any time in
-between: `Loop` does so one by one at the end, when the memory is needed; `Vmap` computes all that are in flight together when the first
-one falls due. Both give the same numbers, up to rounding.
+between: `Loop` does so one by one at the end, when the memory is needed; `Threads` works ahead on the other cores; `Vmap` computes
+all that are in flight together when the first one falls due. All give the same numbers, up to rounding.
 """
 
 from __future__ import annotations
 
+import os
+import queue
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from sgp_runner.errors import ConfigError
 from sgp_runner.fabric import check_unwritten
 from sgp_runner.problem import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LARGE = 2_000_000  # parameters; below, Python takes most of the time, which threads cannot share
 
 
 class Gradient:
@@ -55,6 +59,44 @@ class Loop:
         return value
 
 
+class Threads:
+    """One gradient per core, each with a copy of the module, ahead of when they are due; for models that keep a core busy."""
+
+    def __init__(self, problem: Problem, threads: int) -> None:
+        import torch
+
+        self.idle: queue.SimpleQueue[Problem] = queue.SimpleQueue()
+        for _ in range(threads):
+            self.idle.put(problem.copy())
+        self.threads = threads
+        self.pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+        self.waiting: dict[Gradient, None] = {}
+        self.running: dict[Gradient, Future[tuple[Tensor, float]]] = {}
+
+    def start(self, gradient: Gradient) -> None:
+        self.waiting[gradient] = None
+
+    def finish(self, gradient: Gradient) -> Tensor:
+        if gradient in self.waiting:
+            self.submit(gradient)
+        for other in list(self.waiting)[: self.threads + 1 - len(self.running)]:  # cores stay busy while this one is used
+            self.submit(other)
+        value, gradient.loss = self.running.pop(gradient).result()
+        gradient.check()
+        return value
+
+    def submit(self, gradient: Gradient) -> None:
+        del self.waiting[gradient]
+        self.running[gradient] = self.pool.submit(self.compute, gradient)
+
+    def compute(self, gradient: Gradient) -> tuple[Tensor, float]:
+        problem = self.idle.get()
+        try:
+            return problem.gradient(gradient.params, gradient.buffers, gradient.rank, gradient.step)
+        finally:
+            self.idle.put(problem)
+
+
 class Vmap:
     """All gradients in flight at once, ``width`` workers per call of `torch.func.vmap`."""
 
@@ -86,6 +128,7 @@ class Vmap:
             self.pending.clear()
             for i in range(0, len(waiting), self.width):
                 self.compute(waiting[i : i + self.width])
+        gradient.check()  # nobody may notice a write after an early computation but this
         value, gradient.value = gradient.value, None
         assert value is not None
         return value
@@ -96,6 +139,8 @@ class Vmap:
         problem = self.problem
         for gradient in gradients:
             gradient.check()
+        if len(gradients) == 1:  # some kernels round differently for a batch of one; the bytes must not depend on the width
+            gradients = gradients * 2
         batches = [problem.batch(g.rank, g.step) for g in gradients]
         inputs = tuple(torch.stack(tensors) for tensors in zip(*(inputs for inputs, _ in batches), strict=True))
         targets = torch.stack([targets for _, targets in batches])
@@ -117,11 +162,17 @@ class NoGradients:
 
 
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
-    """``choice``: ``loop``, ``vmap``, or ``auto``: vmap for the models that gain from it on a CPU."""
+    """``choice``: ``loop``, ``threads``, ``vmap``, or ``auto``: what suits the model and this machine."""
     if not problem.trains:
         return NoGradients()
-    if choice == "vmap" and not problem.vectorizes:
-        raise ConfigError("network.engine", "this model has BatchNorm, which vmap cannot run: use network.engine=loop.")
-    if choice == "vmap" or (choice == "auto" and problem.vectorizes):
-        return Vmap(problem, width)
-    return Loop(problem)
+    cores = len(os.sched_getaffinity(0))
+    if choice == "auto":
+        large = sum(problem.flat.layers) >= LARGE and cores > 1
+        choice = "vmap" if problem.vectorizes else "threads" if large else "loop"
+    match choice:
+        case "vmap":
+            return Vmap(problem, width)
+        case "threads":
+            return Threads(problem, cores)
+        case _:
+            return Loop(problem)

@@ -26,9 +26,10 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     rank = launched_rank()
     done = experiment.finished()
     if done is not None:
-        if rank in (None, 0):
-            print(f"This run is done already, so here is its result; resume=never repeats it ({experiment.directory}).", flush=True)
-        return {**done, "run_dir": str(experiment.directory)} if rank in (None, 0) else None
+        if rank not in (None, 0):
+            return None
+        print("This run is done already (resume=never repeats it).", flush=True)
+        return {**done, "run_dir": str(experiment.directory)}
     made = prepare(experiment, rank)
     try:
         summary = experiment.execute()

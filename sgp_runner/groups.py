@@ -9,8 +9,8 @@ from pathlib import Path
 CONFIGS = Path(__file__).parent / "configs"
 # Parts of an algorithm that are algorithms themselves; every other nested group is a key of its own name.
 ALGORITHM_PARTS = ("base", "first", "then")
-# Chosen inside another group, so never at the root.
-NESTED = ("topology", "schedule", "compute_time")
+# Groups that are chosen inside another one, never at the root, and where.
+NESTED = {"topology": "algo.topology", "schedule": "optim.schedule", "compute_time": "cluster.compute_time"}
 
 
 @functools.cache

@@ -107,7 +107,7 @@ class Observer:
                 "rank": worker.rank,
                 "step": worker.step,
                 "epoch": worker.epoch,
-                "loss": progress.loss,
+                "loss": progress.loss if self.problem.trains else None,
                 "lr": worker.lr,
                 "bytes_sent": worker.comm.num_bytes_sent,
                 "staleness": sum(staleness) / len(staleness) if staleness else None,

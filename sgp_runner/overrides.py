@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.groups import group_of, groups
+from sgp_runner.groups import NESTED, group_of, groups
 from sgp_runner.schema import unknown_key
 
 if TYPE_CHECKING:
@@ -104,12 +104,14 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
         group, key = key, override.package
     if "/" in key or key.startswith("hydra.") or override.is_delete():
         return Setting(word, swept, False)
+    if key in NESTED and override.package is None:
+        raise ConfigError(key, f"this is part of something; write {NESTED[key]}=...")
     names = choices_named(override)
     if group is None or (names is None and "." in key):
         return Setting(f"++{word.lstrip('+')}", swept, False)
     if override.is_force_add():
         raise ConfigError(key, f"a choice is made without ++: write {typed(word)}.")
-    check_choices(key, group, names, search)
+    check_choices(key, group, names or [word.partition("=")[2]], search)
     if "." not in key or override.package is not None:
         return Setting(word, swept, True)
     return Setting(f"{'+' if override.is_add() else ''}{group}@{word.lstrip('+')}", swept, True)
@@ -127,16 +129,16 @@ def choices_named(override: Override) -> list[str] | None:
     return None
 
 
-def check_choices(key: str, group: str, names: Sequence[str] | None, search: Sequence[str]) -> None:
+def check_choices(key: str, group: str, names: Sequence[str], search: Sequence[str]) -> None:
     from hydra.core.global_hydra import GlobalHydra
 
     choices: Sequence[str] = groups().get(group, ())
-    if names is not None and set(names) <= set(choices):
+    if set(names) <= set(choices):
         return
     if search:  # presets of the user's own may have more
         loader = GlobalHydra.instance().config_loader()
         choices = loader.get_group_options(group, config_name="config", overrides=list(search))
-    for name in names if names is not None else ["null"]:
+    for name in names:
         if name not in choices:
             raise no_choice(key, name, choices)
 
@@ -178,7 +180,7 @@ def explained(error: Exception, words: Sequence[str]) -> ConfigError:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return no_choice(group, name, error.options or [])
     if match := re.match(r"Could not (?:override|delete from config\.) '([^'=]+)", text):
-        return nothing_to_override(match[1], str(error), words)
+        return nothing_to_override(match[1], words)
     if isinstance(error, MissingMandatoryValue):
         return ConfigError(str(error.full_key), f"it has no value; write {error.full_key}=...")
     if isinstance(error, OmegaConfBaseException) and error.full_key:
@@ -192,12 +194,12 @@ def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
     return ConfigError(key, f"'{name}' {those}")
 
 
-def nothing_to_override(name: str, message: str, words: Sequence[str]) -> ConfigError:
+def nothing_to_override(name: str, words: Sequence[str]) -> ConfigError:
     """For a choice, or a deletion, of something that the configuration does not have."""
     group, at, package = name.partition("@")
     key = package if at else group
-    if not at and (match := re.search(r"Did you mean to override (\w+)@([\w.]+)\?", message)):
-        return ConfigError(key, f"it is part of something: write {match[2]}=...")
+    if key.startswith("hydra"):
+        return ConfigError(key, "Hydra has no such setting.")
     others = [word for word in words if not word.lstrip("+~").startswith(name)]
     return unknown_key(key, compose(others))
 

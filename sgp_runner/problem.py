@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sgp_runner.data.sampler import Sampler, partition_of
@@ -39,6 +40,10 @@ class Problem:
     def dropout_seed(self, rank: int, step: int) -> int:
         return seed_of(self.seed, _DROPOUT, rank, step)
 
+    def copy(self) -> Problem:
+        """The same problem with a module of its own, for another thread."""
+        return replace(self, flat=FlatModule(copy.deepcopy(self.flat.module)))
+
     def start(self) -> Tensor:
         """The initial parameters [D], the same on every worker."""
         return self.flat.vector()
@@ -66,7 +71,7 @@ class Problem:
             return self.dataset.task.evaluate(module, self.dataset.valid)
 
     def evaluate_re_estimated(self, params: Tensor) -> dict[str, float]:
-        """Metrics of ``params`` [D] with BatchNorm statistics re-estimated on 1,024 training samples (an average has none)."""
+        """Metrics of ``params`` [D] with BatchNorm statistics re-estimated on 512 training samples (an average has none)."""
         import torch
         from torch.optim.swa_utils import update_bn
 
@@ -74,7 +79,7 @@ class Problem:
         module = self.flat.bind(params, buffers)
         train = self.dataset.train
         if self.flat.has_batch_norm:
-            order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:1024]
+            order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:512]
             update_bn([train.batch(part)[0] for part in order.chunk(4)], module)
         return self.evaluate(params, buffers)
 

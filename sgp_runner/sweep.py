@@ -31,13 +31,13 @@ class Job:
     experiment: Experiment
 
 
-def sweep(words: Sequence[str]) -> int:
+def sweep(settings: Sequence[Setting]) -> int:
     """Run every combination; the exit code. Raises ConfigError, with nothing written, if one of them cannot work."""
     from hydra.core.global_hydra import GlobalHydra
 
     if launched_rank() is not None:
         raise ConfigError("-m", "the processes of a launcher cannot share a sweep; start its runs one by one.")
-    for_hydra, directory, jobs = plan(parse(words))
+    for_hydra, directory, jobs = plan(settings)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

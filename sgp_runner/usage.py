@@ -10,8 +10,6 @@ from sgp_runner.groups import ALGORITHM_PARTS, CONFIGS, NESTED, groups
 
 WIDTH = 80
 INDENT = 25
-# Where the nested groups belong.
-PLACES = {"topology": "algo.topology=", "schedule": "optim.schedule=", "compute_time": "cluster.compute_time="}
 
 
 def usage() -> str:
@@ -25,8 +23,8 @@ def usage() -> str:
     for group in [*(name for name in defaults if name in groups()), *others(defaults)]:
         lines += row(f"{group}=", listed(group, defaults.get(group, "")))
     lines += ["", "chosen inside these"]
-    for group in NESTED:
-        lines += row(PLACES[group], listed(group, ""))
+    for group, key in NESTED.items():
+        lines += row(f"{key}=", listed(group, ""))
     lines += row(" ".join(f"algo.{part}=" for part in ALGORITHM_PARTS), "an algorithm; for algo=slowmo and algo=hybrid")
     lines += ["", "keys (with their defaults; a model brings its own batch_size and epochs)"]
     for key, value, comment in keys:

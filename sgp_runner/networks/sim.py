@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sim:
-    """engine: how gradients are computed: ``loop``, ``vmap``, or ``auto``, which takes vmap for the models that gain from it.
+    """engine: how gradients are computed: ``loop`` (one by one), ``threads`` (one per core), ``vmap`` (many at once), or ``auto``:
+        vmap for models without BatchNorm, threads for large ones, loop for the rest.
 
     vmap_width: workers per call of vmap; results do not depend on it.
     """
 
-    engine: Literal["auto", "loop", "vmap"] = "auto"
+    engine: Literal["auto", "loop", "threads", "vmap"] = "auto"
     vmap_width: int = 32
     name: ClassVar[str] = "sim"
     clock: ClassVar[Literal["simulated", "wall"]] = "simulated"

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sgp_runner import __version__
+from sgp_runner.cli import main
+from sgp_runner.groups import NESTED, groups
+from sgp_runner.overrides import compose, configs, parse
+from sgp_runner.schema import make_experiment
+
+TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl"]
+TOO_BIG = 10**15  # elements, more than any address space holds
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def run_directories(results: Path = Path("results")) -> list[Path]:
+    return sorted((results / "runs").iterdir())
+
+
+BAD: list[tuple[str, str, str]] = [
+    # words, key, and a part of the sentence
+    ("nodez=4", "nodez", "Did you mean 'nodes'?"),
+    ("+nodez=4", "nodez", "Did you mean 'nodes'?"),
+    ("~nodez", "nodez", "Did you mean 'nodes'?"),
+    ("alog=sgp", "alog", "Did you mean 'algo'?"),
+    ("lr=0.1", "lr", "Did you mean 'optim.lr'?"),
+    ("algo=osgp algo.taux=3", "algo.taux", "Did you mean 'algo.tau'?"),
+    ("algo=osgp tau=3", "tau", "Did you mean 'algo.tau'?"),
+    ("algo=ar_sgd algo.topology=ring", "algo.topology", "there is no such setting; algo has average."),
+    ("algo.base=osgp", "algo.base", "there is no such setting; algo has topology."),
+    ("topology=ring", "topology", "write algo.topology=..."),
+    ("hydra.foo=1", "hydra.foo", "Hydra has no such setting."),
+    ("algo=sgpp", "algo", "'sgpp' is none of ad_psgd, ar_sgd, d_psgd, "),
+    ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
+    ("algo=", "algo", "'' is none of ad_psgd"),
+    ("~algo", "algo", "nothing is chosen; use one of ad_psgd"),
+    ("model=resnet5", "model", "Did you mean 'resnet50'?"),
+    ("algo.topology=rng", "algo.topology", "Did you mean 'ring'?"),
+    ("algo=slowmo algo.base=osgd", "algo.base", "Did you mean 'osgp'?"),
+    ("optim.schedule=cosin", "optim.schedule", "Did you mean 'cosine'?"),
+    ("cluster.compute_time=gama", "cluster.compute_time", "Did you mean 'gamma'?"),
+    ("hydra/launcher=bsic", "hydra/launcher", "Did you mean 'basic'?"),
+    ("nodes=abc", "nodes", "'abc' is not a whole number."),
+    ("nodes=2.5", "nodes", "2.5 is not a whole number."),
+    ("nodes=true", "nodes", "true is not a whole number."),
+    ("nodes=", "nodes", "'' is not a whole number."),
+    ("nodes=null", "nodes", "write nodes=..."),
+    ("nodes=???", "nodes", "write nodes=..."),
+    ("nodes=0", "nodes", "0 must be at least 1."),
+    ("epochs=nan", "epochs", "nan must be finite."),
+    ("epochs=-1", "epochs", "must be positive"),
+    ("optim.lr=fast", "optim.lr", "'fast' is not a number."),
+    ("algo=gap_aware algo.penalty=gapp", "algo.penalty", "'gapp' is none of gap, staleness, none. Did you mean 'gap'?"),
+    ("algo.topology.peers={a:1}", "algo.topology.peers", "is not a whole number or a mapping such as {0: 2}."),
+    ("algo=slowmo algo.base=osgp algo.base.tau=-1", "algo.base.tau", "-1 must be 0 (which is SGP) or more steps."),
+    ("algo=slowmo algo.base=gap_aware", "algo.base", "SlowMo cannot wrap Gap-Aware: use local_sgd"),
+    ("algo=ad_psgd nodes=3", "nodes", "needs an even number, not 3."),
+    ("model=transformer data=digits", "data", "Use data=numbers_en_de."),
+    ("faults.slow_nodes={99:2}", "faults.slow_nodes.99", "this run has ranks 0 to 7."),
+    ("optim.lr=${nodez}", "optim.lr", "it cannot be resolved: Interpolation key 'nodez' not found."),
+    ("optim.schedule={_target_:os.system}", "optim.schedule._target_", "'os.system' is refused"),
+    ("nodes", "nodes", "write key=value, for example nodes=4."),
+    ("nodes==3", "nodes", "cannot read 'nodes==3'; write key=value"),
+    ("nodes=[1", "nodes", "cannot read 'nodes=[1'; write key=value"),
+    ("=5", "=5", "the key is missing; write key=value"),
+    ("nodes=4,8", "nodes", "add -m to run one after the other."),
+    ("--nodes=4", "--nodes", "there is no such option; settings are written key=value"),
+    ("--cgf job", "--cgf", "Did you mean '--cfg'?"),
+    ("--cfg job nodez=4", "nodez", "Did you mean 'nodes'?"),
+    ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
+    ("--config-dir nowhere", "--config-dir", "there is no folder 'nowhere'."),
+    ("-m nodes=4 algo=sgp,sgpp", "algo", "Did you mean 'sgp'?"),
+    ("-m nodes=4,5 algo=sgp,ad_psgd", "nodes", "not 5. (Job 4 of 4: nodes=5 algo=ad_psgd)"),
+    ("-m nodes=4,x", "nodes", "'x' is not a whole number. (Job 2 of 2: nodes=x)"),
+    ("results=file/below", "results", "cannot write to file/below/runs/sgp-"),
+    ("-m nodes=2,4 results=file/below", "results", "cannot write to file/below/sweeps/"),
+    ("model=quadratic batch_size=9999", "batch_size", "The largest batch size that works is 512."),
+]
+
+
+@pytest.mark.parametrize(("words", "key", "part"), BAD, ids=[words for words, *_ in BAD])
+def test_bad_settings_are_one_sentence_and_nothing_is_written(
+    words: str, key: str, part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").touch()
+    assert main(words.split()) == 2
+    out, error = capfd.readouterr()
+    assert out == ""
+    assert re.fullmatch(rf"sgp-run: {re.escape(key)}: .+\n", error)
+    assert part in error
+    assert os.listdir() == ["file"]
+
+
+def test_heavy_packages_wait_until_a_run_starts() -> None:
+    code = """
+import sys
+from sgp_runner.cli import main
+assert main(["--help"]) == 0 and main(["--version"]) == 0
+heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
+assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
+for words in ("nodez=4", "algo=sgpp", "nodes=abc", "algo=ad_psgd nodes=3", "--cfg job -p algo", "-m nodes=4,x"):
+    main(words.split())
+assert not heavy & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algo=osgp", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    sections = {found[1]: found[2].split() for found in re.finditer(r"^  ([\w.]+)= +((?:.+\n)(?: {25}.+\n)*)", text, re.MULTILINE)}
+    for group, choices in groups().items():
+        assert set(sections[NESTED.get(group, group)]) >= set(choices), group
+    assert [sections[group][0] for group in ("algo", "model", "network", "logger")] == ["sgp", "resnet8", "sim", "wandb"]
+    assert "\n  nodes=8                optimisation workers;" in text
+    assert "sgp-run algo=osgp model=resnet50 nodes=32\n" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"sgp-run {__version__}\n"
+
+
+def test_hydra_answers_its_own_flags(capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path) -> None:
+    assert main(["--cfg", "job", "-p", "algo", "algo=osgp", "algo.topology=ring", "algo.tau=3"]) == 0
+    out = capsys.readouterr().out
+    assert "_target_: sgp_runner.topology.Ring\n" in out and "\ntau: 3\n" in out
+    assert main(["--info", "searchpath"]) == 0
+    assert "pkg://sgp_runner.configs" in capsys.readouterr().out
+    assert list(in_an_empty_folder.iterdir()) == []
+
+
+def test_a_run_writes_its_files_and_is_not_repeated(capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path) -> None:
+    assert main(TINY) == 0
+    first = capsys.readouterr().out
+    (run,) = run_directories()
+    assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "environment.json", "metrics.jsonl", "summary.json"]
+    assert [path.name for path in in_an_empty_folder.iterdir()] == ["results"]
+    assert re.fullmatch(r"sgp-quadratic-quadratic-n2-sim-s1-[0-9a-f]{8}", run.name)
+    assert f"results in results/runs/{run.name}\n" in first and "loss of the averaged model" in first
+    metrics = (run / "metrics.jsonl").read_text()
+    assert json.loads(metrics.splitlines()[-1])["kind"] == "summary"
+
+    assert main([*TINY, "epochs=1.0"]) == 0
+    again = capsys.readouterr().out
+    assert again.startswith("This run is done already (resume=never repeats it).\n")
+    assert again.splitlines()[2:] == first.splitlines()[first.splitlines().index("") + 1 :]
+    assert (run / "metrics.jsonl").read_text() == metrics
+
+    (run / "metrics.rank1.jsonl").write_text("from another attempt\n")
+    assert main([*TINY, "resume=never"]) == 0
+    assert run_directories() == [run] and not (run / "metrics.rank1.jsonl").exists()
+    repeated = (run / "metrics.jsonl").read_text().splitlines()
+    assert repeated[:-1] == metrics.splitlines()[:-1]  # the same bytes; the summary also has the real time
+    assert len(repeated) == len(metrics.splitlines())
+
+
+def test_an_unfinished_run_starts_over(tmp_path: Path) -> None:
+    results = tmp_path / "some 'where' else"
+    words = [*TINY, f'results="{results}"']
+    assert main(words) == 0
+    (run,) = run_directories(results)
+    metrics = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "summary.json").unlink()
+    (run / "metrics.jsonl").write_text("\n".join(metrics[:3]) + "\n")
+    assert main(words) == 0
+    assert (run / "metrics.jsonl").read_text().splitlines()[:-1] == metrics[:-1]
+    assert not Path("results").exists()
+
+
+def test_a_run_that_fails_is_one_sentence(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*TINY, f"data.dimension={TOO_BIG}"]
+    assert main(words) == 1
+    error = capfd.readouterr().err
+    assert re.match(r"sgp-run: (RuntimeError|MemoryError): ", error) and "Traceback" not in error
+    monkeypatch.setenv("SGP_RUN_TRACEBACK", "1")
+    assert main(words) == 1
+    assert "Traceback (most recent call last)" in capfd.readouterr().err
+
+
+def test_presets_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("my presets") / "experiment"
+    folder.mkdir(parents=True)
+    lines = ["# @package _global_", "defaults:", "  - override /model: quadratic", "  - override /topology@algo.topology: ring"]
+    (folder / "tiny.yaml").write_text("\n".join([*lines, "nodes: 3", "data: {samples: 48}", "epochs: 1", ""]))
+    assert main(["--config-dir", "my presets", "experiment=tiny", "logger=jsonl", "data.dimension=4"]) == 0
+    assert "quadratic · 3 nodes" in capsys.readouterr().out
+    assert main(["--config-dir=my presets", "experiment=tine"]) == 2
+    assert "experiment: 'tine' is none of" in (error := capsys.readouterr().err) and "Did you mean 'tiny'?" in error
+
+
+def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*TINY, "algo=slowmo", "algo.base=local_sgd"]
+    assert main([*words, "data.dimension=4", "optim.schedule=cosine"]) == 0
+    (done,) = run_directories()
+    before = {path.name: path.stat().st_mtime_ns for path in done.iterdir()}
+    capfd.readouterr()
+
+    assert main(["-m", *words, f"data.dimension=2,4,{TOO_BIG}", "optim.schedule=constant,cosine"]) == 1
+    out, error = capfd.readouterr()
+    headings = [line for line in out.splitlines() if re.match(r"\[\d/6\] ", line)]
+    assert headings[0] == "[1/6] data.dimension=2 optim.schedule=constant"
+    assert headings[-1] == f"[6/6] data.dimension={TOO_BIG} optim.schedule=cosine" and len(headings) == 6
+    assert out.count("This run is done already") == 1
+    assert {path.name: path.stat().st_mtime_ns for path in done.iterdir()} == before
+    assert len(re.findall(r"^error: (?:RuntimeError|MemoryError): ", error, re.MULTILINE)) == 2 and "Traceback" not in error
+    assert "Launching" not in out + error
+    table = out[out.index("Comparison") :]
+    assert table.count("SlowMo(Local SGD)") == 6 and "data.dimension=4\n" in re.sub(" +\n", "\n", table)
+
+    (directory,) = Path("results/sweeps").iterdir()
+    with (directory / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["job"] for row in rows] == [heading.partition(" ")[2] for heading in headings]
+    assert [bool(row["failed"]) for row in rows] == [False] * 4 + [True] * 2
+    assert [row["algorithm"] for row in rows] == ["SlowMo(Local SGD)"] * 6
+    assert all(float(row["average"]) > 0 for row in rows[:4])
+    written = sorted(str(path) for path in Path().rglob("*") if path.is_file() and "runs" not in path.parts)
+    assert written == [str(directory / "comparison.csv"), str(directory / "multirun.yaml")]
+
+
+def name_of(words: list[str]) -> str:
+    with configs():
+        return make_experiment(compose([setting.word for setting in parse(words)])).name
+
+
+def interrupt(*words: str) -> tuple[int, str, str]:
+    """Start the command, press Ctrl-C when its run on four nodes has begun; exit code, stdout, stderr."""
+    command = [sys.executable, "-m", "sgp_runner", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while process.poll() is None and not any(Path("results").glob("runs/*-n4-*/metrics.jsonl")):
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    return process.returncode, out, error
+
+
+def test_ctrl_c_ends_a_sweep_with_what_is_done() -> None:
+    long = [*TINY, "epochs=100000", "logger=jsonl"]
+    done = Path("results/runs") / name_of([*long, "nodes=2"])
+    done.mkdir(parents=True)
+    (done / "summary.json").write_text('{"algorithm": "SGP", "nodes": 2}')  # the first job is done; the second takes hours
+    code, out, error = interrupt("-m", *long, "nodes=2,4,8")
+    assert (code, error) == (130, "sgp-run: interrupted\n")
+    assert "[1/3] nodes=2\n" in out and "[2/3] nodes=4\n" in out and "[3/3]" not in out
+    (table,) = Path("results/sweeps").glob("*/comparison.csv")
+    assert [row["job"] for row in csv.DictReader(table.open())] == ["nodes=2"] and "\nComparison" in out
+
+
+def test_ctrl_c_ends_a_run_with_one_line() -> None:
+    code, _, error = interrupt(*TINY, "nodes=4", "epochs=100000")
+    (run,) = run_directories()
+    assert (code, error) == (130, f"sgp-run: interrupted before the end; what was recorded is in {run}\n")
+    assert not (run / "summary.json").exists()

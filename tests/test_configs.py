@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+import pytest
+import yaml
+
+from sgp_runner.groups import CONFIGS, NESTED, group_of, groups
+from sgp_runner.overrides import compose, configs, parse
+from sgp_runner.run import Experiment, Run
+from sgp_runner.schema import make_experiment, target_of
+
+ROOT = yaml.safe_load((CONFIGS / "config.yaml").read_text())
+FILES = [(group, choice) for group, choices in groups().items() for choice in choices if group != "experiment"]
+
+
+@pytest.fixture(autouse=True)
+def hydra_is_ready() -> Iterator[None]:
+    with configs():
+        yield
+
+
+def experiment(*words: str) -> Experiment:
+    return make_experiment(compose([setting.word for setting in parse([*words, "logger=jsonl"])]))
+
+
+def parts(node: dict[str, Any]) -> set[str]:
+    """The fields that a file's defaults list fills."""
+    return {key.rpartition("@")[2] for entry in node.get("defaults", []) if isinstance(entry, dict) for key in entry}
+
+
+@pytest.mark.parametrize(("group", "choice"), FILES)
+def test_a_file_has_the_fields_of_its_class_and_no_others(group: str, choice: str) -> None:
+    file = yaml.safe_load((CONFIGS / group / f"{choice}.yaml").read_text())
+    node = file[group] if group == "model" else file
+    keys = set(node) - {"defaults", "_target_"}
+    if "_target_" not in node:  # a variant of another choice
+        parent = next(entry for entry in node["defaults"] if isinstance(entry, str))
+        node = yaml.safe_load((CONFIGS / group / f"{parent}.yaml").read_text())
+        assert keys <= {field.name for field in dataclasses.fields(target_of(node, group))}
+    else:
+        assert keys | parts(node) == {field.name for field in dataclasses.fields(target_of(node, group))}
+
+
+def test_the_root_has_the_fields_of_a_run_and_no_others() -> None:
+    keys = {key for key in ROOT if key not in ("defaults", "_target_", "hydra")}
+    chosen = {group for entry in ROOT["defaults"] if isinstance(entry, dict) for group in entry if "hydra" not in group}
+    assert keys | (chosen - {"experiment"}) == {field.name for field in dataclasses.fields(Run)}
+    # Their defaults agree, but for those that every model replaces.
+    assert {field.name: field.default for field in dataclasses.fields(Run) if field.name in keys} == {
+        key: ROOT[key] for key in keys
+    }
+
+
+def test_a_key_belongs_to_a_group() -> None:
+    assert group_of("algo") == group_of("algo.base") == group_of("algo.then") == group_of("algo.base.first") == "algo"
+    assert {key: group_of(key) for key in NESTED.values()} == {key: group for group, key in NESTED.items()}
+    assert [group_of(key) for key in ("topology", "base", "nodes", "algo.tau", "optim.lr")] == [None] * 5
+
+
+TITLES = {
+    "ad_psgd": "AD-PSGD",
+    "ar_sgd": "AR-SGD",
+    "d_psgd": "D-PSGD",
+    "gap_aware": "Gap-Aware",
+    "hybrid": "AR-SGD, then SGP",
+    "local_sgd": "Local SGD",
+    "osgp": "OSGP",
+    "pipe_sgd": "Pipe-SGD",
+    "ps_sgd": "PS-SGD",
+    "sgp": "SGP",
+    "slowmo": "SlowMo(SGP)",
+}
+
+
+@pytest.mark.parametrize("algo", groups()["algo"])
+def test_every_algorithm_can_be_chosen(algo: str) -> None:
+    title = experiment(f"algo={algo}").run.algo.title
+    assert title == TITLES.get(algo, title)  # a new one needs no entry here
+
+
+@pytest.mark.parametrize("model", groups()["model"])
+def test_every_model_brings_data_that_it_reads(model: str) -> None:
+    run = experiment(f"model={model}").run
+    assert (run.model.name, run.data.name) == (model, run.model.default_data)
+
+
+OTHERS = ["algo.topology", "optim.schedule", "cluster.compute_time", "optim", "cluster", "faults", "data"]
+ROUNDS = list(zip_longest(*(groups()[group_of(key) or ""] for key in OTHERS)))
+
+
+@pytest.mark.parametrize("choices", ROUNDS, ids=["-".join(filter(None, choices)) for choices in ROUNDS])
+def test_every_other_choice_can_be_made(choices: tuple[str | None, ...]) -> None:
+    words = [f"{key}={choice}" for key, choice in zip(OTHERS, choices, strict=True) if choice]
+    made = experiment("model=timing_only", *words)
+    data = choices[OTHERS.index("data")]
+    assert data is None or made.run.data.name == data
+
+
+@pytest.mark.parametrize("network", groups()["network"])
+def test_every_network_can_be_chosen(network: str) -> None:
+    assert experiment(f"network={network}").run.network.name == network
+
+
+def test_choices_inside_choices() -> None:
+    run = experiment(
+        "algo=slowmo", "algo.base=osgp", "algo.base.topology=exponential", "algo.base.topology.peers={0:2,30:1}", "algo.base.tau=3"
+    ).run
+    assert str(run.algo) == str(
+        experiment("algo=slowmo", "algo@algo.base=osgp", "++algo.base.tau=3", "algo.base.topology.peers={0: 2, 30: 1}").run.algo
+    )
+    assert "OSGP(topology=DirectedExponential(peers={0: 2, 30: 1}), tau=3" in str(run.algo)
+    hybrid = experiment("algo=hybrid", "algo.first=local_sgd", "algo.then=d_psgd", "algo.then.topology=torus").run.algo
+    assert hybrid.title == "Local SGD, then D-PSGD" and "Torus()" in str(hybrid)
+
+
+def test_mappings_are_set_by_name_or_as_a_whole() -> None:
+    by_name = experiment("cluster.node_factors.3=2", "+cluster.step_seconds.mlp=0.1", "model=mlp").run.cluster
+    as_a_whole = experiment("cluster.node_factors={3: 2}", "cluster.step_seconds={mlp: 0.1}", "model=mlp").run.cluster
+    assert by_name == as_a_whole
+    assert by_name.node_factors == {3: 2.0} and by_name.mean_step("mlp") == 0.1
+
+
+@pytest.mark.parametrize(
+    ("typed", "word"),
+    [
+        ("algo.topology=ring", "topology@algo.topology=ring"),
+        ("algo.topology=ring,torus", "topology@algo.topology=ring,torus"),
+        ("algo.base=osgp", "algo@algo.base=osgp"),
+        ("algo.base.topology=ring", "topology@algo.base.topology=ring"),
+        ("algo.first=sgp", "algo@algo.first=sgp"),
+        ("algo.then=sgp", "algo@algo.then=sgp"),
+        ("optim.schedule=cosine", "schedule@optim.schedule=cosine"),
+        ("cluster.compute_time=gamma", "compute_time@cluster.compute_time=gamma"),
+        ("+algo.topology=ring", "+topology@algo.topology=ring"),
+        ("topology@algo.topology=ring", "topology@algo.topology=ring"),
+        ("algo=sgp", "algo=sgp"),
+        ("algo.topology.peers=2", "++algo.topology.peers=2"),
+        ("algo.topology.peers={0:2,30:1}", "++algo.topology.peers={0:2,30:1}"),
+        ("algo.base.tau=3", "++algo.base.tau=3"),
+        ("+nodes=3", "++nodes=3"),
+        ("++nodes=3", "++nodes=3"),
+        ("~nodes", "~nodes"),
+        ("nodes=4,8", "++nodes=4,8"),
+        ("hydra.job.num=3", "hydra.job.num=3"),
+        ("hydra/launcher=basic", "hydra/launcher=basic"),
+    ],
+)
+def test_what_is_typed_is_translated(typed: str, word: str) -> None:
+    assert parse([typed])[0].word == word

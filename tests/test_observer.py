@@ -1,0 +1,120 @@
+"""What a run records: when workers are evaluated, what of, and that watching changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from experiments import final_parameters, instrumented, make_experiment
+
+from sgp_runner.observer import Gathering
+from sgp_runner.recorder import read_metrics
+
+TINY = ("model=mlp", "nodes=4", "batch_size=32", "epochs=3", "log_every=5")  # 11 steps per epoch
+
+
+def run(tmp_path: Path, *overrides: str) -> tuple[dict[str, object], list[dict[str, object]], list[torch.Tensor]]:
+    experiment = make_experiment(tmp_path, *TINY, *overrides)
+    summary = instrumented(experiment).execute()
+    assert summary is not None
+    return summary, read_metrics(experiment.directory), final_parameters(experiment)
+
+
+def of_kind(records: list[dict[str, object]], kind: str) -> list[dict[str, object]]:
+    return [record for record in records if record["kind"] == kind]
+
+
+def test_every_worker_is_evaluated_at_every_epoch_and_so_is_the_average(tmp_path: Path) -> None:
+    summary, records, _ = run(tmp_path)
+    evaluations = of_kind(records, "eval")
+    assert sorted((r["epoch"], r["rank"]) for r in evaluations) == [(e, r) for e in (1, 2, 3) for r in range(4)]
+    assert {r["step"] for r in evaluations} == {10, 21, 32}
+    averages = of_kind(records, "average")
+    assert [r["epoch"] for r in averages] == [1, 2, 3]
+    last = [float(str(r["accuracy"])) for r in evaluations if r["epoch"] == 3]
+    assert summary["worker_mean"] == pytest.approx(sum(last) / 4)
+    assert (summary["worker_min"], summary["worker_max"]) == (min(last), max(last))
+    assert summary["average"] == averages[-1]["accuracy"]
+    assert summary["consensus_distance"] == averages[-1]["consensus_distance"] != 0
+    assert summary["time_s"] == max(float(str(r["time_s"])) for r in records)
+
+
+def test_training_records_hold_what_they_promise(tmp_path: Path) -> None:
+    _, records, parameters = run(tmp_path, "algo=osgp")
+    training = of_kind(records, "train")
+    assert [r["step"] for r in training if r["rank"] == 0] == [0, 4, 9, 14, 19, 24, 29, 32]
+    assert all(r["clock"] == "simulated" for r in training)
+    bytes_per_step = (parameters[0].numel() + 1) * 4  # one message of float32 parameters and a weight
+    assert {int(str(r["bytes_sent"])) for r in training} == {bytes_per_step * k for k in (1, 5, 10, 15, 20, 25, 30, 33)}
+    assert any(float(str(r["push_sum_weight"])) < 1 for r in training)  # mass in flight
+    assert any(r["staleness"] == 1 for r in training)
+
+
+def test_evaluation_neither_takes_simulated_time_nor_changes_the_run(tmp_path: Path) -> None:
+    for name in ("often", "once"):
+        (tmp_path / name).mkdir()
+    often, _, parameters = run(tmp_path / "often", "model=resnet8", "epochs=1", "eval_every=1")
+    once, _, same = run(tmp_path / "once", "model=resnet8", "epochs=1", "eval_every=100", "log_every=1")
+    assert often["time_s"] == once["time_s"]
+    assert all(torch.equal(a, b) for a, b in zip(parameters, same, strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ["gap_aware", "ps_sgd"])
+def test_a_parameter_server_is_the_average(algorithm: str, tmp_path: Path) -> None:
+    summary, records, _ = run(tmp_path, f"algo={algorithm}")
+    averages = of_kind(records, "average")
+    assert [r["epoch"] for r in averages] == [1, 2, 3]
+    assert summary["server"] is True
+    assert summary["average"] == averages[-1]["accuracy"]
+    assert "consensus_distance" not in summary
+
+
+def test_asynchronous_epochs_are_counted_globally(tmp_path: Path) -> None:
+    _, records, _ = run(tmp_path, "algo=ad_psgd", "faults=slow_node")
+    steps = {r["rank"]: int(str(r["step"])) for r in of_kind(records, "train")}
+    assert max(steps.values()) == 4 * 11 * 3 - 1
+    gradients = [sum(1 for r in of_kind(records, "train") if r["rank"] == rank) for rank in range(4)]
+    assert gradients[0] < min(gradients[1:])  # the slow node did fewer
+
+
+def test_a_timing_study_has_times_and_bytes_and_no_quality(tmp_path: Path) -> None:
+    experiment = make_experiment(tmp_path, "model=timing_only", "nodes=4", "epochs=0.01", "cluster=ideal")
+    summary = experiment.execute()
+    assert summary is not None
+    assert summary["time_s"] == pytest.approx(13 * 0.23, rel=1e-6)  # 1,251 steps per epoch, nothing but compute time
+    assert summary["bytes_per_node"] == 13 * round(2049 / 2048 * 4 * 25_557_032)
+    assert "average" not in summary
+    assert all(r["loss"] is None for r in of_kind(read_metrics(experiment.directory), "train"))
+
+
+def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
+    written = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        experiment = make_experiment(tmp_path / name, *TINY, "algo=ad_psgd")
+        experiment.execute()
+        lines = (experiment.directory / "metrics.jsonl").read_bytes().splitlines()
+        written.append([line for line in lines if b'"kind": "summary"' not in line])  # that one holds the real time
+    assert len(written[0]) > 50
+    assert written[0] == written[1]
+
+
+def test_gathering_equal_models_finds_no_distance() -> None:
+    model = torch.tensor([1e4, -2.0, 3e-4])
+    gathering = Gathering(torch.zeros(3))
+    for _ in range(5):
+        gathering.add(model, 1.0, {"loss": 1.0})
+    assert torch.equal(gathering.mean, model)
+    assert gathering.spread()["consensus_distance"] == 0.0
+
+
+def test_gathering_finds_the_root_mean_square_distance() -> None:
+    gathering = Gathering(torch.zeros(2, dtype=torch.float64))
+    for x, accuracy in ((0.0, 0.5), (2.0, 0.7), (4.0, 0.9)):
+        gathering.add(torch.tensor([x, 1.0], dtype=torch.float64), x, {"accuracy": accuracy})
+    assert gathering.mean.tolist() == [2.0, 1.0]
+    spread = gathering.spread()
+    assert spread["consensus_distance"] == pytest.approx((8 / 3) ** 0.5)
+    assert (spread["accuracy_mean"], spread["accuracy_min"], spread["accuracy_max"]) == (pytest.approx(0.7), 0.5, 0.9)
+    assert (spread["push_sum_weight_min"], spread["push_sum_weight_max"]) == (0.0, 4.0)

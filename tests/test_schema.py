@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.errors import ConfigError
+from sgp_runner.optim import SGD, Steps
+from sgp_runner.schema import load_experiment, make_experiment
+from sgp_runner.topology import DirectedExponential
+
+
+def tree() -> dict[str, Any]:
+    """A whole run, as Hydra resolves it."""
+    return {
+        "_target_": "sgp_runner.run.Run",
+        "nodes": 4,
+        "epochs": 2,
+        "algo": {
+            "_target_": "sgp_runner.algorithms.slowmo.SlowMo",
+            "tau": 12,
+            "base": {
+                "_target_": "sgp_runner.algorithms.osgp.OSGP",
+                "tau": 2,
+                "topology": {"_target_": "sgp_runner.topology.DirectedExponential", "peers": {0: 2, 30: 1}},
+            },
+        },
+        "model": {"_target_": "sgp_runner.models.mlp.MLP", "hidden": [32, 16], "dropout": 0},
+        "data": {"_target_": "sgp_runner.data.digits.Digits"},
+        "network": {"_target_": "sgp_runner.networks.sim.Sim"},
+        "cluster": {
+            "_target_": "sgp_runner.cluster.Cluster",
+            "step_seconds": {"default": 0.5},
+            "compute_time": {"_target_": "sgp_runner.cluster.ConstantTime"},
+            "bandwidth": 1e10,
+            "latency_seconds": 5e-5,
+            "node_factors": {"3": 2},
+        },
+        "faults": {"_target_": "sgp_runner.faults.Faults", "slow_nodes": {}, "slow_links": {}},
+        "optim": {
+            "_target_": "sgp_runner.optim.SGD",
+            "lr": 1,
+            "lr_reference_batch": None,
+            "schedule": {"_target_": "sgp_runner.optim.Steps", "milestones": [1, 2.5]},
+        },
+        "logger": {"_target_": "sgp_runner.loggers.jsonl.Jsonl"},
+    }
+
+
+def changed(key: str, value: object) -> dict[str, Any]:
+    out = tree()
+    node = out
+    *path, last = key.split(".")
+    for name in path:
+        node = node[name]
+    node[last] = value
+    return out
+
+
+def test_every_part_is_built() -> None:
+    run = make_experiment(tree()).run
+    assert run.algo == SlowMo(base=OSGP(topology=DirectedExponential({0: 2, 30: 1}), tau=2), tau=12)
+    assert run.optim == SGD(lr=1.0, schedule=Steps(milestones=(1.0, 2.5)))
+    assert run.cluster.node_factors == {3: 2.0}
+
+
+def test_a_whole_number_is_a_number_and_names_the_same_run() -> None:
+    one, other = make_experiment(tree()), make_experiment(changed("epochs", 2.0))
+    assert (one.run.epochs, type(one.run.epochs)) == (2.0, float)
+    assert one.name == other.name
+    assert make_experiment(changed("epochs", 2.5)).name != one.name
+
+
+def test_an_experiment_survives_its_file(tmp_path: Path) -> None:
+    experiment = make_experiment(tree(), group="a sweep")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(dict(experiment.config)))
+    again = load_experiment(tmp_path / "config.yaml", "a sweep")
+    assert again == experiment and again.name == experiment.name
+
+
+BAD: list[tuple[str, object, str, str]] = [
+    ("nodes", "abc", "nodes", "'abc' is not a whole number."),
+    ("nodes", 2.5, "nodes", "2.5 is not a whole number."),
+    ("nodes", True, "nodes", "true is not a whole number."),
+    ("nodes", None, "nodes", "it has no value; write nodes=..."),
+    ("nodez", 4, "nodez", "there is no such setting. Did you mean 'nodes'?"),
+    ("lr", 0.1, "lr", "there is no such setting. Did you mean 'optim.lr'?"),
+    ("_partial_", True, "_partial_", "there is no such setting; a run has algo, model, data,"),
+    ("epochs", float("nan"), "epochs", "nan must be finite."),
+    ("epochs", 10**400, "epochs", "must be finite."),
+    ("optim.lr", "fast", "optim.lr", "'fast' is not a number."),
+    ("optim.lr", False, "optim.lr", "false is not a number."),
+    ("optim.nesterov", 1, "optim.nesterov", "1 is not true or false."),
+    ("optim.momentun", 0.5, "optim.momentun", "there is no such setting. Did you mean 'optim.momentum'?"),
+    ("optim.lr_reference_batch", 0.5, "optim.lr_reference_batch", "0.5 is not a whole number or null."),
+    ("optim.schedule", "steps", "optim.schedule", "'steps' is none of constant, cosine, inverse_sqrt, steps."),
+    ("optim.schedule.milestones", 3, "optim.schedule.milestones", "3 is not a list such as [1,2]."),
+    ("optim.schedule.milestones", [1, "x"], "optim.schedule.milestones[1]", "'x' is not a number."),
+    ("optim.schedule", {"warmup": 3}, "optim.schedule", "nothing is chosen; use one of constant, cosine,"),
+    ("algo.base", None, "algo.base", "nothing is chosen; use one of ad_psgd, ar_sgd,"),
+    ("algo.base.tau", -1, "algo.base.tau", "-1 must be 0 (which is SGP) or more steps."),
+    ("algo.base.layout", "papr", "algo.base.layout", "'papr' is none of paper, released, released_2019. Did you mean 'paper'?"),
+    ("algo.base.topology.peers", "two", "algo.base.topology.peers", "'two' is not a whole number or a mapping such as {0: 2}."),
+    ("algo.base.topology.peers", 0, "algo.base.topology.peers", "0 must be at least 1"),
+    ("cluster.node_factors", {"three": 2.0}, "cluster.node_factors", "'three' is not a whole number;"),
+    ("cluster.step_seconds", {"default": "x"}, "cluster.step_seconds.default", "'x' is not a number."),
+    ("results", 2024, "results", "2024 is not text; quote it: \"results='2024'\"."),
+    ("logger._target_", "os.system", "logger._target_", "'os.system' is refused: only classes of sgp_runner"),
+    ("logger._target_", "sgp_runner.optim.lr_at", "logger._target_", "'sgp_runner.optim.lr_at' is not a frozen dataclass"),
+    ("logger._target_", "sgp_runner.nowhere.X", "logger._target_", "'sgp_runner.nowhere.X' is not a frozen dataclass"),
+    ("network", {"_target_": "sgp_runner.loggers.jsonl.Jsonl"}, "settings", "these do not go together (AttributeError:"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "named", "sentence"), BAD, ids=[f"{key}={value}"[:50] for key, value, *_ in BAD])
+def test_what_does_not_fit_is_refused_by_name(key: str, value: object, named: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_experiment(changed(key, value))
+    assert caught.value.key == named
+    assert sentence in caught.value.sentence
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_that_is_left_out_is_missed() -> None:
+    without = tree()
+    del without["optim"]["schedule"]
+    with pytest.raises(ConfigError, match=r"^optim.schedule: nothing is chosen; use one of constant, cosine"):
+        make_experiment(without)
+    with pytest.raises(ConfigError, match=r"^_target_: a configuration describes a sgp_runner.run.Run, not a Jsonl"):
+        make_experiment({"_target_": "sgp_runner.loggers.jsonl.Jsonl"})
