@@ -34,9 +34,7 @@ def recording(experiment: Experiment, rank: int, total_steps: int) -> Iterator[R
         return
     run, facts = experiment.run, experiment.facts
     title = f"{facts['algorithm']} · {facts['model']} · {facts['data']} · {run.nodes} nodes · {run.network.name} · {run.label}"
-    mirror = run.logger.open(
-        experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
-    )
+    mirror = run.logger.open(experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group)
     with (
         ConsoleListener(title, total_steps, run.network.clock) as console,
         Recorder(experiment.directory, rank, (console, mirror)) as recorder,
@@ -121,9 +119,7 @@ class Observer:
             self.record_average(worker, epoch, worker.params, {})
             return self.average
         metrics = self.problem.evaluate(worker.params, self.buffers[worker.rank])
-        self.recorder.write(
-            self.stamp(worker, "eval") | {"rank": worker.rank, "step": worker.step, "epoch": epoch} | metrics
-        )
+        self.recorder.write(self.stamp(worker, "eval") | {"rank": worker.rank, "step": worker.step, "epoch": epoch} | metrics)
         if self.run.network.clock == "simulated" and not self.run.algo.servers:  # in real runs that would need a barrier
             self.gather(worker, epoch, metrics)
         return metrics

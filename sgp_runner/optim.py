@@ -74,7 +74,7 @@ class Steps:
 class Cosine:
     """Half a cosine from the peak to zero at the end, after a linear warm-up from zero over ``warmup_epochs``."""
 
-    warmup_epochs: float = 0
+    warmup_epochs: float = 4
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         if epoch < self.warmup_epochs:

@@ -84,9 +84,7 @@ class Problem:
         return self.evaluate(params, buffers)
 
 
-def make_problem(
-    model: ModelConfig, data: DataConfig, *, workers: int, batch_size: int, seed: int, dtype: torch.dtype
-) -> Problem:
+def make_problem(model: ModelConfig, data: DataConfig, *, workers: int, batch_size: int, seed: int, dtype: torch.dtype) -> Problem:
     """Load the data and build the model; the initial parameters depend on ``seed`` alone."""
     import torch
 
@@ -95,6 +93,4 @@ def make_problem(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, _INIT))
         module = model.build(dataset).to(dtype)
-    return Problem(
-        FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, model.wire_scale
-    )
+    return Problem(FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, model.wire_scale)

@@ -99,9 +99,7 @@ class Run:
         """Load the data and build the model."""
         from sgp_runner.problem import make_problem
 
-        return make_problem(
-            self.model, self.data, workers=self.nodes, batch_size=self.batch_size, seed=self.seed, dtype=self.torch_dtype
-        )
+        return make_problem(self.model, self.data, workers=self.nodes, batch_size=self.batch_size, seed=self.seed, dtype=self.torch_dtype)
 
     def steps(self, problem: Problem) -> int:
         """Steps of one node."""

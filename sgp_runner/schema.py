@@ -176,7 +176,7 @@ def unknown_key(key: str, root: Tree) -> ConfigError:
     siblings = [other for other in everywhere if other.rpartition(".")[0] == parent]
     siblings += ["experiment"] if not parent else []
     same = [other for other in everywhere if last(other) == word]
-    close = same or similar(word, siblings) or similar(word, everywhere)
+    close = same or similar(word, siblings or everywhere)
     if close:
         return ConfigError(key, f"there is no such setting. Did you mean '{close[0]}'?")
     have = f"{parent or 'a run'} has {', '.join(map(last, siblings))}" if siblings else f"{parent} has no settings"

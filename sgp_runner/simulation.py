@@ -44,7 +44,16 @@ class Simulation:
     """
 
     def __init__(
-        self, cluster: Cluster, faults: Faults, engine: Engine, *, size: int, servers: int, seed: int, step_seconds: float, wire_scale: float
+        self,
+        cluster: Cluster,
+        faults: Faults,
+        engine: Engine,
+        *,
+        size: int,
+        servers: int,
+        seed: int,
+        step_seconds: float,
+        wire_scale: float,
     ) -> None:
         from numpy.random import default_rng
 

@@ -1,4 +1,4 @@
-"""One rank of instrumented real runs, one after the other: ``real_rank.py FAIL_ON_RANK config.yaml ...``; the rank is in the environment."""
+"""One rank of instrumented real runs, in turn: ``real_rank.py FAIL_ON_RANK config.yaml ...``; the rank is in the environment."""
 
 from __future__ import annotations
 

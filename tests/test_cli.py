@@ -96,9 +96,7 @@ BAD: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("words", "key", "part"), BAD, ids=[words for words, *_ in BAD])
-def test_bad_settings_are_one_sentence_and_nothing_is_written(
-    words: str, key: str, part: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_settings_are_one_sentence_and_nothing_is_written(words: str, key: str, part: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path("file").touch()
     assert main(words.split()) == 2
     out, error = capfd.readouterr()

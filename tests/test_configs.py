@@ -50,9 +50,7 @@ def test_the_root_has_the_fields_of_a_run_and_no_others() -> None:
     chosen = {group for entry in ROOT["defaults"] if isinstance(entry, dict) for group in entry if "hydra" not in group}
     assert keys | (chosen - {"experiment"}) == {field.name for field in dataclasses.fields(Run)}
     # Their defaults agree, but for those that every model replaces.
-    assert {field.name: field.default for field in dataclasses.fields(Run) if field.name in keys} == {
-        key: ROOT[key] for key in keys
-    }
+    assert {field.name: field.default for field in dataclasses.fields(Run) if field.name in keys} == {key: ROOT[key] for key in keys}
 
 
 def test_a_key_belongs_to_a_group() -> None:

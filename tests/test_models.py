@@ -159,10 +159,7 @@ def test_vmap_of_grad_equals_a_loop_with_dropout(model: ModelConfig, data: Any) 
     inputs = tuple(torch.stack(column) for column in zip(*(x for x, _ in batches), strict=True))
     targets = torch.stack([y for _, y in batches])
     seeds = torch.tensor([11, 2**40, 7])
-    params = {
-        name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in range(workers)])
-        for name, p in module.named_parameters()
-    }
+    params = {name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in range(workers)]) for name, p in module.named_parameters()}
 
     def loss(params: dict[str, Tensor], seed: Tensor, x: tuple[Tensor, ...], y: Tensor) -> Tensor:
         outputs = functional_call(module, (params, dict.fromkeys(names, seed)), x)
@@ -239,9 +236,7 @@ def test_a_model_chooses_its_default_data_and_can_read_it(path: Path) -> None:
 def test_data_that_a_model_cannot_read_is_refused_by_name() -> None:
     with pytest.raises(ConfigError) as error:
         check(Transformer(), Digits())
-    assert str(error.value) == (
-        "data: model=transformer reads translation data; data=digits is classification. Use data=numbers_en_de."
-    )
+    assert str(error.value) == ("data: model=transformer reads translation data; data=digits is classification. Use data=numbers_en_de.")
 
 
 @pytest.mark.parametrize(

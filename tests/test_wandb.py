@@ -45,9 +45,7 @@ def average(epoch: int) -> dict[str, object]:
     }
 
 
-def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_offline_file_holds_the_curve_of_accuracy_over_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "run"
     listener = Wandb().open(run_dir, "sgp-mlp", {"nodes": 4, "optim": {"lr": 0.1}}, TAGS, "sweep-1")
     with Recorder(run_dir, 0, (listener,)) as recorder:

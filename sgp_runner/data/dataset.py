@@ -77,7 +77,7 @@ class DataConfig(Protocol):
 
     @property
     def partition(self) -> str:
-        """"iid" or "dirichlet"."""
+        """ "iid" or "dirichlet"."""
 
     @property
     def alpha(self) -> float:

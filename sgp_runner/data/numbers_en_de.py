@@ -20,7 +20,7 @@ _TEXT_SEED = 999_999  # the sentences are the same whatever the run's seed
 
 @dataclass(frozen=True)
 class NumbersEnDe:
-    """"twenty-three" -> "dreiundzwanzig". No sentence occurs twice, so neither side of a validation pair was seen.
+    """ "twenty-three" -> "dreiundzwanzig". No sentence occurs twice, so neither side of a validation pair was seen.
 
     The kind of sentence (number, ordinal, date, time, amount) is the label of the Dirichlet partition.
     """

@@ -96,7 +96,7 @@ class Translation:
         return total / tokens
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """"accuracy" is the share of sentences that greedy decoding gets exactly right; "bleu" is sacreBLEU."""
+        """ "accuracy" is the share of sentences that greedy decoding gets exactly right; "bleu" is sacreBLEU."""
         from sacrebleu import corpus_bleu
 
         loss, tokens = 0.0, 0

@@ -13,9 +13,7 @@ from sgp_runner.recorder import Listener
 class Jsonl:
     """No mirror."""
 
-    def open(
-        self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None
-    ) -> Listener:
+    def open(self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None) -> Listener:
         return Nothing()
 
 

@@ -50,9 +50,7 @@ class Wandb:
             choices = f"use one of {', '.join(MODES)}.{nearest(str(self.mode), MODES)}"
             raise ConfigError("logger.mode", f"'{self.mode}' is not a mode; {choices}")
 
-    def open(
-        self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None
-    ) -> Listener:
+    def open(self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None) -> Listener:
         def start(mode: str) -> Run:
             import wandb
 

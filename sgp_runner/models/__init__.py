@@ -12,6 +12,5 @@ def check(model: ModelConfig, data: DataConfig) -> None:
     if data.task not in model.tasks:
         raise ConfigError(
             "data",
-            f"model={model.name} reads {' or '.join(model.tasks)} data; data={data.name} is {data.task}. "
-            f"Use data={model.default_data}.",
+            f"model={model.name} reads {' or '.join(model.tasks)} data; data={data.name} is {data.task}. Use data={model.default_data}.",
         )

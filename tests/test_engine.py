@@ -1,0 +1,127 @@
+"""Engines: one gradient at a time, on threads, or many at once give the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sgp_runner.data.digits import Digits
+from sgp_runner.data.numbers_en_de import NumbersEnDe
+from sgp_runner.engine import Engine, Gradient, Loop, NoGradients, Threads, Vmap, make_engine
+from sgp_runner.fabric import WrittenAfterSend
+from sgp_runner.models.mlp import MLP
+from sgp_runner.models.resnet8 import ResNet8
+from sgp_runner.models.transformer import Transformer
+from sgp_runner.problem import Problem, make_problem
+
+WORKERS = 7
+
+
+def problem_of(model: Any, data: Any, dtype: torch.dtype = torch.float64) -> Problem:
+    return make_problem(model, data, workers=WORKERS, batch_size=4, seed=1, dtype=dtype)
+
+
+PROBLEMS = {
+    "mlp": lambda dtype: problem_of(MLP(hidden=(16, 16), dropout=0.3), Digits(), dtype),
+    "transformer": lambda dtype: problem_of(
+        Transformer(width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1, dropout=0.2),
+        NumbersEnDe(train_size=64, valid_size=8),
+        dtype,
+    ),
+    "resnet8": lambda dtype: problem_of(ResNet8(), Digits(), dtype),
+}
+
+
+def gradients(problem: Problem, engine: Engine, steps: int = 2) -> tuple[list[Tensor], list[float], list[list[Tensor]]]:
+    """Of all workers, started together and finished in an order of their own, for a few steps at moving parameters."""
+    params = [problem.start() + 0.01 * rank for rank in range(WORKERS)]
+    buffers = [problem.flat.fresh_buffers() for _ in range(WORKERS)]
+    values, losses = [], []
+    for step in range(steps):
+        started = [Gradient(rank, step, params[rank], buffers[rank]) for rank in range(WORKERS)]
+        for gradient in started:
+            engine.start(gradient)
+        for gradient in reversed(started):
+            values.append(engine.finish(gradient))
+            losses.append(gradient.loss)
+            params[gradient.rank].sub_(values[-1], alpha=0.1)
+    return values, losses, buffers
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_vmap_equals_the_loop_with_dropout(name: str) -> None:
+    problem = PROBLEMS[name](torch.float64)
+    expected, losses, _ = gradients(problem, Loop(problem))
+    for width in (1, 3, 32):
+        actual, others, _ = gradients(problem, Vmap(problem, width))
+        assert max(float((a - b).abs().max()) for a, b in zip(expected, actual, strict=True)) < 1e-13
+        assert others == pytest.approx(losses, abs=1e-13)
+    assert float(expected[0].abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_the_width_of_vmap_does_not_change_a_byte(name: str, dtype: torch.dtype) -> None:
+    problem = PROBLEMS[name](dtype)
+    expected, *_ = gradients(problem, Vmap(problem, 1))
+    for width in (2, 3, 7, 32):
+        actual, *_ = gradients(problem, Vmap(problem, width))
+        assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_give_the_bytes_of_the_loop_and_its_batch_norm(threads: int) -> None:
+    torch.set_num_threads(1)
+    problem = PROBLEMS["resnet8"](torch.float32)
+    expected, losses, statistics = gradients(problem, Loop(problem))
+    actual, others, same = gradients(problem, Threads(problem, threads))
+    assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+    assert losses == others
+    assert all(torch.equal(a, b) for x, y in zip(statistics, same, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def test_batch_norm_sees_each_batch_once() -> None:
+    problem = PROBLEMS["resnet8"](torch.float64)
+    _, _, statistics = gradients(problem, Loop(problem), steps=3)
+    names = [name for _, name in problem.flat.slots]
+    counts = {int(b) for each in statistics for name, b in zip(names, each, strict=True) if name == "num_batches_tracked"}
+    assert counts == {3}
+
+
+def test_vmap_computes_all_that_are_in_flight_when_the_first_falls_due() -> None:
+    problem = PROBLEMS["mlp"](torch.float64)
+    engine = Vmap(problem, 32)
+    started = [Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)]
+    for gradient in started:
+        engine.start(gradient)
+    engine.finish(started[3])
+    assert not engine.pending
+    assert sum(gradient.value is not None for gradient in started) == WORKERS - 1
+
+
+@pytest.mark.parametrize("make", [Loop, lambda problem: Threads(problem, 2), lambda problem: Vmap(problem, 4)])
+def test_parameters_that_change_in_flight_are_caught(make: Any) -> None:
+    problem = PROBLEMS["mlp"](torch.float64)
+    engine = make(problem)
+    gradient = Gradient(0, 0, problem.start(), problem.flat.fresh_buffers())
+    engine.start(gradient)
+    gradient.params.add_(1)
+    with pytest.raises(WrittenAfterSend, match="the parameters of rank 0"):
+        engine.finish(gradient)
+
+
+def test_the_engine_suits_the_model() -> None:
+    assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "auto", 32), Vmap)
+    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Loop)
+    assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "loop", 32), Loop)
+    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "threads", 32), Threads)
+
+
+def test_timing_studies_compute_nothing() -> None:
+    engine = NoGradients()
+    gradient = Gradient(0, 0, torch.ones(4), [])
+    engine.start(gradient)
+    assert engine.finish(gradient).tolist() == [0.0] * 4

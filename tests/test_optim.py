@@ -1,0 +1,108 @@
+"""Local optimizers equal PyTorch's; schedules have literal values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.optim import SGD, Adam, Constant, Cosine, Horizon, InverseSqrt, Schedule, Steps, lr_at
+
+# Goyal et al.: 8,192 images per step, 156 steps per epoch, 90 epochs.
+GOYAL = Horizon(epochs=90, steps_per_epoch=156, nodes=32, global_batch=8192)
+
+
+@pytest.mark.parametrize(
+    ("ours", "reference"),
+    [
+        (SGD(Constant(), lr=0.1, momentum=0.0, weight_decay=0.0), lambda p: torch.optim.SGD(p, 0.1)),
+        (SGD(Constant(), lr=0.1, nesterov=False, weight_decay=0.02), lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.02)),
+        (SGD(Constant(), lr=0.1, weight_decay=0.02), lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.02, nesterov=True)),
+        (Adam(Constant(), lr=0.1), lambda p: torch.optim.Adam(p, 0.1, (0.9, 0.98), 1e-8)),
+        (Adam(Constant(), lr=0.1, weight_decay=0.02), lambda p: torch.optim.Adam(p, 0.1, (0.9, 0.98), 1e-8, 0.02)),
+    ],
+    ids=["SGD", "momentum", "Nesterov", "Adam", "Adam with decay"],
+)
+def test_steps_equal_pytorchs(ours: SGD | Adam, reference: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, generator=generator, dtype=torch.float64)
+    parameter = x.clone().requires_grad_()
+    theirs, buffers = reference([parameter]), ours.buffers(x)
+    for _ in range(8):
+        g = torch.randn(5, generator=generator, dtype=torch.float64)
+        parameter.grad = g.clone()
+        theirs.step()
+        x -= ours.direction(g, x, buffers, 0.1)
+        assert torch.allclose(x, parameter.detach(), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "lr"),
+    [
+        (0, 0.1),
+        (2.5, 0.1 + (3.2 - 0.1) / 2),
+        (5, 3.2),
+        (29.99, 3.2),
+        (30, 0.32),
+        (60, 0.032),
+        (79.9, 0.032),
+        (80, 0.0032),
+        (90, 0.0032),
+    ],
+)
+def test_goyals_recipe(epoch: float, lr: float) -> None:
+    """0.1 per 256 images, warm-up from there over 5 epochs, a tenth at 30, 60 and 80."""
+    optim = SGD(Steps(), lr=0.1, lr_reference_batch=256)
+    assert lr_at(optim, epoch, GOYAL) == pytest.approx(lr)
+
+
+def test_milestones_scale_with_the_length_of_the_run() -> None:
+    longer = Horizon(epochs=270, steps_per_epoch=156, nodes=32, global_batch=8192)
+    steps = Steps()
+    assert [steps.factor(epoch, longer) for epoch in (89.9, 90, 179.9, 180, 240)] == pytest.approx([1, 0.1, 0.1, 0.01, 0.001])
+
+
+def test_warm_up_can_start_at_one_nth_or_at_zero() -> None:
+    horizon = Horizon(epochs=200, steps_per_epoch=10, nodes=8, global_batch=128)
+    assert Steps(warmup_from="one_over_n").factor(0, horizon) == 1 / 8
+    assert Steps(warmup_from="one_over_n").factor(2.5, horizon) == pytest.approx((1 + 1 / 8) / 2)
+    assert Steps(warmup_from="zero").factor(1, horizon) == pytest.approx(0.2)
+    assert Steps(warmup_from="reference").factor(0, horizon) == 1.0  # a batch below the reference needs no warm-up
+
+
+def test_inverse_square_root() -> None:
+    schedule, horizon = InverseSqrt(warmup_steps=100), Horizon(epochs=10, steps_per_epoch=100, nodes=4, global_batch=128)
+    at_step = {0: 0.01, 49: 0.5, 99: 1.0, 399: 0.5, 899: 1 / 3}
+    assert {step: pytest.approx(schedule.factor(step / 100, horizon)) for step in at_step} == at_step
+
+
+def test_cosine() -> None:
+    horizon = Horizon(epochs=10, steps_per_epoch=1, nodes=1, global_batch=1)
+    assert [Cosine(0).factor(epoch, horizon) for epoch in (0, 5, 10)] == pytest.approx([1, 0.5, 0])
+    assert [Cosine(2).factor(epoch, horizon) for epoch in (0, 1, 2, 6, 10)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    assert Cosine(20).factor(10, horizon) == 0.5  # a warm-up longer than the run
+
+
+def test_constant() -> None:
+    schedule: Schedule = Constant()
+    assert schedule.factor(7.3, GOYAL) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: SGD(Constant(), lr=0.0), "optim.lr"),
+        (lambda: SGD(Constant(), lr=float("nan")), "optim.lr"),
+        (lambda: Adam(Constant(), lr=float("inf")), "optim.lr"),
+        (lambda: SGD(Constant(), weight_decay=-1.0), "optim.weight_decay"),
+        (lambda: SGD(Constant(), momentum=1.0), "optim.momentum"),
+        (lambda: Adam(Constant(), beta1=1.0), "optim.beta1"),
+        (lambda: Adam(Constant(), beta2=-0.1), "optim.beta2"),
+    ],
+)
+def test_impossible_settings_are_refused(make: Callable[[], object], key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make()
+    assert refused.value.key == key

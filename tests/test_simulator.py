@@ -1,0 +1,312 @@
+"""The simulated machines: literal times of messages and collectives, and every misuse that must not pass silently."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from tiny import D, machines, run, sgd
+from torch import Tensor
+
+from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.cluster import Cluster, Collective, ConstantTime, GammaTime, LogNormalTime
+from sgp_runner.errors import ConfigError, RankFailed
+from sgp_runner.fabric import Fabric
+from sgp_runner.faults import Faults
+from sgp_runner.optim import Optimizer
+from sgp_runner.scheduler import Deadlock, VirtualClock
+from sgp_runner.simulation import LeftInFlight
+from sgp_runner.topology import DirectedExponential
+from sgp_runner.worker import Worker
+
+
+@dataclass(frozen=True)
+class Custom:
+    """An algorithm made of one coroutine function."""
+
+    body: Callable[[Worker], Awaitable[None]]
+    title: ClassVar[str] = "Custom"
+    asynchronous: ClassVar[bool] = False
+    servers: ClassVar[int] = 0
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        """Anything goes."""
+
+    async def run(self, worker: Worker) -> None:
+        await self.body(worker)
+
+
+def network(duplex: str = "full", overhead: float = 0.0, faults: Faults | None = None) -> tuple[VirtualClock, Fabric]:
+    """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
+    clock = VirtualClock()
+    cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, overhead, "half" if duplex == "half" else "full")
+    return clock, Fabric(cluster, faults or Faults({}, {}), clock, 3)
+
+
+def arrivals(clock: VirtualClock, fabric: Fabric, *messages: tuple[int, int, float]) -> list[float]:
+    times: dict[int, float] = {}
+    for number, (src, dst, num_bytes) in enumerate(messages):
+        fabric.transmit(src, dst, num_bytes, lambda number=number: times.setdefault(number, clock.now))
+    while clock.advance():
+        pass
+    assert fabric.in_flight == 0
+    return [times[number] for number in range(len(messages))]
+
+
+def test_a_message_takes_latency_and_its_bytes() -> None:
+    assert arrivals(*network(), (0, 1, 5)) == [15.0]
+
+
+def test_two_messages_share_their_senders_queue() -> None:
+    assert arrivals(*network(), (0, 1, 5), (0, 2, 3)) == [15.0, 18.0]
+
+
+def test_two_senders_share_their_receivers_queue() -> None:
+    assert arrivals(*network(), (0, 2, 5), (1, 2, 3)) == [15.0, 18.0]
+
+
+def test_both_directions_are_free_at_once_only_in_full_duplex() -> None:
+    assert arrivals(*network(), (0, 1, 5), (1, 0, 5)) == [15.0, 15.0]
+    assert arrivals(*network("half"), (0, 1, 20), (1, 0, 20)) == [40.0, 40.0]  # receiving waits until sending is over
+
+
+def test_overhead_delays_each_message() -> None:
+    assert arrivals(*network(overhead=2.0), (0, 1, 5), (0, 1, 5)) == [17.0, 24.0]
+
+
+def test_a_slow_link_slows_both_directions() -> None:
+    slow = Faults({}, {1: 3.0})
+    assert arrivals(*network(faults=slow), (0, 1, 5), (2, 0, 5)) == [25.0, 15.0]
+    assert arrivals(*network(faults=slow), (1, 2, 5)) == [25.0]
+
+
+@pytest.mark.parametrize(
+    ("collective", "seconds"),
+    # 1 s of latency, 8 s for the whole vector on one link
+    [
+        ("ring", {1: 0.0, 2: 2 * 1 * (1 + 4.0), 4: 2 * 3 * (1 + 2.0), 5: 2 * 4 * (1 + 1.6)}),
+        ("recursive_doubling", {1: 0.0, 2: 9.0, 4: 18.0, 5: 27.0}),
+        ("halving_doubling", {1: 0.0, 2: 2 + 8.0, 4: 4 + 12.0, 5: 6 + 12.8}),
+        ("tree", {1: 0.0, 2: 18.0, 4: 36.0, 5: 54.0}),
+    ],
+)
+def test_costs_of_an_all_reduce(collective: Collective, seconds: dict[int, float]) -> None:
+    cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, collective=collective)
+    assert {n: pytest.approx(cluster.all_reduce_seconds(n, 8.0)) for n in seconds} == seconds
+
+
+def test_all_reduce_bytes_per_node() -> None:
+    ring = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {})
+    doubling = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, collective="recursive_doubling")
+    assert (ring.all_reduce_bytes(4, 100.0), doubling.all_reduce_bytes(4, 100.0)) == (150.0, 200.0)
+
+
+@pytest.mark.parametrize(("overlap", "seconds"), [(0.0, 10 + 4), (0.5, max(10.0, 5 + 4) + 1), (0.9, max(10.0, 1 + 4) + 1)])
+def test_an_all_reduce_overlaps_the_backward_pass_but_for_its_last_bucket(overlap: float, seconds: float) -> None:
+    """A gradient takes 10 s, its all-reduce 4 s; a bucket is a quarter of the vector."""
+    num_bytes = D * 8
+    cluster = Cluster({"default": 10.0}, ConstantTime(), num_bytes * 8 / 4.0, 0.0, {}, overlap=overlap, bucket_bytes=num_bytes // 4)
+    assert run(ARSGD(), 2, 1, cluster=cluster).simulation.clock.now == pytest.approx(seconds)
+
+
+def test_an_all_reduce_waits_for_the_slowest_and_for_its_link() -> None:
+    cluster = machines(bandwidth=D * 8 * 8 / 4.0)  # 4 s on two nodes
+    assert run(ARSGD(), 2, 3, cluster=cluster).simulation.clock.now == pytest.approx(3 * 5.0)
+    slow_node, slow_link = Faults({0: 6.0}, {}), Faults({}, {1: 2.0})
+    assert run(ARSGD(), 2, 3, cluster=cluster, faults=slow_node).simulation.clock.now == pytest.approx(3 * 10.0)
+    assert run(ARSGD(), 2, 3, cluster=cluster, faults=slow_link).simulation.clock.now == pytest.approx(3 * 9.0)
+
+
+@pytest.mark.parametrize(("law", "cv"), [(LogNormalTime(0.3), 0.3), (GammaTime(100.0), 0.1), (GammaTime(4.0), 0.5)])
+def test_compute_times_have_the_mean_and_spread_they_promise(law: LogNormalTime | GammaTime, cv: float) -> None:
+    random = np.random.default_rng(0)
+    times = np.array([law.sample(2.0, random) for _ in range(40_000)])
+    assert times.mean() == pytest.approx(2.0, rel=0.01)
+    assert times.std() / times.mean() == pytest.approx(cv, rel=0.03)
+
+
+def test_node_factors_and_faults_multiply() -> None:
+    cluster = machines(factors={1: 2.0})
+    result = run(OSGP(DirectedExponential(), tau=100), 3, 4, cluster=cluster, faults=Faults({1: 1.5, 2: 4.0}, {}))
+    ends = {rank: max(time for time, r, _ in result.trace if r == rank) for rank in range(3)}
+    assert ends == {0: 4.0, 1: 12.0, 2: 16.0}
+
+
+def test_workers_that_wait_for_each_other_are_a_deadlock() -> None:
+    async def circle(worker: Worker) -> None:
+        await worker.comm.recv((worker.rank + 1) % worker.size)
+
+    with pytest.raises(Deadlock) as deadlock:
+        run(Custom(circle), 2, 1)
+    assert str(deadlock.value).splitlines() == [
+        "deadlock: nobody can go on.",
+        "  rank 0 waits for a message from rank 1",
+        "  rank 1 waits for a message from rank 0",
+    ]
+
+
+def test_an_all_reduce_that_one_does_not_join_is_a_deadlock() -> None:
+    async def two_of_three(worker: Worker) -> None:
+        if worker.rank == 1:
+            await worker.comm.recv_any(tag=7)
+        await worker.comm.all_reduce(worker.params.clone())
+
+    with pytest.raises(Deadlock) as deadlock:
+        run(Custom(two_of_three), 3, 1)
+    assert str(deadlock.value).splitlines()[1:] == [
+        "  rank 0 waits for all-reduce 0, which ranks [1] have not joined",
+        "  rank 1 waits for a message from anybody (tag 7)",
+        "  rank 2 waits for all-reduce 0, which ranks [1] have not joined",
+    ]
+
+
+def test_a_write_after_a_send_is_caught_while_the_message_travels() -> None:
+    async def careless(worker: Worker) -> None:
+        if worker.rank == 0:
+            worker.comm.send(1, worker.params)
+            worker.params.add_(1)
+        else:
+            await worker.comm.recv(0)
+
+    with pytest.raises(Exception, match="a message from rank 0 to rank 1 .*was written to after it had been given away"):
+        run(Custom(careless), 2, 1, cluster=machines(latency=1.0))
+
+
+def test_a_write_after_a_send_is_caught_while_the_message_lies_unread() -> None:
+    async def careless(worker: Worker) -> None:
+        if worker.rank == 0:
+            worker.comm.send(1, worker.params)
+            await worker.grad(worker.params.clone())
+            worker.params.add_(1)
+        else:
+            await worker.grad()
+            await worker.grad()
+            await worker.comm.recv(0)
+
+    with pytest.raises(RankFailed, match="rank 1, step -1: WrittenAfterSend: a message from rank 0 .*send a clone"):
+        run(Custom(careless), 2, 1)
+
+
+def test_a_write_to_what_was_given_to_an_all_reduce_is_caught() -> None:
+    async def careless(worker: Worker) -> None:
+        mean = worker.comm.all_reduce(worker.params)
+        worker.params.add_(1)
+        await mean
+
+    with pytest.raises(Exception, match="what rank 0 gave to all-reduce 0 was written to"):
+        run(Custom(careless), 2, 1)
+
+
+def test_parameters_must_not_change_while_a_gradient_is_computed_at_them() -> None:
+    async def careless(worker: Worker) -> None:
+        gradient = worker.grad()
+        worker.params.add_(1)
+        await gradient
+
+    with pytest.raises(Exception, match="the parameters of rank 0, at which its gradient 0 is being computed, was written to"):
+        run(Custom(careless), 1, 1)
+
+
+def test_an_unread_message_is_reported() -> None:
+    async def forgetful(worker: Worker) -> None:
+        if worker.rank == 0:
+            worker.comm.send(1, torch.zeros(1), tag=3)
+        await worker.grad()
+
+    with pytest.raises(LeftInFlight, match=r"rank 1 did not receive 1 message\(s\) from rank 0 \(tag 3\)"):
+        run(Custom(forgetful), 2, 1)
+    with pytest.raises(LeftInFlight, match=r"1 message\(s\) are still travelling"):
+        run(Custom(forgetful), 2, 1, cluster=machines(latency=5.0))
+
+
+def test_an_error_names_its_rank_and_step() -> None:
+    async def fails(worker: Worker) -> None:
+        for k in worker.steps():
+            await worker.grad()
+            if worker.rank == 1 and k == 2:
+                raise KeyError("missing")
+
+    with pytest.raises(RankFailed, match="^rank 1, step 2: KeyError: 'missing'$"):
+        run(Custom(fails), 3, 5)
+
+
+def test_messages_of_one_pair_arrive_in_order_whatever_their_size_and_tags_keep_apart() -> None:
+    got: list[tuple[int, float]] = []
+
+    async def orderly(worker: Worker) -> None:
+        if worker.rank == 0:
+            for value, length, tag in ((1, 100, 0), (2, 1, 0), (3, 1, 1)):
+                worker.comm.send(1, torch.full((length,), float(value)), tag)
+        else:
+            for tag in (1, 0, 0):
+                message = await worker.comm.recv(0, tag)
+                got.append((tag, float(message[0])))
+
+    run(Custom(orderly), 2, 1, cluster=machines(bandwidth=8.0))
+    assert got == [(1, 3.0), (0, 1.0), (0, 2.0)]
+
+
+def test_two_activities_of_a_worker_run_side_by_side() -> None:
+    log: list[tuple[float, str]] = []
+
+    async def twofold(worker: Worker) -> None:
+        async def answer() -> str:
+            await worker.comm.recv(1 - worker.rank)
+            log.append((worker.now, f"answered {worker.rank}"))
+            return "done"
+
+        answering = worker.spawn(answer())
+        await worker.grad()
+        worker.comm.send(1 - worker.rank, torch.zeros(1))
+        await worker.grad()
+        log.append((worker.now, f"second gradient {worker.rank}"))
+        assert await answering == "done"
+
+    run(Custom(twofold), 2, 1, cluster=machines(latency=0.5))
+    assert log == [(1.5, "answered 1"), (1.5, "answered 0"), (2.0, "second gradient 0"), (2.0, "second gradient 1")]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
+    cluster = machines(LogNormalTime(0.5), latency=0.7)
+    runs = [run(OSGP(DirectedExponential(), tau=2), 5, 12, sgd(momentum=0.9), cluster) for _ in range(2)]
+    assert runs[0].x.tobytes() == runs[1].x.tobytes()
+    assert runs[0].trace == runs[1].trace
+    times = [time for time, _, _ in runs[0].trace]
+    assert times != [float(round(time)) for time in times]  # compute times do vary
+
+
+def test_all_reduce_is_a_mean_in_a_tensor_of_ones_own() -> None:
+    results: dict[int, Tensor] = {}
+
+    async def average(worker: Worker) -> None:
+        results[worker.rank] = await worker.comm.all_reduce(torch.tensor([float(worker.rank), 1.0]))
+        results[worker.rank] += worker.rank  # nobody else sees this
+
+    run(Custom(average), 3, 1)
+    assert {rank: result.tolist() for rank, result in results.items()} == {0: [1.0, 1.0], 1: [2.0, 2.0], 2: [3.0, 3.0]}
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: Cluster({"a": 0.0}, ConstantTime(), 1.0, 0.0, {}), "cluster.step_seconds.a"),
+        (lambda: Cluster({"a": 1.0}, ConstantTime(), 0.0, 0.0, {}), "cluster.bandwidth"),
+        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, -1.0, {}), "cluster.latency_seconds"),
+        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {2: -1.0}), "cluster.node_factors.2"),
+        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}, overlap=1.0), "cluster.overlap"),
+        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}).mean_step("b"), "cluster.step_seconds.b"),
+        (lambda: LogNormalTime(0.0), "cluster.compute_time.cv"),
+        (lambda: GammaTime(-1.0), "cluster.compute_time.shape"),
+        (lambda: Faults({0: 0.5}, {}), "faults.slow_nodes.0"),
+        (lambda: Faults({}, {9: 2.0}).check(4), "faults.slow_links.9"),
+    ],
+)
+def test_impossible_machines_are_refused(make: Callable[[], object], key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make()
+    assert refused.value.key == key

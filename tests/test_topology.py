@@ -1,0 +1,157 @@
+"""Peer lists are literal; every graph is consistent, stochastic and connected for every number of nodes it supports."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.topology import (
+    BidirectionalExponential,
+    BipartiteExponential,
+    Complete,
+    DirectedExponential,
+    RandomMatching,
+    Ring,
+    StaticExponential,
+    Topology,
+    Torus,
+    matrix,
+)
+
+ALL: list[Topology] = [
+    DirectedExponential(),
+    DirectedExponential(peers=2),
+    DirectedExponential(peers=3),
+    BidirectionalExponential(),
+    StaticExponential(),
+    Ring(),
+    BipartiteExponential(),
+    Complete(),
+    Torus(),
+    RandomMatching(),
+]
+
+
+def supported(topology: Topology, size: int) -> bool:
+    try:
+        topology.check(size)
+    except ConfigError:
+        return False
+    return True
+
+
+def test_directed_exponential_sends_1_2_4_ahead() -> None:
+    graph = DirectedExponential()
+    assert [graph.out_peers(0, 8, k) for k in range(4)] == [(1,), (2,), (4,), (1,)]
+    assert [graph.in_peers(0, 8, k) for k in range(3)] == [(7,), (6,), (4,)]
+    assert [graph.out_peers(5, 6, k) for k in range(4)] == [(0,), (1,), (3,), (0,)]
+    assert graph.out_peers(0, 1, 0) == ()
+
+
+def test_m_peers_are_at_hops_j_times_powers_of_m_plus_1() -> None:
+    graph = DirectedExponential(peers=2)
+    assert [graph.out_peers(0, 9, k) for k in range(3)] == [(1, 2), (3, 6), (1, 2)]
+    assert [DirectedExponential(peers=3).out_peers(1, 32, k) for k in range(4)] == [(2, 3, 4), (5, 9, 13), (17,), (2, 3, 4)]
+
+
+@pytest.mark.parametrize("m", range(1, 6))
+def test_m_peers_are_never_oneself_nor_repeated(m: int) -> None:
+    graph = DirectedExponential(peers=m)
+    for size in range(m + 1, 65):
+        for k in range(8):
+            peers = graph.out_peers(3 % size, size, k)
+            assert len(set(peers)) == len(peers) > 0
+            assert 3 % size not in peers
+
+
+def test_both_directions_cycle_plus_and_minus() -> None:
+    graph = BidirectionalExponential()
+    assert [graph.out_peers(0, 16, k)[0] for k in range(8)] == [1, 15, 2, 14, 4, 12, 8, 1]
+    assert [graph.out_peers(0, 4, k)[0] for k in range(4)] == [1, 3, 2, 1]
+
+
+def test_literal_neighbours() -> None:
+    assert Ring().out_peers(0, 5, 9) == (1, 4)
+    assert Ring().out_peers(0, 2, 0) == (1,)
+    assert StaticExponential().out_peers(0, 6, 0) == (1, 2, 4)
+    assert Complete().out_peers(1, 4, 0) == (2, 3, 0)
+    assert sorted(Torus().out_peers(0, 6, 0)) == [1, 2, 3]  # two rows of three
+    assert sorted(Torus().out_peers(4, 9, 0)) == [1, 3, 5, 7]
+    assert sorted(Torus().out_peers(0, 7, 0)) == [1, 6]  # a prime number of nodes: a ring
+
+
+def test_the_bipartite_graph_pairs_odd_with_even() -> None:
+    graph = BipartiteExponential()
+    assert [graph.out_peers(1, 8, k)[0] for k in range(4)] == [2, 4, 6, 2]
+    for size in range(2, 41, 2):
+        for k in range(6):
+            partner = [graph.out_peers(rank, size, k)[0] for rank in range(size)]
+            assert all(partner[partner[rank]] == rank and (partner[rank] - rank) % 2 for rank in range(size))
+
+
+@pytest.mark.parametrize("size", [3, 5, 31])
+def test_the_bipartite_graph_refuses_odd_numbers(size: int) -> None:
+    with pytest.raises(ConfigError, match=f"needs an even number, not {size}"):
+        BipartiteExponential().check(size)
+
+
+def test_a_random_matching_pairs_and_leaves_one_out_of_an_odd_number() -> None:
+    graph = RandomMatching(seed=5)
+    for size, idle in ((8, 0), (7, 1)):
+        peers = [graph.out_peers(rank, size, 3) for rank in range(size)]
+        assert sum(not each for each in peers) == idle
+        assert all(peers[each[0]] == (rank,) for rank, each in enumerate(peers) if each)
+    assert len({tuple(graph.out_peers(rank, 8, k) for rank in range(8)) for k in range(10)}) > 5
+
+
+@pytest.mark.parametrize("topology", ALL, ids=str)
+def test_both_ends_agree_and_weights_sum_to_one(topology: Topology) -> None:
+    for size in (size for size in range(1, 41) if supported(topology, size)):
+        for k in range(7):
+            out = {(rank, peer) for rank in range(size) for peer in topology.out_peers(rank, size, k)}
+            into = {(peer, rank) for rank in range(size) for peer in topology.in_peers(rank, size, k)}
+            assert out == into
+            mixing = matrix(topology, size, k)
+            assert all(abs(sum(mixing[i][j] for i in range(size)) - 1) < 1e-12 for j in range(size))
+            assert all(abs(sum(row) - 1) < 1e-12 for row in mixing)  # these graphs are regular, so rows sum to one too
+            if topology.symmetric:
+                assert all(abs(mixing[i][j] - mixing[j][i]) < 1e-12 for i in range(size) for j in range(size))
+
+
+@pytest.mark.parametrize("topology", ALL, ids=str)
+def test_over_time_everybody_reaches_everybody(topology: Topology) -> None:
+    for size in (size for size in range(2, 34) if supported(topology, size)):
+        reached = {0}
+        edges = {(rank, peer) for k in range(24) for rank in range(size) for peer in topology.out_peers(rank, size, k)}
+        for _ in range(size):
+            reached |= {peer for rank, peer in edges if rank in reached}
+        assert reached == set(range(size))
+
+
+@pytest.mark.parametrize("size", range(2, 33))
+def test_averaging_is_exact_after_log2_n_steps_for_powers_of_two_only(size: int) -> None:
+    steps = (size - 1).bit_length()
+    product = [[Fraction(int(i == j)) for j in range(size)] for i in range(size)]
+    for k in range(steps):
+        mixing = [[Fraction(each) for each in row] for row in matrix(DirectedExponential(), size, k)]
+        product = [[sum((mixing[i][m] * product[m][j] for m in range(size)), Fraction(0)) for j in range(size)] for i in range(size)]
+    exact = all(each == Fraction(1, size) for row in product for each in row)
+    assert exact == (size & (size - 1) == 0)
+
+
+def test_the_number_of_peers_follows_a_schedule() -> None:
+    graph = DirectedExponential(peers={0: 2, 30: 1})
+    assert [len(graph.out_peers(0, 9, 0, epoch)) for epoch in (0, 29.9, 30, 80)] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("peers", [0, -1, {}, {1: 2}, {0: 0}, {0: 1, -5: 2}])
+def test_impossible_numbers_of_peers_are_refused(peers: int | dict[int, int]) -> None:
+    with pytest.raises(ConfigError, match=r"algo\.topology\.peers"):
+        DirectedExponential(peers=peers)
+
+
+def test_more_peers_than_other_nodes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="4 peers need at least 5 nodes; nodes=4"):
+        DirectedExponential(peers={0: 4, 3: 1}).check(4)
