@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -30,7 +29,6 @@ class Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 130 after Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch then asks for huge pages: long vectors are faster to allocate
     try:
         return act(words)
     except ConfigError as error:

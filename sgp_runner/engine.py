@@ -1,15 +1,12 @@
 """How the simulator computes gradients.
 
 A gradient's inputs are fixed when it starts and its value is first visible when it ends. So an engine may compute it at any time in
-between: `Loop` does so one by one at the end, when the memory is needed; `Threads` works ahead on the other cores; `Vmap` computes
-all that are in flight together when the first one falls due. All give the same numbers, up to rounding.
+between: `Loop` does so one by one at the end, when the memory is needed; `Vmap` computes all that are in flight together when the first one
+falls due. Both give the same numbers, up to rounding.
 """
 
 from __future__ import annotations
 
-import os
-import queue
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.fabric import check_unwritten
@@ -17,8 +14,6 @@ from sgp_runner.problem import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-LARGE = 2_000_000  # parameters; below, Python takes most of the time, which threads cannot share
 
 
 class Gradient:
@@ -59,44 +54,6 @@ class Loop:
         return value
 
 
-class Threads:
-    """One gradient per core, each with a copy of the module, ahead of when they are due; for models that keep a core busy."""
-
-    def __init__(self, problem: Problem, threads: int) -> None:
-        import torch
-
-        self.idle: queue.SimpleQueue[Problem] = queue.SimpleQueue()
-        for _ in range(threads):
-            self.idle.put(problem.copy())
-        self.threads = threads
-        self.pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-        self.waiting: dict[Gradient, None] = {}
-        self.running: dict[Gradient, Future[tuple[Tensor, float]]] = {}
-
-    def start(self, gradient: Gradient) -> None:
-        self.waiting[gradient] = None
-
-    def finish(self, gradient: Gradient) -> Tensor:
-        if gradient in self.waiting:
-            self.submit(gradient)
-        for other in list(self.waiting)[: self.threads + 1 - len(self.running)]:  # cores stay busy while this one is used
-            self.submit(other)
-        value, gradient.loss = self.running.pop(gradient).result()
-        gradient.check()
-        return value
-
-    def submit(self, gradient: Gradient) -> None:
-        del self.waiting[gradient]
-        self.running[gradient] = self.pool.submit(self.compute, gradient)
-
-    def compute(self, gradient: Gradient) -> tuple[Tensor, float]:
-        problem = self.idle.get()
-        try:
-            return problem.gradient(gradient.params, gradient.buffers, gradient.rank, gradient.step)
-        finally:
-            self.idle.put(problem)
-
-
 class Vmap:
     """All gradients in flight at once, ``width`` workers per call of `torch.func.vmap`."""
 
@@ -128,7 +85,7 @@ class Vmap:
             self.pending.clear()
             for i in range(0, len(waiting), self.width):
                 self.compute(waiting[i : i + self.width])
-        gradient.check()  # nobody may notice a write after an early computation but this
+        gradient.check()  # again: nothing else sees a write after an early computation
         value, gradient.value = gradient.value, None
         assert value is not None
         return value
@@ -139,7 +96,7 @@ class Vmap:
         problem = self.problem
         for gradient in gradients:
             gradient.check()
-        if len(gradients) == 1:  # some kernels round differently for a batch of one; the bytes must not depend on the width
+        if len(gradients) == 1:  # some kernels round differently for one alone
             gradients = gradients * 2
         batches = [problem.batch(g.rank, g.step) for g in gradients]
         inputs = tuple(torch.stack(tensors) for tensors in zip(*(inputs for inputs, _ in batches), strict=True))
@@ -148,7 +105,8 @@ class Vmap:
         problem.flat.module.train()
         values, losses = self.call(torch.stack([g.params for g in gradients]), seeds, inputs, targets)
         for gradient, value, loss in zip(gradients, values, losses.tolist(), strict=True):
-            gradient.value, gradient.loss = value, loss
+            # A copy: rows of one tensor share its version, so a write to one would look like a write to all.
+            gradient.value, gradient.loss = value.clone(), loss
 
 
 class NoGradients:
@@ -162,17 +120,9 @@ class NoGradients:
 
 
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
-    """``choice``: ``loop``, ``threads``, ``vmap``, or ``auto``: what suits the model and this machine."""
+    """``choice``: ``loop``, ``vmap``, or ``auto``: vmap for the models that gain from it on a CPU."""
     if not problem.trains:
         return NoGradients()
-    cores = len(os.sched_getaffinity(0))
-    if choice == "auto":
-        large = sum(problem.flat.layers) >= LARGE and cores > 1
-        choice = "vmap" if problem.vectorizes else "threads" if large else "loop"
-    match choice:
-        case "vmap":
-            return Vmap(problem, width)
-        case "threads":
-            return Threads(problem, cores)
-        case _:
-            return Loop(problem)
+    if choice == "vmap" or (choice == "auto" and problem.vectorizes):
+        return Vmap(problem, width)
+    return Loop(problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ class FlatModule:
 
         self.module = module
         self.parameters = list(module.parameters())
+        self.own = [p.data for p in self.parameters]  # the initial values, which `bind` leaves alone
         self.layers = tuple(p.numel() for p in self.parameters)
         self.has_batch_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
         self.slots = [(m, name) for m in module.modules() for name, b in m._buffers.items() if b is not None]
@@ -24,10 +26,16 @@ class FlatModule:
         self.initial = [buffer.clone() for m, name in self.slots if (buffer := m._buffers[name]) is not None]
 
     def vector(self) -> Tensor:
-        """The parameters, copied into one vector [D]."""
+        """The initial parameters, copied into one vector [D]."""
         import torch
 
-        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        return torch.cat([p.reshape(-1) for p in self.own])
+
+    def copy(self) -> FlatModule:
+        """A module of its own, with the same initial parameters."""
+        twin = FlatModule(copy.deepcopy(self.module))
+        twin.own = self.own
+        return twin
 
     def fresh_buffers(self) -> list[Tensor]:
         """The buffers as they were when the module was built (BatchNorm's running statistics, dropout seeds)."""

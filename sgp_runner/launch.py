@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sgp_runner.errors import RankFailed
+from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.recorder import read_summary
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ HOST = "127.0.0.1"
 def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.rank")) -> dict[str, object]:
     """One Python process per rank, which reads the run's ``config.yaml``; returns the summary that rank 0 has written.
 
-    Raises RankFailed with the sentence of the first rank that failed.
+    Raises RankFailed with the sentence of the first rank that failed, or the ConfigError that all ranks agree on.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
@@ -55,7 +55,10 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
             codes = wait_for(children)
         finally:
             stop(children)
-    if sentence := failure(codes, PrefixStore(f"alarm {experiment.name}", store)):
+    alarm = PrefixStore(f"alarm {experiment.name}", store)
+    if sentence := failure(codes, alarm):
+        if alarm.check(["setting"]):
+            raise ConfigError(str(alarm.get("setting"), "utf-8"), sentence)
         raise RankFailed(sentence)
     summary = read_summary(experiment.directory)
     if summary is None:

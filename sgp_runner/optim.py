@@ -32,6 +32,13 @@ class Schedule(Protocol):
         """Learning rate at ``epoch`` as a fraction of the peak."""
 
 
+def check_schedule(positive: bool = False, **values: float) -> None:
+    """The named values are finite and not negative (``positive``: nor zero)."""
+    for name, value in values.items():
+        if not isfinite(value) or value < 0 or (positive and value == 0):
+            raise ConfigError(f"optim.schedule.{name}", f"{value} must be {'positive' if positive else 'zero or positive'} and finite.")
+
+
 @dataclass(frozen=True)
 class Constant:
     """Always the peak."""
@@ -63,6 +70,10 @@ class Steps:
     warmup_from: Literal["reference", "one_over_n", "zero"] = "reference"
     reference_batch: int = 256
 
+    def __post_init__(self) -> None:
+        check_schedule(warmup_epochs=self.warmup_epochs)
+        check_schedule(positive=True, reference_epochs=self.reference_epochs, decay=self.decay, reference_batch=self.reference_batch)
+
     def factor(self, epoch: float, horizon: Horizon) -> float:
         start = {"reference": min(1.0, self.reference_batch / horizon.global_batch), "one_over_n": 1 / horizon.nodes, "zero": 0.0}
         scale = horizon.epochs / self.reference_epochs
@@ -76,6 +87,9 @@ class Cosine:
 
     warmup_epochs: float = 4
 
+    def __post_init__(self) -> None:
+        check_schedule(warmup_epochs=self.warmup_epochs)
+
     def factor(self, epoch: float, horizon: Horizon) -> float:
         if epoch < self.warmup_epochs:
             return epoch / self.warmup_epochs
@@ -88,6 +102,9 @@ class InverseSqrt:
     """Vaswani et al. 2017: linear from zero over ``warmup_steps`` updates, then the peak times ``sqrt(warmup_steps / step)``."""
 
     warmup_steps: int = 4000
+
+    def __post_init__(self) -> None:
+        check_schedule(positive=True, warmup_steps=self.warmup_steps)
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         step = epoch * horizon.steps_per_epoch + 1

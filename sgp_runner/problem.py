@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sgp_runner.data.sampler import Sampler, partition_of
@@ -39,10 +38,6 @@ class Problem:
 
     def dropout_seed(self, rank: int, step: int) -> int:
         return seed_of(self.seed, _DROPOUT, rank, step)
-
-    def copy(self) -> Problem:
-        """The same problem with a module of its own, for another thread."""
-        return replace(self, flat=FlatModule(copy.deepcopy(self.flat.module)))
 
     def start(self) -> Tensor:
         """The initial parameters [D], the same on every worker."""

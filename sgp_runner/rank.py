@@ -51,6 +51,10 @@ def run_rank(experiment: Experiment) -> dict[str, object] | None:
         except Exception as error:
             if alarm.check(["failed"]):
                 raise Aborted(f"rank {rank} stopped because another rank failed") from error
+            if isinstance(error, ConfigError):  # every rank finds the same
+                alarm.set("setting", error.key)
+                alarm.set("failed", error.sentence)
+                raise
             sentence = str(error) if isinstance(error, RankFailed) else f"rank {rank}: {type(error).__name__}: {error}"
             alarm.set("failed", sentence)
             raise RankFailed(sentence) from error
@@ -175,7 +179,7 @@ def main(config: str, group: str | None) -> int:
     experiment = load_experiment(Path(config), group)
     try:
         summary = run_rank(experiment)
-    except (RankFailed, Aborted):
+    except (RankFailed, Aborted, ConfigError):
         return 1
     if summary is not None:
         write_summary(experiment.directory, summary)

@@ -136,7 +136,6 @@ class Simulation:
         operation.num_bytes = num_bytes
         if operation.missing:
             return
-        del self.all_reduces[operation.number]
         cluster, size = self.cluster, self.size
         seconds = cluster.all_reduce_seconds(size, num_bytes, self.slowest_link)
         end = self.fabric.occupy(range(size), self.clock.now, seconds)
@@ -144,6 +143,7 @@ class Simulation:
         self.clock.at(max(end, operation.ready + last_bucket), self.complete, operation)
 
     def complete(self, operation: AllReduce) -> None:
+        del self.all_reduces[operation.number]
         total: Tensor | None = None
         for rank in range(operation.size):  # in rank order, so that the sum does not depend on time
             part = operation.parts.pop(rank)
@@ -179,6 +179,7 @@ class Simulation:
         ]
         if self.fabric.in_flight:
             unread.append(f"{self.fabric.in_flight} message(s) are still travelling")
+        unread += [f"all-reduce {number} was not awaited" for number in self.all_reduces]
         if unread:
             raise LeftInFlight("the run ended with messages in flight: " + "; ".join(unread))
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import os
 import re
 import signal
@@ -137,7 +138,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"sgp-run {__version__}\n"
 
 
-def test_hydra_answers_its_own_flags(capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path) -> None:
+def test_hydra_answers_its_own_flags(capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Hydra leaves a log handler on this test's stdout, which later tests would find closed.
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
     assert main(["--cfg", "job", "-p", "algo", "algo=osgp", "algo.topology=ring", "algo.tau=3"]) == 0
     out = capsys.readouterr().out
     assert "_target_: sgp_runner.topology.Ring\n" in out and "\ntau: 3\n" in out

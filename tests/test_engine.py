@@ -1,4 +1,4 @@
-"""Engines: one gradient at a time, on threads, or many at once give the same numbers."""
+"""Engines: one gradient at a time or many at once give the same numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.numbers_en_de import NumbersEnDe
-from sgp_runner.engine import Engine, Gradient, Loop, NoGradients, Threads, Vmap, make_engine
+from sgp_runner.engine import Engine, Gradient, Loop, NoGradients, Vmap, make_engine
 from sgp_runner.fabric import WrittenAfterSend
 from sgp_runner.models.mlp import MLP
 from sgp_runner.models.resnet8 import ResNet8
@@ -72,17 +72,6 @@ def test_the_width_of_vmap_does_not_change_a_byte(name: str, dtype: torch.dtype)
         assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_give_the_bytes_of_the_loop_and_its_batch_norm(threads: int) -> None:
-    torch.set_num_threads(1)
-    problem = PROBLEMS["resnet8"](torch.float32)
-    expected, losses, statistics = gradients(problem, Loop(problem))
-    actual, others, same = gradients(problem, Threads(problem, threads))
-    assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
-    assert losses == others
-    assert all(torch.equal(a, b) for x, y in zip(statistics, same, strict=True) for a, b in zip(x, y, strict=True))
-
-
 def test_batch_norm_sees_each_batch_once() -> None:
     problem = PROBLEMS["resnet8"](torch.float64)
     _, _, statistics = gradients(problem, Loop(problem), steps=3)
@@ -102,7 +91,7 @@ def test_vmap_computes_all_that_are_in_flight_when_the_first_falls_due() -> None
     assert sum(gradient.value is not None for gradient in started) == WORKERS - 1
 
 
-@pytest.mark.parametrize("make", [Loop, lambda problem: Threads(problem, 2), lambda problem: Vmap(problem, 4)])
+@pytest.mark.parametrize("make", [Loop, lambda problem: Vmap(problem, 4)])
 def test_parameters_that_change_in_flight_are_caught(make: Any) -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = make(problem)
@@ -117,7 +106,6 @@ def test_the_engine_suits_the_model() -> None:
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "auto", 32), Vmap)
     assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Loop)
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "loop", 32), Loop)
-    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "threads", 32), Threads)
 
 
 def test_timing_studies_compute_nothing() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from experiments import final_parameters, instrumented, make_experiment, steps_taken
 
-from sgp_runner.errors import RankFailed
+from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
@@ -94,6 +94,11 @@ def test_an_error_in_one_rank_is_reported_once_with_its_rank(tmp_path: Path, cap
     assert out.count("Aborted") == 3
     assert time.monotonic() - start < 60
     assert not ranks_of(tmp_path)
+
+
+def test_settings_that_do_not_fit_the_data_are_refused_as_in_the_simulator(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^batch_size: 1437 training samples do not fill one batch of 1000 on each of 2 nodes"):
+        launch(make_experiment(tmp_path, "network=gloo", "nodes=2", "model=mlp", "batch_size=1000"))
 
 
 def test_a_killed_rank_is_named_and_nobody_survives(tmp_path: Path) -> None:

@@ -100,6 +100,10 @@ def test_constant() -> None:
         (lambda: SGD(Constant(), momentum=1.0), "optim.momentum"),
         (lambda: Adam(Constant(), beta1=1.0), "optim.beta1"),
         (lambda: Adam(Constant(), beta2=-0.1), "optim.beta2"),
+        (lambda: Steps(warmup_epochs=-1), "optim.schedule.warmup_epochs"),
+        (lambda: Steps(decay=0.0), "optim.schedule.decay"),
+        (lambda: Cosine(-1.0), "optim.schedule.warmup_epochs"),
+        (lambda: InverseSqrt(0), "optim.schedule.warmup_steps"),
     ],
 )
 def test_impossible_settings_are_refused(make: Callable[[], object], key: str) -> None:

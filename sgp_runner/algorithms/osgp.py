@@ -79,12 +79,14 @@ class OSGP:
         """Start sending the out-shares of ``(x, w)``; keep the own one."""
         if k % self.interval:
             return
-        here = (worker.rank, worker.size, k, worker.epoch)
+        here = (worker.rank, worker.size, k // self.interval, worker.epoch)  # or an even interval would skip every other hop
         peers = self.topology.out_peers(*here)
         x /= len(peers) + 1
         message = x.clone()
         for j in peers:
             worker.comm.send(j, message)
+        if not self.push_sum_weight:
+            x[-1] = 1
         expected.extend((k, j) for j in self.topology.in_peers(*here))
 
     async def fold(self, worker: Worker, x: Tensor, expected: list[tuple[int, int]], late: int) -> None:

@@ -49,7 +49,7 @@ class SlowMo:
             raise ConfigError("algo.alpha", f"{self.alpha} must be positive.")
         if not 0 <= self.beta < 1:
             raise ConfigError("algo.beta", f"{self.beta} must be in [0, 1).")
-        if self.base.asynchronous or self.base.servers:
+        if self.base.asynchronous or self.base.servers or isinstance(self.base, SlowMo):
             raise ConfigError("algo.base", f"SlowMo cannot wrap {self.base.title}: use local_sgd, sgp, osgp, d_psgd or ar_sgd.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:

@@ -33,7 +33,7 @@ def quantize8(t: Tensor) -> Tensor:
     import torch
 
     scale = t.abs().max().float() if t.numel() else t.new_zeros((), dtype=torch.float32)
-    levels = torch.where(scale > 0, t.float() * (127 / scale), 0.0).round_().to(torch.int8)
+    levels = torch.where(scale > 0, t.float() / scale * 127, 0.0).round_().to(torch.int8)
     return torch.cat([levels, scale.view(1).view(torch.int8)])
 
 

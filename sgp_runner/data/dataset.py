@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
+from sgp_runner.errors import ConfigError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -85,3 +87,9 @@ class DataConfig(Protocol):
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """The data with floating-point inputs in ``dtype``."""
+
+
+def check_label_smoothing(share: float) -> None:
+    """Raises ConfigError unless ``share`` of the probability can be spread over all classes."""
+    if not 0 <= share < 1:
+        raise ConfigError("data.label_smoothing", f"must be in [0, 1), not {share}. Use data.label_smoothing=0.1.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.dataset import Dataset, TensorSplit, check_label_smoothing
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.seeding import generator
@@ -29,6 +29,7 @@ class Digits:
     task: ClassVar[str] = "classification"
 
     def __post_init__(self) -> None:
+        check_label_smoothing(self.label_smoothing)
         partition_of(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:

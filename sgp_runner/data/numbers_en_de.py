@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.dataset import Dataset, TensorSplit, check_label_smoothing
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Translation
 from sgp_runner.errors import ConfigError
@@ -35,6 +35,7 @@ class NumbersEnDe:
     task: ClassVar[str] = "translation"
 
     def __post_init__(self) -> None:
+        check_label_smoothing(self.label_smoothing)
         partition_of(self)
         for field in ("train_size", "valid_size"):
             if not 1 <= getattr(self, field) <= 500_000:

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sim:
-    """engine: how gradients are computed: ``loop`` (one by one), ``threads`` (one per core), ``vmap`` (many at once), or ``auto``:
-        vmap for models without BatchNorm, threads for large ones, loop for the rest.
+    """engine: how gradients are computed: ``loop`` (one by one), ``vmap`` (many at once), or ``auto``: vmap for models without BatchNorm.
 
     vmap_width: workers per call of vmap; results do not depend on it.
     """
 
-    engine: Literal["auto", "loop", "threads", "vmap"] = "auto"
+    engine: Literal["auto", "loop", "vmap"] = "auto"
     vmap_width: int = 32
     name: ClassVar[str] = "sim"
     clock: ClassVar[Literal["simulated", "wall"]] = "simulated"
