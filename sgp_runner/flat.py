@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,12 +29,6 @@ class FlatModule:
         import torch
 
         return torch.cat([p.reshape(-1) for p in self.own])
-
-    def copy(self) -> FlatModule:
-        """A module of its own, with the same initial parameters."""
-        twin = FlatModule(copy.deepcopy(self.module))
-        twin.own = self.own
-        return twin
 
     def fresh_buffers(self) -> list[Tensor]:
         """The buffers as they were when the module was built (BatchNorm's running statistics, dropout seeds)."""

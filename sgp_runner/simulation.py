@@ -179,7 +179,7 @@ class Simulation:
         ]
         if self.fabric.in_flight:
             unread.append(f"{self.fabric.in_flight} message(s) are still travelling")
-        unread += [f"all-reduce {number} was not awaited" for number in self.all_reduces]
+        unread += [f"all-reduce {number} has not ended" for number in self.all_reduces]
         if unread:
             raise LeftInFlight("the run ended with messages in flight: " + "; ".join(unread))
 

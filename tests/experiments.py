@@ -8,26 +8,22 @@ from typing import Any
 
 import torch
 from hydra import compose, initialize_config_module
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
+from sgp_runner import schema
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.optim import Optimizer
 from sgp_runner.run import Experiment
 from sgp_runner.worker import Worker
 
 
-def experiment_of(config: DictConfig) -> Experiment:
-    settings = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(settings, dict)
-    return Experiment(instantiate(config, _convert_="all"), {str(key): value for key, value in settings.items()})
-
-
 def make_experiment(results: Path, *overrides: str) -> Experiment:
     """As the command would, with its ``config.yaml`` in place."""
     with initialize_config_module("sgp_runner.configs", version_base="1.3"):
         config = compose("config", ["logger=jsonl", f"results={results}", *overrides])
-    experiment = experiment_of(config)
+    tree = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(tree, dict)
+    experiment = schema.make_experiment({str(key): value for key, value in tree.items()})
     experiment.directory.mkdir(parents=True)
     OmegaConf.save(config, experiment.directory / "config.yaml", resolve=True)
     return experiment

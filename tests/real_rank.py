@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
-from experiments import experiment_of, instrumented
-from omegaconf import DictConfig, OmegaConf
+from experiments import instrumented
 
 from sgp_runner.errors import Aborted, RankFailed
 from sgp_runner.rank import run_rank
 from sgp_runner.recorder import write_summary
+from sgp_runner.schema import load_experiment
 
 code = 0
 for config_file in sys.argv[2:]:
-    config = OmegaConf.load(config_file)
-    assert isinstance(config, DictConfig)
-    experiment = experiment_of(config)
+    experiment = load_experiment(Path(config_file), None)
     try:
         summary = run_rank(instrumented(experiment, int(sys.argv[1])))
     except (RankFailed, Aborted) as error:

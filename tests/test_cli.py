@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import hear_interrupts
 
 from sgp_runner import __version__
 from sgp_runner.cli import main
@@ -247,7 +248,8 @@ def name_of(words: list[str]) -> str:
 def interrupt(*words: str) -> tuple[int, str, str]:
     """Start the command, press Ctrl-C when its run on four nodes has begun; exit code, stdout, stderr."""
     command = [sys.executable, "-m", "sgp_runner", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=hear_interrupts) as process:
         try:
             while process.poll() is None and not any(Path("results").glob("runs/*-n4-*/metrics.jsonl")):
                 time.sleep(0.05)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import machines, run, sgd
+from tiny import START, gradient, machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
@@ -33,6 +33,10 @@ def test_zeros_and_nothing_survive_quantisation(dtype: torch.dtype) -> None:
         assert torch.equal(dequantize8(quantize8(values), values), values)
 
 
+def test_the_smallest_numbers_survive_quantisation() -> None:
+    assert quantize8(torch.tensor([1e-37, -5e-38, 0.0]))[:-4].tolist() == [127, -64, 0]
+
+
 @pytest.mark.parametrize("compression", ["truncate16", "quantize8"])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8])
 def test_a_compressed_mean_is_the_same_everywhere_and_close_to_the_exact_one(compression: str, nodes: int) -> None:
@@ -41,6 +45,16 @@ def test_a_compressed_mean_is_the_same_everywhere_and_close_to_the_exact_one(com
     assert all(np.array_equal(result.x[0], other) for other in result.x)
     error = np.abs(result.x - plain).max()
     assert error == 0 if nodes == 1 else 0 < error < 0.1 * 6 * 5 * 0.02  # six steps, gradients below 5, under 2 % off each
+
+
+@pytest.mark.parametrize(("compression", "step"), [("truncate16", 2.0**-7), ("quantize8", 0.5 / 127)])
+@pytest.mark.parametrize("nodes", [2, 3, 5, 8])
+def test_a_compressed_mean_errs_by_at_most_the_codecs_step(compression: str, step: float, nodes: int) -> None:
+    """Each of n encodings of a sum of up to n gradients is off by a share ``step`` of its largest; then all is divided by n."""
+    largest = max(np.abs(gradient(i, 0, START)).max() for i in range(nodes))
+    plain = run(ARSGD(), nodes, 1, sgd(lr=1.0)).x
+    result = run(PipeSGD(depth=1, compression=compression), nodes, 1, sgd(lr=1.0)).x  # type: ignore[arg-type]
+    assert 0 < np.abs(result - plain).max() <= 1.01 * nodes * largest * step
 
 
 @pytest.mark.parametrize(("compression", "num_bytes"), [("none", 8.0), ("truncate16", 2.0), ("quantize8", 1.0)])

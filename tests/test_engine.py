@@ -20,12 +20,14 @@ from sgp_runner.problem import Problem, make_problem
 WORKERS = 7
 
 
-def problem_of(model: Any, data: Any, dtype: torch.dtype = torch.float64) -> Problem:
-    return make_problem(model, data, workers=WORKERS, batch_size=4, seed=1, dtype=dtype)
+def problem_of(model: Any, data: Any, dtype: torch.dtype = torch.float64, batch_size: int = 4) -> Problem:
+    return make_problem(model, data, workers=WORKERS, batch_size=batch_size, seed=1, dtype=dtype)
 
 
 PROBLEMS = {
     "mlp": lambda dtype: problem_of(MLP(hidden=(16, 16), dropout=0.3), Digits(), dtype),
+    # One hidden unit: PyTorch's kernels for a single worker round differently here.
+    "narrow": lambda dtype: problem_of(MLP(hidden=(1,)), Digits(), dtype, batch_size=8),
     "transformer": lambda dtype: problem_of(
         Transformer(width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1, dropout=0.2),
         NumbersEnDe(train_size=64, valid_size=8),
@@ -63,13 +65,32 @@ def test_vmap_equals_the_loop_with_dropout(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ["mlp", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "narrow", "transformer"])
 def test_the_width_of_vmap_does_not_change_a_byte(name: str, dtype: torch.dtype) -> None:
     problem = PROBLEMS[name](dtype)
     expected, *_ = gradients(problem, Vmap(problem, 1))
     for width in (2, 3, 7, 32):
         actual, *_ = gradients(problem, Vmap(problem, width))
         assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+
+
+def test_the_initial_parameters_stay_what_they_were() -> None:
+    problem = PROBLEMS["mlp"](torch.float64)
+    before = problem.start()
+    gradients(problem, Loop(problem))
+    assert torch.equal(problem.start(), before)
+
+
+def test_gradients_of_one_call_of_vmap_share_nothing() -> None:
+    problem = PROBLEMS["mlp"](torch.float64)
+    engine = Vmap(problem, 32)
+    started = [Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(2)]
+    for gradient in started:
+        engine.start(gradient)
+    first, second = (engine.finish(gradient) for gradient in started)
+    first.zero_()
+    assert (first._version, second._version) == (1, 0)
+    assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
 
 
 def test_batch_norm_sees_each_batch_once() -> None:
@@ -100,6 +121,18 @@ def test_parameters_that_change_in_flight_are_caught(make: Any) -> None:
     gradient.params.add_(1)
     with pytest.raises(WrittenAfterSend, match="the parameters of rank 0"):
         engine.finish(gradient)
+
+
+def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
+    problem = PROBLEMS["mlp"](torch.float64)
+    engine = Vmap(problem, 4)
+    started = [Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(2)]
+    for gradient in started:
+        engine.start(gradient)
+    engine.finish(started[0])  # computes both
+    started[1].params.add_(1)
+    with pytest.raises(WrittenAfterSend, match="the parameters of rank 1"):
+        engine.finish(started[1])
 
 
 def test_the_engine_suits_the_model() -> None:

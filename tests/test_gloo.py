@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from experiments import final_parameters, instrumented, make_experiment, steps_taken
+from processes import hear_interrupts
 
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.launch import launch
@@ -136,7 +137,14 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
 def start_long_run(folder: Path) -> subprocess.Popen[str]:
     overrides = ["network=gloo", "nodes=4", "model=mlp", "epochs=100000", "logger=jsonl", f"results={folder}"]
     command = [sys.executable, "-m", "sgp_runner", *overrides]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_interrupts,
+    )
 
 
 def wait_for_ranks(folder: Path, count: int) -> list[int]:

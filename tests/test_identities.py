@@ -24,6 +24,7 @@ from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster import Cluster, GammaTime, LogNormalTime
+from sgp_runner.engine import Gradient, Loop, Vmap
 from sgp_runner.errors import ConfigError
 from sgp_runner.fabric import Sent
 from sgp_runner.faults import Faults
@@ -153,6 +154,24 @@ def test_gaps_by_hand() -> None:
     assert overall.tolist() == pytest.approx([1 + (61 / 14) ** 0.5] * 3)
 
 
+class Growing:
+    """Gradients of three equal workers that make up for the gap: ``C`` times one more than the steps that were missed."""
+
+    C = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64)
+
+    def start(self, gradient: Gradient) -> None:
+        """Nothing to do."""
+
+    def finish(self, gradient: Gradient) -> Tensor:
+        return self.C * (1 + min(2, 3 * gradient.step + gradient.rank))
+
+
+@pytest.mark.parametrize("gap", ["parameter", "layer", "global"])
+def test_gap_aware_divides_by_the_staleness_plus_one_when_steps_are_equal(gap: Literal["parameter", "layer", "global"]) -> None:
+    result = run(GapAware(gap=gap), 3, 5, sgd(lr=0.1), engine=lambda problem: Growing())
+    np.testing.assert_allclose(result.x[3], START - 15 * 0.1 * Growing.C.numpy(), rtol=0, atol=1e-6)  # G holds an epsilon of 1e-8
+
+
 def test_gap_aware_by_hand() -> None:
     """Two equal workers: their gradients arrive in turn; the second of each round is one step late."""
     optim, eps = sgd(lr=0.1, momentum=0.9), 1e-8
@@ -215,6 +234,14 @@ EVERY: list[Algorithm] = [
     LocalSGD(3),
     PSSGD(),
 ]
+
+
+@pytest.mark.parametrize("algo", [*EVERY, ADPSGD(BipartiteExponential())], ids=str)
+def test_every_algorithm_may_give_its_gradients_away_under_vmap(algo: Algorithm) -> None:
+    rough = machines(LogNormalTime(0.3), latency=0.4)
+    for cluster in (machines(), rough):
+        loop, vmap = (run(algo, 4, STEPS, OPTIM, cluster, engine=engine).x for engine in (Loop, lambda problem: Vmap(problem, 3)))
+        np.testing.assert_allclose(vmap, loop, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("algo", EVERY, ids=str)
@@ -284,7 +311,7 @@ ROUGH: list[tuple[str, Cluster, Faults]] = [
 ]
 
 
-def mass(result: Result, at_rest: Worker) -> tuple[np.ndarray, float]:
+def mass(result: Result, at_rest: Worker | None) -> tuple[np.ndarray, float]:
     """Sum of numerators [D] and of weights over all workers, what travels and what lies unread.
 
     A worker that waits for a message is in the middle of mixing: its parameters are the numerator; else they are z = x / w.
@@ -326,6 +353,14 @@ def test_push_sum_mass_is_conserved_whatever_is_late(
         assert weights == pytest.approx(nodes, abs=1e-9)
         np.testing.assert_allclose(numerators, nodes * START - optim.total.numpy(), atol=1e-9)
         checks.append(worker.rank)
+        if len(checks) == 1:  # from now on between steps too, whatever the workers are at
+            for tick in range(200):
+                result.simulation.clock.at(worker.now + 0.17 * tick, look_between_steps, result)
+
+    def look_between_steps(result: Result) -> None:
+        numerators, weights = mass(result, None)
+        assert weights == pytest.approx(nodes, abs=1e-9)
+        np.testing.assert_allclose(numerators, nodes * START - optim.total.numpy(), atol=1e-9)
 
     result = run(OSGP(SHIFTS, tau=tau, layout=layout), nodes, steps, optim, cluster, faults, each_step=look)  # type: ignore[arg-type]
     assert len(checks) == nodes * steps
@@ -366,6 +401,7 @@ def test_a_worker_waits_only_for_messages_that_are_tau_steps_late(tau: int, seco
         (lambda: Hybrid(PSSGD(), ARSGD(), 1.0), "algo.first"),
         (lambda: Hybrid(ARSGD(), ARSGD(), 0.0), "algo.switch_epoch"),
         (lambda: LocalSGD(0), "algo.tau"),
+        (lambda: SlowMo(SlowMo(SGP(SHIFTS))), "algo.base"),
         (lambda: ADPSGD(Ring(), averages_per_gradient=0), "algo.averages_per_gradient"),
         (lambda: ADPSGD(Ring()).check(5, OPTIM), "nodes"),
         (lambda: ADPSGD(Complete()).check(4, OPTIM), "algo.topology"),

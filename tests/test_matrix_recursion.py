@@ -205,6 +205,28 @@ def test_biased_osgp_never_divides_by_the_weight() -> None:
     assert_equal(run(OSGP(DirectedExponential(), push_sum_weight=False), n, STEPS, OPTIM, late).x, oracle.x)
 
 
+def test_biased_osgp_as_released_takes_its_gradient_at_the_kept_share() -> None:
+    """With the sum never divided, ``y' = P y - d(y / 2)`` for one peer."""
+    oracle = Oracle(4)
+    for k in range(STEPS):
+        y, oracle.x = oracle.x, oracle.x / 2
+        oracle.x = oracle.p(DirectedExponential(), k) @ y - oracle.d(k)
+    result = run(OSGP(DirectedExponential(), tau=0, layout="released", push_sum_weight=False), 4, STEPS, OPTIM)
+    assert_equal(result.x, oracle.x)
+    assert_equal(result.w, np.ones(4))
+
+
+@pytest.mark.parametrize("interval", [2, 3])
+def test_osgp_mixes_every_interval_steps_and_leaves_out_no_hop(interval: int) -> None:
+    """Without delay; four nodes have two hops, of which every second step alone would only ever use the first."""
+    oracle = Oracle(4)
+    for k in range(STEPS):
+        oracle.x = oracle.x - oracle.d(k)
+        if k % interval == 0:
+            oracle.x = oracle.p(DirectedExponential(), k // interval) @ oracle.x
+    assert_equal(run(OSGP(DirectedExponential(), tau=0, interval=interval), 4, STEPS, OPTIM).x, oracle.x)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_slowmo_over_local_sgd_is_block_momentum(n: int) -> None:
     """BMUF: the block's mean movement goes through a momentum filter; optimizer buffers are reset after each block."""

@@ -224,6 +224,16 @@ def test_an_unread_message_is_reported() -> None:
         run(Custom(forgetful), 2, 1, cluster=machines(latency=5.0))
 
 
+def test_an_all_reduce_that_nobody_awaits_is_reported() -> None:
+    async def forgetful(worker: Worker) -> None:
+        mean = worker.comm.all_reduce(worker.params.clone())
+        await worker.grad()
+        mean.close()  # type: ignore[attr-defined]
+
+    with pytest.raises(LeftInFlight, match="all-reduce 0 has not ended"):
+        run(Custom(forgetful), 2, 1, cluster=machines(bandwidth=1.0))
+
+
 def test_an_error_names_its_rank_and_step() -> None:
     async def fails(worker: Worker) -> None:
         for k in worker.steps():
@@ -276,6 +286,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
     runs = [run(OSGP(DirectedExponential(), tau=2), 5, 12, sgd(momentum=0.9), cluster) for _ in range(2)]
     assert runs[0].x.tobytes() == runs[1].x.tobytes()
     assert runs[0].trace == runs[1].trace
+    other = run(OSGP(DirectedExponential(), tau=2), 5, 12, sgd(momentum=0.9), cluster, seed=4)
+    assert other.trace != runs[0].trace
+    assert other.x.tobytes() != runs[0].x.tobytes()
     times = [time for time, _, _ in runs[0].trace]
     assert times != [float(round(time)) for time in times]  # compute times do vary
 

@@ -133,10 +133,10 @@ def test_over_time_everybody_reaches_everybody(topology: Topology) -> None:
 @pytest.mark.parametrize("size", range(2, 33))
 def test_averaging_is_exact_after_log2_n_steps_for_powers_of_two_only(size: int) -> None:
     steps = (size - 1).bit_length()
-    product = [[Fraction(int(i == j)) for j in range(size)] for i in range(size)]
+    product: list[list[Fraction | int]] = [[Fraction(int(i == j)) for j in range(size)] for i in range(size)]
     for k in range(steps):
         mixing = [[Fraction(each) for each in row] for row in matrix(DirectedExponential(), size, k)]
-        product = [[sum((mixing[i][m] * product[m][j] for m in range(size)), Fraction(0)) for j in range(size)] for i in range(size)]
+        product = [[sum(mixing[i][m] * product[m][j] for m in range(size) if mixing[i][m]) for j in range(size)] for i in range(size)]
     exact = all(each == Fraction(1, size) for row in product for each in row)
     assert exact == (size & (size - 1) == 0)
 

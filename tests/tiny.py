@@ -16,7 +16,7 @@ from sgp_runner.algorithms import Algorithm
 from sgp_runner.cluster import Cluster, ComputeTime, ConstantTime
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.tasks import Regression
-from sgp_runner.engine import Loop
+from sgp_runner.engine import Engine, Loop
 from sgp_runner.faults import Faults
 from sgp_runner.flat import FlatModule
 from sgp_runner.models.vector import Diagonal
@@ -101,6 +101,8 @@ def run(
     cluster: Cluster | None = None,
     faults: Faults | None = None,
     each_step: Callable[[Result, Worker], None] = lambda result, worker: None,
+    engine: Callable[[Problem], Engine] = Loop,
+    seed: int = 3,
 ) -> Result:
     """``steps`` of every node (on average, for asynchronous algorithms)."""
     problem, optim, cluster = tiny_problem(), optim or sgd(), cluster or machines()
@@ -108,10 +110,10 @@ def run(
     simulation = Simulation(
         cluster,
         faults or Faults({}, {}),
-        Loop(problem),
+        engine(problem),
         size=nodes,
         servers=algo.servers,
-        seed=3,
+        seed=seed,
         step_seconds=cluster.mean_step("tiny"),
         wire_scale=1.0,
     )
