@@ -7,6 +7,7 @@ falls due. Both give the same numbers, up to rounding.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.fabric import check_unwritten
@@ -14,6 +15,8 @@ from sgp_runner.problem import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LARGE = 2_000_000  # parameters
 
 
 class Gradient:
@@ -117,6 +120,14 @@ class NoGradients:
 
     def finish(self, gradient: Gradient) -> Tensor:
         return gradient.params.new_zeros(gradient.params.shape)
+
+
+def choose_threads(problem: Problem) -> None:
+    """One thread for small models, whose operations are too short to share; OMP_NUM_THREADS has the last word."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads((os.cpu_count() or 1) if sum(problem.flat.layers) >= LARGE else 1)
 
 
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:

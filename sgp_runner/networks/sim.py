@@ -35,12 +35,13 @@ class Sim:
             raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
 
     def execute(self, experiment: Experiment) -> dict[str, object]:
-        from sgp_runner.engine import make_engine
+        from sgp_runner.engine import choose_threads, make_engine
         from sgp_runner.observer import Observer, recording
         from sgp_runner.simulation import Simulation
 
         run = experiment.run
         problem = run.make_problem()
+        choose_threads(problem)
         simulation = Simulation(
             run.cluster,
             run.faults,
