@@ -63,12 +63,14 @@ class Vmap:
     def __init__(self, problem: Problem, width: int) -> None:
         import torch
 
+        from sgp_runner.models.dropout import dropout_buffers
+
         self.problem = problem
         self.width = width
         self.pending: dict[Gradient, None] = {}
         names = [name for name, _ in problem.flat.module.named_parameters()]
         shapes = [p.shape for p in problem.flat.parameters]
-        seeds = [name for name, _ in problem.flat.module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]
+        seeds = dropout_buffers(problem.flat.module)
 
         def loss(params: Tensor, seed: Tensor, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
             parts = params.split_with_sizes(problem.flat.layers)
