@@ -61,6 +61,13 @@ def check_positive(key: str, value: float) -> None:
         raise ConfigError(key, f"{value} must be positive and finite.")
 
 
+def check_ranks(key: str, factors: Mapping[int, float], ranks: int) -> None:
+    """Raises ConfigError for a factor of a rank that this run does not have (0 to ``ranks - 1``)."""
+    for rank in factors:
+        if not 0 <= rank < ranks:
+            raise ConfigError(f"{key}.{rank}", f"there is no such rank here; use 0 to {ranks - 1}.")
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A cluster of ``nodes`` identical nodes, but for ``node_factors``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sgp_runner.cluster import check_ranks
 from sgp_runner.errors import ConfigError
 
 
@@ -21,11 +22,10 @@ class Faults:
                 if not 1 <= factor < float("inf"):
                     raise ConfigError(f"faults.{key}.{rank}", f"{factor} must be at least 1 and finite.")
 
-    def check(self, ranks: int) -> None:
-        for key, factors in (("slow_nodes", self.slow_nodes), ("slow_links", self.slow_links)):
-            for rank in factors:
-                if not 0 <= rank < ranks:
-                    raise ConfigError(f"faults.{key}.{rank}", f"there is no such rank; this run has ranks 0 to {ranks - 1}.")
+    def check(self, nodes: int, servers: int) -> None:
+        """A parameter server has a link but computes no gradients."""
+        check_ranks("faults.slow_nodes", self.slow_nodes, nodes)
+        check_ranks("faults.slow_links", self.slow_links, nodes + servers)
 
     @property
     def any(self) -> bool:

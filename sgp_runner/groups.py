@@ -8,9 +8,9 @@ from pathlib import Path
 
 CONFIGS = Path(__file__).parent / "configs"
 # Parts of an algorithm that are algorithms themselves; every other nested group is a key of its own name.
-ALGORITHM_PARTS = ("base", "first", "then")
+ALGORITHM_PARTS = ("first", "then")
 # Groups that are chosen inside another one, never at the root, and where.
-NESTED = {"topology": "algo.topology", "schedule": "optim.schedule", "compute_time": "cluster.compute_time"}
+NESTED = {"base": "algo.base", "topology": "algo.topology", "schedule": "optim.schedule", "compute_time": "cluster.compute_time"}
 
 
 @functools.cache
@@ -21,7 +21,7 @@ def groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def group_of(key: str) -> str | None:
-    """The group that ``key`` chooses from: ``topology`` for ``algo.topology``, ``algo`` for ``algo`` and ``algo.base``."""
+    """The group that ``key`` chooses from: ``topology`` for ``algo.topology``, ``algo`` for ``algo`` and ``algo.first``."""
     parent, _, word = key.rpartition(".")
     if not parent:
         return word if word in groups() and word not in NESTED else None

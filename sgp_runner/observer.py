@@ -85,7 +85,8 @@ class Observer:
         self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
 
     def end_of_step(self, worker: Worker) -> None:
-        if not worker.is_server and (worker.steps_taken % self.run.log_every == 0 or worker.steps_taken == 1):
+        every = self.run.log_every * (worker.size if worker.is_server else 1)
+        if worker.steps_taken % every == 0 or worker.steps_taken == 1:
             self.record_training(worker)
         epoch = (worker.step + 1) // worker.steps_per_epoch
         due = epoch > self.evaluated.get(worker.rank, 0) and epoch % self.run.eval_every == 0
@@ -99,19 +100,18 @@ class Observer:
     def record_training(self, worker: Worker) -> None:
         progress = worker.progress
         staleness = progress.observed.pop("staleness", [])
-        self.recorder.write(
-            self.stamp(worker, "train")
-            | {
-                "rank": worker.rank,
-                "step": worker.step,
-                "epoch": worker.epoch,
-                "loss": progress.loss if self.problem.trains else None,
-                "lr": worker.lr,
-                "bytes_sent": worker.comm.num_bytes_sent,
-                "staleness": sum(staleness) / len(staleness) if staleness else None,
-                "push_sum_weight": float(worker.push_sum[-1]),
-            }
-        )
+        record: dict[str, object] = {
+            "step": worker.step,
+            "epoch": worker.epoch,
+            "lr": worker.lr,
+            "bytes_sent": worker.comm.num_bytes_sent,
+            "staleness": sum(staleness) / len(staleness) if staleness else None,
+        }
+        if worker.is_server:
+            self.recorder.write(self.stamp(worker, "server") | record)
+            return
+        record |= {"loss": progress.loss if self.problem.trains else None, "push_sum_weight": float(worker.push_sum[-1])}
+        self.recorder.write(self.stamp(worker, "train") | {"rank": worker.rank} | record)
 
     def evaluate(self, worker: Worker, epoch: float) -> dict[str, float]:
         """One worker's own model, or the server's; when the last worker of an epoch has come in, also their average."""
@@ -141,7 +141,7 @@ class Observer:
     def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:
         """The final evaluation of all workers, servers last, and the results for the summary."""
         gradient_workers = [worker for worker in workers if not worker.is_server]
-        for worker in gradient_workers:
+        for worker in workers:
             self.record_training(worker)
         out = total_cost([cost_of(worker) for worker in gradient_workers], time.monotonic() - self.started)
         if not self.problem.trains:

@@ -102,8 +102,7 @@ def conclude(
     """Evaluate every rank's model and their average (or the server's)."""
     run = experiment.run
     own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1])}
-    if not worker.is_server:
-        observer.record_training(worker)
+    observer.record_training(worker)
     own["metrics"] = observer.evaluate(worker, run.epochs)
     mean = worker.params.clone()
     if not worker.is_server:

@@ -3,6 +3,7 @@
 One JSON object per line. ``kind`` tells what else a record holds:
 
 * ``train``: ``rank step epoch time_s clock loss lr bytes_sent staleness push_sum_weight``
+* ``server``: ``step epoch time_s clock lr bytes_sent staleness`` of a parameter server; its steps are gradients of all workers
 * ``eval``: ``rank step epoch time_s clock loss accuracy`` and the task's own metrics (``bleu``)
 * ``average``: ``epoch time_s clock loss accuracy consensus_distance accuracy_mean accuracy_min accuracy_max
   push_sum_weight_min push_sum_weight_max``; the averaged model, and the spread over the workers
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-KINDS = ("train", "eval", "average", "summary")
+KINDS = ("train", "server", "eval", "average", "summary")
 
 
 class Listener(Protocol):
@@ -55,7 +56,7 @@ class Recorder:
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Records one ``train``, ``eval`` or ``average``; it is in the file when this returns.
+        """Records one ``train``, ``server``, ``eval`` or ``average``; it is in the file when this returns.
 
         Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value that JSON cannot hold,
         such as a tensor; nothing is written then.

@@ -38,8 +38,9 @@ def test_a_file_has_the_fields_of_its_class_and_no_others(group: str, choice: st
     node = file[group] if group == "model" else file
     keys = set(node) - {"defaults", "_target_"}
     if "_target_" not in node:  # a variant of another choice
-        parent = next(entry for entry in node["defaults"] if isinstance(entry, str))
-        node = yaml.safe_load((CONFIGS / group / f"{parent}.yaml").read_text())
+        parent = next(entry for entry in node["defaults"] if isinstance(entry, str)).removesuffix("@_here_")
+        path = CONFIGS / (parent.lstrip("/") if parent.startswith("/") else f"{group}/{parent}")
+        node = yaml.safe_load(path.with_suffix(".yaml").read_text())
         assert keys <= {field.name for field in dataclasses.fields(target_of(node, group))}
     else:
         assert keys | parts(node) == {field.name for field in dataclasses.fields(target_of(node, group))}
@@ -54,7 +55,8 @@ def test_the_root_has_the_fields_of_a_run_and_no_others() -> None:
 
 
 def test_a_key_belongs_to_a_group() -> None:
-    assert group_of("algo") == group_of("algo.base") == group_of("algo.then") == group_of("algo.base.first") == "algo"
+    assert group_of("algo") == group_of("algo.first") == group_of("algo.then") == group_of("algo.base.first") == "algo"
+    assert group_of("algo.base") == group_of("algo.then.base") == "base"
     assert {key: group_of(key) for key in NESTED.values()} == {key: group for group, key in NESTED.items()}
     assert [group_of(key) for key in ("topology", "base", "nodes", "algo.tau", "optim.lr")] == [None] * 5
 
@@ -108,9 +110,12 @@ def test_choices_inside_choices() -> None:
         "algo=slowmo", "algo.base=osgp", "algo.base.topology=exponential", "algo.base.topology.peers={0:2,30:1}", "algo.base.tau=3"
     ).run
     assert str(run.algo) == str(
-        experiment("algo=slowmo", "algo@algo.base=osgp", "++algo.base.tau=3", "algo.base.topology.peers={0: 2, 30: 1}").run.algo
+        experiment("algo=slowmo", "base@algo.base=osgp", "++algo.base.tau=3", "algo.base.topology.peers={0: 2, 30: 1}").run.algo
     )
     assert "OSGP(topology=DirectedExponential(peers={0: 2, 30: 1}), tau=3" in str(run.algo)
+    over_local = experiment("algo=slowmo", "algo.base=local_sgd").run.algo
+    assert "LocalSGD(tau=None)" in str(over_local) and getattr(over_local, "period") == 12  # noqa: B009
+    assert getattr(experiment("algo=slowmo", "algo.base=osgp").run.algo, "period") == 48  # noqa: B009
     hybrid = experiment("algo=hybrid", "algo.first=local_sgd", "algo.then=d_psgd", "algo.then.topology=torus").run.algo
     assert hybrid.title == "Local SGD, then D-PSGD" and "Torus()" in str(hybrid)
 
@@ -127,7 +132,7 @@ def test_mappings_are_set_by_name_or_as_a_whole() -> None:
     [
         ("algo.topology=ring", "topology@algo.topology=ring"),
         ("algo.topology=ring,torus", "topology@algo.topology=ring,torus"),
-        ("algo.base=osgp", "algo@algo.base=osgp"),
+        ("algo.base=osgp", "base@algo.base=osgp"),
         ("algo.base.topology=ring", "topology@algo.base.topology=ring"),
         ("algo.first=sgp", "algo@algo.first=sgp"),
         ("algo.then=sgp", "algo@algo.then=sgp"),

@@ -29,7 +29,7 @@ SYNCHRONOUS = {
     "osgp": ("algo.tau=0",),
     "osgp as released": ("algo.tau=0", "algo.layout=released"),
     "slowmo": ("algo.tau=3",),
-    "slowmo of local_sgd": ("algo@algo.base=local_sgd", "algo.base.tau=null", "algo.tau=3", "algo.buffers=average"),
+    "slowmo of local_sgd": ("base@algo.base=local_sgd", "algo.tau=3", "algo.buffers=average"),
     "local_sgd": ("algo.tau=3",),
     "pipe_sgd": (),
     "pipe_sgd compressed": ("algo.compression=quantize8",),

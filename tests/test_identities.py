@@ -212,6 +212,14 @@ def test_a_hybrid_switches_after_its_epochs() -> None:
     assert [worker.steps_taken for worker in result.workers] == [STEPS] * 3
 
 
+@pytest.mark.parametrize("first", [SGP(SHIFTS), OSGP(SHIFTS), SlowMo(OSGP(SHIFTS), tau=4)], ids=str)
+def test_a_hybrid_brings_everybody_together_at_its_switch(first: Algorithm) -> None:
+    """Models and momentum: with equal gradients from then on, any difference would stay."""
+    result = run(Hybrid(first, ARSGD(average="gradients"), switch_epoch=1.5), 3, STEPS, OPTIM)
+    assert np.ptp(result.x, axis=0).max() < 1e-14
+    assert np.ptp(run(first, 3, 10, OPTIM).x, axis=0).max() > 1e-3
+
+
 def test_peers_follow_their_schedule_by_epoch() -> None:
     result = run(SGP(DirectedExponential(peers={0: 2, 2: 1})), 4, STEPS, OPTIM)
     message = (D + 1) * 8

@@ -70,6 +70,14 @@ def test_a_parameter_server_is_the_average(algorithm: str, tmp_path: Path) -> No
     assert "consensus_distance" not in summary
 
 
+def test_a_server_records_how_stale_its_gradients_are(tmp_path: Path) -> None:
+    _, records, _ = run(tmp_path, "algo=gap_aware")
+    server = of_kind(records, "server")
+    assert [r["step"] for r in server] == [0, *range(19, 4 * 33, 20), 131]  # its own steps are gradients; every log_every of a node
+    assert server[0]["staleness"] == 0
+    assert 2.5 < float(str(server[3]["staleness"])) < 3.5  # four workers in turn
+
+
 def test_asynchronous_epochs_are_counted_globally(tmp_path: Path) -> None:
     _, records, _ = run(tmp_path, "algo=ad_psgd", "faults=slow_node")
     steps = {r["rank"]: int(str(r["step"])) for r in of_kind(records, "train")}

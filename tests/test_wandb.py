@@ -68,7 +68,7 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(tmp_path: Path, 
     spread = [tuple(row[f"eval/accuracy_{name}"] for name in ("mean", "min", "max")) for row in rows[-4:-1]]
     assert spread == [(0.5, 0.25, 0.75)] * 3
     assert [row["train/step"] for row in rows if "train/loss" in row] == list(range(0, 400, 2))
-    assert x_axes(records) == {"train/*": "time_s", "eval/*": "time_s", "average/*": "time_s"}
+    assert x_axes(records) == {"train/*": "time_s", "eval/*": "time_s", "average/*": "time_s", "server/*": "time_s"}
 
     (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"][:1]
     assert (run.project, run.display_name, run.run_group, list(run.tags)) == ("sgp-run", "sgp-mlp", "sweep-1", TAGS)

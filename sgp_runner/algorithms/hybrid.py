@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hybrid:
-    """first: until ``switch_epoch``. then: afterwards. Both synchronous; optimizer buffers carry over."""
+    """first: until ``switch_epoch``. then: afterwards. Both synchronous. At the switch models and optimizer buffers are averaged, exactly."""
 
     first: Algorithm
     then: Algorithm
@@ -39,5 +39,15 @@ class Hybrid:
         self.then.check(nodes, optim)
 
     async def run(self, worker: Worker) -> None:
-        await self.first.run(worker.limit(round(self.switch_epoch * worker.steps_per_epoch) - worker.steps_taken))
+        before = round(self.switch_epoch * worker.steps_per_epoch) - worker.steps_taken
+        if before > 0:
+            await self.first.run(worker.limit(before))
+            await self.average(worker)
         await self.then.run(worker)
+
+    async def average(self, worker: Worker) -> None:
+        """Everybody goes on from the mean model and the mean momentum: AR-SGD would keep any difference for ever."""
+        for tensor in (worker.params, *worker.buffers.values()):
+            tensor.copy_(await worker.comm.all_reduce(tensor.clone()))
+        worker.push_sum[-1] = 1
+        worker.state.clear()  # `then` may be of the same kind

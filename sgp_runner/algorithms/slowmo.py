@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 class SlowMo:
     """base: the fast algorithm; it drains its messages whenever it stops.
 
-    tau: fast steps between slow ones. alpha: slow learning rate. beta: slow momentum.
+    tau: fast steps between slow ones; ``null`` is 12 over local SGD and 48 over the others, as in the paper. alpha: slow learning rate. beta: slow momentum.
     buffers: what happens to the fast optimizer's buffers at a slow step: ``reset``, ``keep``, ``average`` over the nodes (double
         averaging), or ``auto``: reset for SGD, keep for Adam, as in the paper.
     exact_average: ``false`` skips the exact average; every node then has its own ``u`` and ``x_0``.
     """
 
     base: Algorithm
-    tau: int = 48
+    tau: int | None = None
     alpha: float = 1.0
     beta: float = 0.5
     buffers: Literal["auto", "reset", "keep", "average"] = "auto"
@@ -43,14 +44,19 @@ class SlowMo:
         return f"SlowMo({self.base.title})"
 
     def __post_init__(self) -> None:
-        if self.tau < 1:
-            raise ConfigError("algo.tau", f"{self.tau} must be at least 1 step.")
+        if self.tau is not None and self.tau < 1:
+            raise ConfigError("algo.tau", f"{self.tau} must be at least 1 step, or null for the paper's.")
         if self.alpha <= 0:
             raise ConfigError("algo.alpha", f"{self.alpha} must be positive.")
         if not 0 <= self.beta < 1:
             raise ConfigError("algo.beta", f"{self.beta} must be in [0, 1).")
         if self.base.asynchronous or self.base.servers or isinstance(self.base, SlowMo):
             raise ConfigError("algo.base", f"SlowMo cannot wrap {self.base.title}: use local_sgd, sgp, osgp, d_psgd or ar_sgd.")
+
+    @property
+    def period(self) -> int:
+        """Fast steps between slow ones."""
+        return self.tau or (12 if isinstance(self.base, LocalSGD) else 48)
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         self.base.check(nodes, optim)
@@ -60,7 +66,7 @@ class SlowMo:
         x0 = worker.keep("slowmo_x0", x.clone)
         u = worker.keep("slowmo_u", lambda: x.new_zeros(x.shape))
         while not worker.done:
-            await self.base.run(worker.limit(self.tau))
+            await self.base.run(worker.limit(self.period))
             if self.exact_average:
                 x.copy_(await worker.comm.all_reduce(x.clone()))
             u *= self.beta

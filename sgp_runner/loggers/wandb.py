@@ -77,7 +77,7 @@ class Wandb:
                 ),
             )
             run.define_metric("time_s", hidden=True)
-            for chart in ("train/*", "eval/*", "average/*"):
+            for chart in ("train/*", "server/*", "eval/*", "average/*"):
                 run.define_metric(chart, step_metric="time_s")
             return run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.cluster import check_ranks
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class Sim:
             raise ConfigError("network.vmap_width", f"{self.vmap_width} must be at least 1.")
 
     def check(self, run: Run) -> None:
-        run.faults.check(run.ranks)
+        run.faults.check(run.nodes, run.algo.servers)
+        check_ranks("cluster.node_factors", run.cluster.node_factors, run.nodes)
         run.cluster.mean_step(run.model.name)
         if self.engine == "vmap" and not run.model.vectorizes:
             raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
