@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hybrid:
-    """first: until ``switch_epoch``. then: afterwards. Both synchronous. At the switch models and optimizer buffers are averaged, exactly."""
+    """first: until ``switch_epoch``. then: afterwards. Both are synchronous.
+
+    At the switch models and optimizer buffers are averaged, exactly.
+    """
 
     first: Algorithm
     then: Algorithm
