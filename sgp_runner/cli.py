@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sgp_runner.errors import Aborted, ConfigError
+from sgp_runner.errors import Aborted, ConfigError, Stopped
+
+SAVED = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 # Flags that Hydra answers: how many words follow.
 HYDRA_FLAGS = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--info": 1, "-i": 1, "--resolve": 0, "--hydra-help": 0}
@@ -27,12 +29,16 @@ class Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 130 after Ctrl-C."""
+    """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 75 when a signal
+    stopped it and the same command goes on from there, 130 after Ctrl-C.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return act(words)
     except ConfigError as error:
         return complain(error, str(error), 2)
+    except Stopped as error:
+        return complain(error, str(error), SAVED)
     except KeyboardInterrupt as error:
         return complain(error, " ".join(["interrupted", *error.args]), 130)
     except Exception as error:

@@ -27,3 +27,7 @@ class RankFailed(RuntimeError):
 
 class Aborted(RuntimeError):
     """This rank stops because another one failed, which reports the reason."""
+
+
+class Stopped(RuntimeError):
+    """A signal asked the run to stop, and it has saved where it is."""

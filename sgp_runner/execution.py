@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.environment import environment
 from sgp_runner.errors import ConfigError
 from sgp_runner.networks import launched_rank
-from sgp_runner.recorder import metrics_path, write_summary
+from sgp_runner.recorder import write_summary
+from sgp_runner.run import settings_of
+from sgp_runner.schema import shown
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment
@@ -24,6 +28,8 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     settings turn out not to fit the data, and whatever the run raises.
     """
     rank = launched_rank()
+    if rank in (None, 0) and experiment.run.resume == "auto":
+        refuse_other_settings(experiment)
     done = experiment.finished()
     if done is not None:
         if rank not in (None, 0):
@@ -38,19 +44,24 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
         raise
     if summary is not None:
         write_summary(experiment.directory, summary)
+        shutil.rmtree(experiment.checkpoints, ignore_errors=True)
     return summary
 
 
 def prepare(experiment: Experiment, rank: int | None) -> list[Path]:
-    """Make the run directory ready, without what an earlier attempt recorded; what this has created, innermost first."""
+    """Make the run directory ready; what this has created, innermost first."""
     import yaml
 
     directory = experiment.directory
     made: list[Path] = []
     try:
-        forget(directory, rank)
         if rank not in (None, 0):
             return made
+        (directory / "summary.json").unlink(missing_ok=True)
+        if experiment.run.resume == "never":
+            shutil.rmtree(experiment.checkpoints, ignore_errors=True)
+            for path in directory.glob("metrics.rank*.jsonl"):
+                path.unlink()
         made = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         config = yaml.safe_dump(dict(experiment.config), sort_keys=False, allow_unicode=True)
@@ -64,15 +75,33 @@ def prepare(experiment: Experiment, rank: int | None) -> list[Path]:
     return made
 
 
-def forget(directory: Path, rank: int | None) -> None:
-    """Remove the records of an earlier attempt. Launched ranks start at any moment, so each removes only its own."""
-    paths = [metrics_path(directory, rank or 0)]
-    if rank is None:
-        paths += directory.glob("metrics.rank*.jsonl")
-    if rank in (None, 0):
-        paths += [directory / "summary.json", directory / "wandb_id"]  # a run that starts over is a new one in W&B too
-    for path in paths:
-        path.unlink(missing_ok=True)
+def refuse_other_settings(experiment: Experiment) -> None:
+    """A folder holds one run. Raises ConfigError, naming a difference, if another one has begun in this folder."""
+    import yaml
+
+    path = experiment.directory / "config.yaml"
+    if not path.exists():
+        return
+    way_out = "choose another name, or replace that run with resume=never"
+    try:
+        there = dict(flat(settings_of(yaml.safe_load(path.read_text(encoding="utf-8")))))
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
+    here = dict(flat(experiment.settings))
+    for key in [*here, *there]:
+        if key not in there or key not in here or here[key] != there[key]:
+            then, now = (shown(each[key]) if key in each else "not set" for each in (there, here))
+            difference = f"{key} is {then} there and {now} here"
+            raise ConfigError("name", f"{experiment.directory} holds a run with other settings: {difference}; {way_out}.")
+
+
+def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
+    """Dotted keys and values of a configuration."""
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{parent}{name}.")
+        else:
+            yield f"{parent}{name}", value
 
 
 def remove(made: list[Path]) -> None:

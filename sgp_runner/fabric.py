@@ -7,7 +7,7 @@ waits for the receiver's queue. Sending and receiving of one message overlap, as
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sgp_runner.cluster import Cluster
 from sgp_runner.faults import Faults
@@ -18,33 +18,32 @@ if TYPE_CHECKING:
 
 
 class Fabric:
-    """Moves bytes between ``size`` interfaces in simulated time."""
+    """Moves messages between ``size`` interfaces in simulated time; ``deliver`` is called when the last bit of one has arrived."""
 
-    def __init__(self, cluster: Cluster, faults: Faults, clock: VirtualClock, size: int) -> None:
+    def __init__(self, cluster: Cluster, faults: Faults, clock: VirtualClock, size: int, deliver: Callable[[Sent], None]) -> None:
         self.cluster = cluster
         self.seconds_per_byte = [8 / cluster.bandwidth * faults.slow_links.get(rank, 1.0) for rank in range(size)]
-        self.clock = clock
+        self.clock, self.deliver = clock, deliver
         self.tx_free = [0.0] * size  # when each direction of each interface has worked off its queue
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
         self.in_flight = 0  # messages
 
-    def transmit(self, src: int, dst: int, num_bytes: float, deliver: Callable[..., None], *arguments: Any) -> None:
-        """Call ``deliver(*arguments)`` when the last bit has arrived at ``dst``."""
-        clock, cluster = self.clock, self.cluster
-        seconds = num_bytes * max(self.seconds_per_byte[src], self.seconds_per_byte[dst])
+    def transmit(self, sent: Sent, num_bytes: float) -> None:
+        clock, cluster, src = self.clock, self.cluster, sent.src
+        seconds = num_bytes * max(self.seconds_per_byte[src], self.seconds_per_byte[sent.dst])
         start = max(clock.now, self.tx_free[src]) + cluster.message_overhead_seconds
         self.tx_free[src] = start + seconds
         self.in_flight += 1
-        clock.at(start + cluster.latency_seconds, self.reach, dst, seconds, deliver, arguments)
+        clock.at(start + cluster.latency_seconds, self.reach, sent, seconds)
 
-    def reach(self, dst: int, seconds: float, deliver: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """The first bit is at ``dst``'s interface."""
-        self.rx_free[dst] = max(self.clock.now, self.rx_free[dst]) + seconds
-        self.clock.at(self.rx_free[dst], self.arrive, deliver, arguments)
+    def reach(self, sent: Sent, seconds: float) -> None:
+        """The first bit is at the receiver's interface, which it will keep busy for ``seconds``."""
+        self.rx_free[sent.dst] = max(self.clock.now, self.rx_free[sent.dst]) + seconds
+        self.clock.at(self.rx_free[sent.dst], self.arrive, sent)
 
-    def arrive(self, deliver: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def arrive(self, sent: Sent) -> None:
         self.in_flight -= 1
-        deliver(*arguments)
+        self.deliver(sent)
 
     def occupy(self, ranks: range, start: float, seconds: float) -> float:
         """A collective uses all interfaces of ``ranks`` from ``start`` on, after their queues; returns its end."""
@@ -58,13 +57,13 @@ class Fabric:
 class Sent:
     """A message on its way, with the version of its memory when it was given away."""
 
-    __slots__ = ("message", "src", "tag", "version")
+    __slots__ = ("dst", "message", "src", "tag", "version")
 
-    def __init__(self, src: int, tag: int, message: Tensor) -> None:
-        self.src, self.tag, self.message, self.version = src, tag, message, message._version
+    def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
+        self.src, self.dst, self.tag, self.message, self.version = src, dst, tag, message, message._version
 
-    def open(self, dst: int) -> Tensor:
-        check_unwritten(self.message, self.version, f"a message from rank {self.src} to rank {dst} (tag {self.tag})")
+    def open(self) -> Tensor:
+        check_unwritten(self.message, self.version, f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})")
         return self.message
 
 

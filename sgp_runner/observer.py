@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sgp_runner.recorder import Recorder
+from sgp_runner.recorder import Recorder, metrics_path, trim
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,20 +24,23 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def recording(experiment: Experiment, rank: int, total_steps: int) -> Iterator[Recorder]:
-    """The recorder of one rank; rank 0 has the console and the logger listening."""
+def recording(experiment: Experiment, rank: int, total_steps: int, start: int = 0) -> Iterator[Recorder]:
+    """The recorder of one rank, whose file goes on from byte ``start``; rank 0 has the console and the logger listening."""
     from sgp_runner.console import ConsoleListener
 
     if rank != 0:
-        with Recorder(experiment.directory, rank, ()) as recorder:
+        with Recorder(experiment.directory, rank, (), start) as recorder:
             yield recorder
         return
     run, facts = experiment.run, experiment.facts
     title = f"{facts['algorithm']} · {facts['model']} · {facts['data']} · {run.nodes} nodes · {run.network.name} · {run.label}"
+    trim(metrics_path(experiment.directory, 0), start)  # the mirror counts the lines
+    if start == 0:
+        (experiment.directory / "wandb_id").unlink(missing_ok=True)  # a run that starts over is a new one in W&B too
     mirror = run.logger.open(experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group)
     with (
         ConsoleListener(title, total_steps, run.network.clock) as console,
-        Recorder(experiment.directory, rank, (console, mirror)) as recorder,
+        Recorder(experiment.directory, rank, (console, mirror), start) as recorder,
     ):
         yield recorder
 
@@ -83,6 +86,22 @@ class Observer:
         self.evaluated: dict[int, int] = {}  # rank -> last epoch that was evaluated
         self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
         self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
+
+    def save(self) -> dict[str, Any]:
+        """What a resumed run needs to know."""
+        return {
+            "real_s": time.monotonic() - self.started,
+            "evaluated": self.evaluated,
+            "gatherings": {epoch: vars(gathering) for epoch, gathering in self.gatherings.items()},
+            "average": self.average,
+            "metrics_bytes": self.recorder.num_bytes,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.started = time.monotonic() - saved["real_s"]
+        self.evaluated = saved["evaluated"]
+        self.gatherings = {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
+        self.average = saved["average"]
 
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (worker.size if worker.is_server else 1)

@@ -39,10 +39,14 @@ class Rank:
         self.buffers = problem.flat.fresh_buffers()
         self.thread = ThreadPoolExecutor(1)  # computes gradients while the worker has other activities to serve
         self.ddp: DistributedDataParallel | None = None
+        self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
 
     def now(self) -> float:
         return self.clock.now
+
+    def start_of_step(self, worker: Worker) -> None:
+        self.start_of_step_hook(worker)
 
     def end_of_step(self, worker: Worker) -> None:
         """Recording and evaluation do not count as training time."""

@@ -43,17 +43,22 @@ class Recorder:
     """Appends records to this rank's file, each one flushed, then hands them to the listeners in order.
 
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes ``metrics.rankR.jsonl``, so that no
-    two processes share a file. A line that an earlier process left half written is removed first. Use it as a context
-    manager: leaving without ``finish`` tells the listeners that the run did not finish.
+    two processes share a file. The file goes on from byte ``start``: a resumed run records again what came after its checkpoint.
+    Use it as a context manager: leaving without ``finish`` tells the listeners that the run did not finish.
     """
 
-    def __init__(self, run_dir: Path, rank: int, listeners: tuple[Listener, ...]) -> None:
+    def __init__(self, run_dir: Path, rank: int, listeners: tuple[Listener, ...], start: int = 0) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = metrics_path(run_dir, rank)
         self._listeners = listeners
         self._finished = False
-        _drop_partial_line(self.path)
+        trim(self.path, start)
         self._file = self.path.open("a", encoding="utf-8")
+
+    @property
+    def num_bytes(self) -> int:
+        """How long the file is."""
+        return self._file.tell()
 
     def write(self, record: Mapping[str, object]) -> None:
         """Records one ``train``, ``server``, ``eval`` or ``average``; it is in the file when this returns.
@@ -107,15 +112,10 @@ def read_metrics(run_dir: Path) -> list[dict[str, object]]:
     return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
 
 
-def rewind(run_dir: Path, rank: int, time_s: float) -> None:
-    """Drops what ``rank`` recorded after ``time_s``, and any summary: a resumed run will record that stretch again.
-
-    Call it before opening the ``Recorder``, with the time at which the checkpoint was taken.
-    """
-    path = metrics_path(run_dir, rank)
-    kept = [record for record in _read_lines(path) if record["kind"] != "summary" and _seconds(record) <= time_s]
+def trim(path: Path, num_bytes: int) -> None:
+    """Cuts what follows the first ``num_bytes`` of a file, if it exists."""
     if path.exists():
-        _replace(path, "".join(_to_json(record) + "\n" for record in kept))
+        os.truncate(path, num_bytes)
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
@@ -152,14 +152,6 @@ def _read_lines(path: Path) -> list[dict[str, object]]:
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from error
     return records
-
-
-def _drop_partial_line(path: Path) -> None:
-    """Cuts the file after its last newline, or the next record would be glued to half a line."""
-    if path.exists():
-        data = path.read_bytes()
-        if not data.endswith(b"\n"):
-            os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -6,17 +6,18 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.checkpoint import Checkpoints, latest
 from sgp_runner.cluster import Cluster
 from sgp_runner.data.dataset import DataConfig
 from sgp_runner.errors import ConfigError
 from sgp_runner.faults import Faults
 from sgp_runner.loggers import Logger
-from sgp_runner.memory import use_huge_pages
+from sgp_runner.memory import flush_denormals, use_huge_pages
 from sgp_runner.models import check as check_model_reads
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.networks import Network
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
     from sgp_runner.worker import Budget, Runtime
 
 # What does not change the result of a run, and so not its name.
-NOT_IN_NAME = ("logger", "results", "resume")
+NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint")
+
+
+def settings_of(config: Mapping[str, object]) -> dict[str, object]:
+    """The part of a configuration that changes the result."""
+    return {key: value for key, value in config.items() if key not in NOT_IN_NAME}
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ class Run:
     epochs: passes over the training set, all nodes together. batch_size: samples per node and step.
     seed: decides the initial parameters, the data order, dropout and simulated compute times.
     eval_every: epochs between evaluations (the last one always happens). log_every: steps between records of a worker.
-    resume: ``auto`` leaves a finished run alone; ``never`` starts over.
+    checkpoint: when the state of the run is saved.
+    resume: ``auto`` leaves a finished run alone and continues one that was cut off; ``never`` starts over.
+    name: of the folder in ``results``/runs; ``null`` makes one from the settings.
     results: folder for results, relative to where the command was started.
     """
 
@@ -55,6 +63,7 @@ class Run:
     faults: Faults
     optim: Optimizer
     logger: Logger
+    checkpoint: Checkpoints = field(default=Checkpoints())
     nodes: int = 8
     gpus_per_node: int = 1
     epochs: float = 15
@@ -64,6 +73,7 @@ class Run:
     eval_every: int = 1
     log_every: int = 10
     resume: Literal["auto", "never"] = "auto"
+    name: str | None = None
     results: str = "results"
 
     def __post_init__(self) -> None:
@@ -74,6 +84,8 @@ class Run:
             raise ConfigError("epochs", f"{self.epochs} must be positive and finite.")
         if not 0 <= self.seed < 2**63:
             raise ConfigError("seed", f"{self.seed} must be between 0 and 2**63 - 1.")
+        if self.name is not None and not re.fullmatch(r"\w[\w.,=+-]{0,99}", self.name):
+            raise ConfigError("name", f"'{self.name}' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.")
         check_model_reads(self.model, self.data)
         self.algo.check(self.nodes, self.optim)
         self.network.check(self)
@@ -100,6 +112,7 @@ class Run:
         """Load the data and build the model."""
         from sgp_runner.problem import make_problem
 
+        flush_denormals()
         return make_problem(self.model, self.data, workers=self.nodes, batch_size=self.batch_size, seed=self.seed, dtype=self.torch_dtype)
 
     def steps(self, problem: Problem) -> int:
@@ -141,17 +154,35 @@ class Experiment:
     group: str | None = None  # the sweep it belongs to
 
     @property
+    def settings(self) -> dict[str, object]:
+        """Everything that changes the result."""
+        return settings_of(self.config)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same settings, and for no others."""
+        return hashlib.sha256(json.dumps(self.settings, sort_keys=True, default=str).encode()).hexdigest()
+
+    @property
     def name(self) -> str:
-        """The same for the same settings: readable parts and a hash of everything that changes the result."""
+        """As the user wants it, or readable parts of the settings and the start of their digest."""
         run = self.run
-        settings = {key: value for key, value in self.config.items() if key not in NOT_IN_NAME}
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
+        if run.name is not None:
+            return run.name
         words = [run.algo.title, run.model.name, run.data.name, f"n{run.nodes}", run.network.name, f"s{run.seed}"]
-        return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words) + f"-{digest}"
+        return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words) + f"-{self.digest[:8]}"
 
     @property
     def directory(self) -> Path:
         return Path(self.run.results) / "runs" / self.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def latest_checkpoint(self) -> Path | None:
+        """Where the run goes on, if it was cut off."""
+        return latest(self.checkpoints, self.digest) if self.run.resume == "auto" else None
 
     @property
     def facts(self) -> dict[str, object]:

@@ -13,7 +13,6 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -62,11 +61,12 @@ class VirtualClock:
     def __init__(self) -> None:
         self.now = 0.0
         self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self.order = count()
+        self.order = 0
 
     def at(self, seconds: float, callback: Callable[..., None], *arguments: Any) -> None:
         """Call back at the time ``seconds``, which is not before now."""
-        heapq.heappush(self.events, (seconds, next(self.order), callback, arguments))
+        heapq.heappush(self.events, (seconds, self.order, callback, arguments))
+        self.order += 1
 
     def advance(self) -> bool:
         if not self.events:
@@ -140,14 +140,19 @@ class Scheduler:
 
     def run(self) -> None:
         """Until no coroutine is left. Errors of a coroutine come out here; a `Deadlock` says who waits for whom."""
-        ready, advance = self.ready, self.clock.advance
+        advance = self.clock.advance
         while True:
-            while ready:
-                self.step(ready.popleft())
+            self.settle()
             if not self.tasks:
                 return
             if not advance():
                 raise Deadlock(self.report())
+
+    def settle(self) -> None:
+        """Run whatever is ready, until everybody waits."""
+        ready = self.ready
+        while ready:
+            self.step(ready.popleft())
 
     def step(self, task: Task) -> None:
         """Let one coroutine run to its next wait."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sgp_runner.cluster import Cluster
@@ -17,6 +17,7 @@ from sgp_runner.worker import activity_name, naming_the_rank
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.snapshot import Event, Replay
     from sgp_runner.worker import Worker
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class Simulation:
         self.cluster, self.engine, self.size, self.wire_scale = cluster, engine, size, wire_scale
         self.clock = VirtualClock()
         self.scheduler = Scheduler(self.clock)
-        self.fabric = Fabric(cluster, faults, self.clock, size + servers)
+        self.fabric = Fabric(cluster, faults, self.clock, size + servers, self.deliver)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(size + servers)]
         self.comms = [SimComm(rank, self) for rank in range(size + servers)]
         self.randoms = [default_rng(seed_of(seed, _COMPUTE, rank)) for rank in range(size)]
@@ -71,12 +72,18 @@ class Simulation:
         self.slowest_link = max(1.0, *(faults.slow_links.get(rank, 1.0) for rank in range(size)))
         self.all_reduces: dict[int, AllReduce] = {}
         self.model_buffers: dict[int, list[Tensor]] = {}  # by rank
+        self.journals: dict[int, list[Event]] = {}  # by rank; see `sgp_runner.snapshot`
+        self.replay: Replay | None = None
+        self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
 
     # What a worker asks of its runtime.
 
     def now(self) -> float:
         return self.clock.now
+
+    def start_of_step(self, worker: Worker) -> None:
+        self.start_of_step_hook(worker)
 
     def end_of_step(self, worker: Worker) -> None:
         self.end_of_step_hook(worker)
@@ -85,18 +92,27 @@ class Simulation:
         return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
 
     def grad(self, worker: Worker, at: Tensor) -> Wait[Tensor]:
-        gradient, seconds = self.start_gradient(worker, at)
+        gradient = self.next_gradient(worker, at)
         wait: Wait[Tensor] = Wait(("its gradient",))
-        self.clock.at(self.clock.now + seconds, self.finish_gradient, worker, gradient, wait)
+        if self.replay is not None:
+            self.replay.gradients[worker.rank] = (worker, gradient, wait)
+            return wait
+        self.engine.start(gradient)
+        self.clock.at(self.clock.now + self.sample_seconds(worker.rank), self.finish_gradient, worker, gradient, wait)
         return wait
 
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
-        gradient, seconds = self.start_gradient(worker, worker.params)
+        gradient = self.next_gradient(worker, worker.params)
+        number = self.next_all_reduce(worker.rank)
+        if self.replay is not None:
+            return self.mean_of(worker, gradient, self.replay.join(worker.rank, number, gradient))
+        self.engine.start(gradient)
+        seconds = self.sample_seconds(worker.rank)
         end = self.clock.now + seconds
-        operation, wait = self.next_all_reduce(worker.rank)
+        wait = self.wait_for(number, worker.rank)
         num_bytes = worker.params.numel() * worker.params.element_size() * self.wire_scale
         joins = self.clock.now + (1 - self.cluster.overlap) * seconds
-        self.clock.at(joins, self.join, operation, worker.rank, gradient, num_bytes, end)
+        self.clock.at(joins, self.join, number, worker.rank, gradient, num_bytes, end)
         return self.mean_of(worker, gradient, wait)
 
     async def mean_of(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> Tensor:
@@ -104,32 +120,48 @@ class Simulation:
         worker.progress.loss = gradient.loss
         return mean
 
-    def start_gradient(self, worker: Worker, at: Tensor) -> tuple[Gradient, float]:
-        rank = worker.rank
-        gradient = Gradient(rank, worker.progress.gradients, at, self.model_buffers[rank])
+    def next_gradient(self, worker: Worker, at: Tensor) -> Gradient:
+        gradient = Gradient(worker.rank, worker.progress.gradients, at, self.model_buffers[worker.rank])
         worker.progress.gradients += 1
-        self.engine.start(gradient)
-        return gradient, self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
+        return gradient
+
+    def sample_seconds(self, rank: int) -> float:
+        """Compute time of a gradient."""
+        return self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
 
     def finish_gradient(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> None:
+        self.note(worker.rank, "gradient")
         value = self.engine.finish(gradient)
         worker.progress.loss = gradient.loss
         self.scheduler.resolve(wait, value)
 
+    def note(self, rank: int, *event: Any) -> None:
+        """Keep what happened to a worker since its last step began, if a snapshot is being taken."""
+        if (journal := self.journals.get(rank)) is not None:
+            journal.append(event)
+
+    def deliver(self, sent: Sent) -> None:
+        message = sent.open()
+        self.note(sent.dst, "deliver", sent.src, sent.tag, message)
+        self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
+
     # All-reduce: begins when the last rank has joined, ends for all at once, by the cluster's cost model.
 
-    def next_all_reduce(self, rank: int) -> tuple[AllReduce, Wait[Tensor]]:
+    def next_all_reduce(self, rank: int) -> int:
         comm = self.comms[rank]
-        number = comm.all_reduces
         comm.all_reduces += 1
+        return comm.all_reduces - 1
+
+    def wait_for(self, number: int, rank: int) -> Wait[Tensor]:
         operation = self.all_reduces.get(number)
         if operation is None:
             operation = self.all_reduces[number] = AllReduce(number, self.size)
         wait: Wait[Tensor] = Wait(("all_reduce", number, operation.missing))
         operation.waits[rank] = wait
-        return operation, wait
+        return wait
 
-    def join(self, operation: AllReduce, rank: int, part: Tensor | Gradient, num_bytes: float, ready: float) -> None:
+    def join(self, number: int, rank: int, part: Tensor | Gradient, num_bytes: float, ready: float) -> None:
+        operation = self.all_reduces[number]
         operation.parts[rank] = part if isinstance(part, Gradient) else (part, part._version)
         operation.missing.discard(rank)
         operation.ready = max(operation.ready, ready)
@@ -140,10 +172,10 @@ class Simulation:
         seconds = cluster.all_reduce_seconds(size, num_bytes, self.slowest_link)
         end = self.fabric.occupy(range(size), self.clock.now, seconds)
         last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
-        self.clock.at(max(end, operation.ready + last_bucket), self.complete, operation)
+        self.clock.at(max(end, operation.ready + last_bucket), self.complete, number)
 
-    def complete(self, operation: AllReduce) -> None:
-        del self.all_reduces[operation.number]
+    def complete(self, number: int) -> None:
+        operation = self.all_reduces.pop(number)
         total: Tensor | None = None
         for rank in range(operation.size):  # in rank order, so that the sum does not depend on time
             part = operation.parts.pop(rank)
@@ -158,12 +190,12 @@ class Simulation:
         num_bytes = self.cluster.all_reduce_bytes(operation.size, operation.num_bytes)
         for rank, wait in operation.waits.items():
             self.comms[rank].num_bytes_sent += round(num_bytes)
+            self.note(rank, "all_reduce", number, total)
             self.scheduler.resolve(wait, total)
 
     # The run as a whole.
 
-    def start(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None], model_buffers: list[Tensor]) -> None:
-        self.model_buffers[worker.rank] = model_buffers
+    def start(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None]) -> None:
         self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
 
     def run(self) -> None:
@@ -200,13 +232,11 @@ class SimComm:
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
         simulation = self.simulation
+        if simulation.replay is not None:  # it was sent before
+            return
         num_bytes = message.numel() * message.element_size() * simulation.wire_scale
         self.num_bytes_sent += round(num_bytes)
-        sent = Sent(self.rank, tag, message)
-        simulation.fabric.transmit(self.rank, dst, num_bytes, self.deliver, sent, dst)
-
-    def deliver(self, sent: Sent, dst: int) -> None:
-        self.simulation.mailboxes[dst].deliver(sent.src, sent.tag, sent.open(dst))
+        simulation.fabric.transmit(Sent(self.rank, dst, tag, message), num_bytes)
 
     def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
         return self.mailbox.recv(src, tag)
@@ -217,13 +247,24 @@ class SimComm:
     def poll(self, src: int, tag: int = 0) -> Tensor | None:
         return self.mailbox.poll(src, tag)
 
-    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
+    def all_reduce(self, tensor: Tensor) -> Mean:
         simulation = self.simulation
-        operation, wait = simulation.next_all_reduce(self.rank)
+        number = simulation.next_all_reduce(self.rank)
+        if simulation.replay is not None:
+            return Mean(number, simulation.replay.join(self.rank, number, None))
+        mean = Mean(number, simulation.wait_for(number, self.rank))
         num_bytes = tensor.numel() * tensor.element_size() * simulation.wire_scale
-        simulation.join(operation, self.rank, tensor, num_bytes, simulation.clock.now)
-        return own_copy(wait)
+        simulation.join(number, self.rank, tensor, num_bytes, simulation.clock.now)
+        return mean
 
 
-async def own_copy(wait: Wait[Tensor]) -> Tensor:
-    return (await wait).clone()
+class Mean:
+    """An all-reduce under way: await it for a tensor of one's own."""
+
+    __slots__ = ("number", "wait")
+
+    def __init__(self, number: int, wait: Wait[Tensor]) -> None:
+        self.number, self.wait = number, wait
+
+    def __await__(self) -> Generator[Wait[Tensor], None, Tensor]:
+        return (yield from self.wait.__await__()).clone()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, Stopped
 from sgp_runner.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.networks import launched_rank
 from sgp_runner.overrides import Setting, compose, compose_all, parse, quoted, typed
@@ -109,6 +109,8 @@ def run_job(job: Job, number: str) -> Row:
     print(f"\n{number} {job.title}", flush=True)
     try:
         summary = perform(job.experiment)
+    except Stopped:
+        raise
     except Exception as error:
         print_traceback_if_wanted(error)
         print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)

@@ -50,6 +50,7 @@ class Runtime(Protocol):
     def grad(self, worker: Worker, at: Tensor) -> Awaitable[Tensor]: ...
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Awaitable[T]: ...
+    def start_of_step(self, worker: Worker) -> None: ...  # checkpoints; the worker is at rest and no other activity is in a step
     def end_of_step(self, worker: Worker) -> None: ...  # recording and evaluation; takes no simulated time
     def now(self) -> float: ...
 
@@ -131,9 +132,14 @@ class Worker:
         return self.until is not None and self.steps_taken >= self.until
 
     def steps(self) -> Iterator[int]:
-        """Step numbers until the budget (or this view's limit) is spent. Between two of them the worker is at rest."""
+        """Step numbers until the budget (or this view's limit) is spent.
+
+        Between two of them the worker is at rest: a run that is resumed starts `Algorithm.run` again at such a point, with the named
+        state (`keep`, `count`) as it was.
+        """
         progress = self.progress
         while not self.at_limit:
+            self.runtime.start_of_step(self)
             step = self.budget.take()
             if step is None:
                 return

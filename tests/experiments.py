@@ -7,25 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf
+import yaml
 
 from sgp_runner import schema
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.optim import Optimizer
+from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.run import Experiment
 from sgp_runner.worker import Worker
 
 
 def make_experiment(results: Path, *overrides: str) -> Experiment:
     """As the command would, with its ``config.yaml`` in place."""
-    with initialize_config_module("sgp_runner.configs", version_base="1.3"):
-        config = compose("config", ["logger=jsonl", f"results={results}", *overrides])
-    tree = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(tree, dict)
-    experiment = schema.make_experiment({str(key): value for key, value in tree.items()})
+    with configs():
+        experiment = schema.make_experiment(
+            compose([setting.word for setting in parse(["logger=jsonl", f"results={results}", *overrides])])
+        )
     experiment.directory.mkdir(parents=True)
-    OmegaConf.save(config, experiment.directory / "config.yaml", resolve=True)
+    (experiment.directory / "config.yaml").write_text(yaml.safe_dump(dict(experiment.config)))
     return experiment
 
 

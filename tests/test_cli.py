@@ -75,6 +75,11 @@ BAD: list[tuple[str, str, str]] = [
     ("algo=slowmo algo.base=gap_aware", "algo.base", "'gap_aware' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
     ("algo=ad_psgd nodes=3", "nodes", "needs an even number, not 3."),
     ("model=transformer data=digits", "data", "Use data=numbers_en_de."),
+    ("name=../up", "name", "'../up' cannot name a folder"),
+    ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),
+    ("checkpoint.every_minutes=-1", "checkpoint.every_minutes", "-1.0 must be positive and finite, or null."),
+    ("checkpoint.keep=0", "checkpoint.keep", "0 must be at least 1."),
+    ("checkpoint.every=3", "checkpoint.every", "Did you mean 'checkpoint.every_steps'?"),
     ("faults.slow_nodes={99:2}", "faults.slow_nodes.99", "there is no such rank here; use 0 to 7."),
     ("algo=gap_aware faults.slow_nodes={8:2}", "faults.slow_nodes.8", "there is no such rank here; use 0 to 7."),
     ("cluster.node_factors={8:2}", "cluster.node_factors.8", "there is no such rank here; use 0 to 7."),
@@ -210,6 +215,23 @@ def test_presets_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert "quadratic · 3 nodes" in capsys.readouterr().out
     assert main(["--config-dir=my presets", "experiment=tine"]) == 2
     assert "experiment: 'tine' is none of" in (error := capsys.readouterr().err) and "Did you mean 'tiny'?" in error
+
+
+def test_a_folder_holds_one_run(in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "name=mine"]) == 0
+    config = in_an_empty_folder / "results/runs/mine/config.yaml"
+    before = config.read_text()
+    assert main([*TINY, "name=mine", "checkpoint.keep=5", "logger=jsonl"]) == 0  # these do not change the result
+    capsys.readouterr()
+    sentence = "results/runs/mine holds a run with other settings: optim.lr is 0.1 there and 0.3 here; choose another name, or replace"
+    assert main([*TINY, "name=mine", "optim.lr=0.3"]) == 2
+    assert capsys.readouterr().err.startswith(f"sgp-run: name: {sentence}")
+    assert config.read_text() == before
+    assert main([*TINY, "name=mine", "optim.lr=0.3", "resume=never"]) == 0
+    assert "lr: 0.3" in config.read_text()
+    config.write_text("not: [a config")
+    assert main([*TINY, "name=mine", "optim.lr=0.3"]) == 2
+    assert "config.yaml cannot be read; choose another name" in capsys.readouterr().err
 
 
 def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import yaml
 from sgp_runner.groups import CONFIGS, NESTED, group_of, groups
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.run import Experiment, Run
-from sgp_runner.schema import make_experiment, target_of
+from sgp_runner.schema import build, make_experiment, target_of
 
 ROOT = yaml.safe_load((CONFIGS / "config.yaml").read_text())
 FILES = [(group, choice) for group, choices in groups().items() for choice in choices if group != "experiment"]
@@ -51,7 +51,8 @@ def test_the_root_has_the_fields_of_a_run_and_no_others() -> None:
     chosen = {group for entry in ROOT["defaults"] if isinstance(entry, dict) for group in entry if "hydra" not in group}
     assert keys | (chosen - {"experiment"}) == {field.name for field in dataclasses.fields(Run)}
     # Their defaults agree, but for those that every model replaces.
-    assert {field.name: field.default for field in dataclasses.fields(Run) if field.name in keys} == {key: ROOT[key] for key in keys}
+    values = {key: build(ROOT[key], key) if isinstance(ROOT[key], dict) else ROOT[key] for key in keys}
+    assert {field.name: field.default for field in dataclasses.fields(Run) if field.name in keys} == values
 
 
 def test_a_key_belongs_to_a_group() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sgp_runner.recorder import Recorder, read_metrics, read_summary, rewind, write_summary
+from sgp_runner.recorder import Recorder, read_metrics, read_summary, write_summary
 
 
 class Listening:
@@ -67,7 +67,7 @@ def test_a_half_written_line_is_ignored_and_then_removed(tmp_path: Path) -> None
     whole = json.dumps(train(0, 1, 0.5)) + "\n"
     path.write_text(whole + whole[:20])
     assert read_metrics(tmp_path) == [train(0, 1, 0.5)]
-    with Recorder(tmp_path, 0, ()) as recorder:
+    with Recorder(tmp_path, 0, (), len(whole)) as recorder:
         recorder.write(train(0, 2, 1.0))
     assert read_metrics(tmp_path) == [train(0, 1, 0.5), train(0, 2, 1.0)]
 
@@ -104,15 +104,16 @@ def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
-def test_rewind_drops_what_a_resumed_run_records_again(tmp_path: Path) -> None:
+def test_a_resumed_run_records_again_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     with Recorder(tmp_path, 0, ()) as recorder:
-        for step in (1, 2, 3):
-            recorder.write(train(0, step, 0.5 * step))
+        recorder.write(train(0, 1, 0.5))
+        recorder.write(train(0, 2, 1.0))
+        start = recorder.num_bytes
+        recorder.write(train(0, 3, 1.5))
         recorder.finish({"time_s": 0.5})
-    rewind(tmp_path, 0, 1.0)
-    rewind(tmp_path, 1, 1.0)
-    assert [record["time_s"] for record in read_metrics(tmp_path)] == [0.5, 1.0]
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    with Recorder(tmp_path, 0, (), start) as recorder:
+        recorder.write(train(0, 3, 1.25))
+    assert [record["time_s"] for record in read_metrics(tmp_path)] == [0.5, 1.0, 1.25]
 
 
 def test_a_summary_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:

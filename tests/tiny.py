@@ -137,7 +137,8 @@ def run(
         )
         worker.buffers = optim.buffers(worker.params)
         result.workers.append(worker)
-        simulation.start(worker, algo.run(worker), problem.flat.fresh_buffers())
+        simulation.model_buffers[rank] = problem.flat.fresh_buffers()
+        simulation.start(worker, algo.run(worker))
 
     def end_of_step(worker: Worker) -> None:
         result.trace.append((round(worker.now, 9), worker.rank, worker.step))

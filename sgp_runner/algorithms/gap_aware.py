@@ -63,11 +63,11 @@ class GapAware:
         v = [worker.keep(f"momentum_{i}", lambda: x.new_zeros(x.shape)) for i in range(owners)]
         square = worker.keep("mean_square", lambda: x.new_zeros(x.shape))
         sent = worker.keep("sent", lambda: [(0, x.clone()) for _ in range(worker.size)])  # (step, parameters) each worker has
-        lr_max = 0.0
+        lr_max = worker.keep("lr_max", lambda: x.new_zeros(()))
         for k in worker.steps():  # one gradient each
             i, g = await worker.comm.recv_any()
             lr = worker.lr
-            lr_max = max(lr_max, lr)
+            lr_max.clamp_(min=lr)
             step, x_sent = sent[i]
             worker.observe("staleness", k - step)
             g = g.add(x, alpha=worker.optim.weight_decay)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from sgp_runner.comm.compression import CODECS, ring_all_reduce
+from sgp_runner.comm.compression import finish_ring, start_ring
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,21 +51,30 @@ class PipeSGD:
         """Every number of nodes and every optimizer works."""
 
     async def run(self, worker: Worker) -> None:
-        pipeline: deque[Awaitable[Tensor]] = worker.keep("pipeline", deque)
+        pipeline: list[Any] = worker.keep("pipeline", list)  # what is being averaged, oldest first
+        means = deque(self.mean(worker, average) for average in pipeline)
         for k in worker.steps():
             width = 1 if worker.epoch < self.warmup_epochs else self.depth
             pipeline.append(self.start_average(worker, k, await worker.grad()))
-            while len(pipeline) >= width:
-                self.apply(worker, await pipeline.popleft())
-        while pipeline:
-            self.apply(worker, await pipeline.popleft())
+            means.append(self.mean(worker, pipeline[-1]))
+            while len(means) >= width:
+                await self.apply(worker, means, pipeline)
+        while means:
+            await self.apply(worker, means, pipeline)
 
-    def start_average(self, worker: Worker, k: int, g: Tensor) -> Awaitable[Tensor]:
+    def start_average(self, worker: Worker, k: int, g: Tensor) -> Any:
         if self.compression == "none":
             return worker.comm.all_reduce(g)
-        return worker.spawn(ring_all_reduce(worker.comm, worker.rank, worker.size, g, CODECS[self.compression], tag=k + 1))
+        return start_ring(worker.comm, worker.rank, worker.size, g, self.compression, tag=k + 1)
 
-    def apply(self, worker: Worker, g: Tensor) -> None:
+    def mean(self, worker: Worker, average: Any) -> Awaitable[Tensor]:
+        if self.compression == "none":
+            return cast("Awaitable[Tensor]", average)
+        return worker.spawn(finish_ring(worker.comm, worker.rank, worker.size, average))
+
+    async def apply(self, worker: Worker, means: deque[Awaitable[Tensor]], pipeline: list[Any]) -> None:
+        g = await means.popleft()
+        del pipeline[0]
         if self.clip is not None:
             g *= (self.clip / (g.norm() + 1e-6)).clamp(max=1)
         worker.params.sub_(worker.update(g))

@@ -66,8 +66,9 @@ class SlowMo:
         x = worker.params
         x0 = worker.keep("slowmo_x0", x.clone)
         u = worker.keep("slowmo_u", lambda: x.new_zeros(x.shape))
+        start = worker.keep("slowmo_start", lambda: worker.steps_taken)
         while not worker.done:
-            await self.base.run(worker.limit(self.period))
+            await self.base.run(worker.limit(self.period - (worker.steps_taken - start) % self.period))
             if self.exact_average:
                 x.copy_(await worker.comm.all_reduce(x.clone()))
             u *= self.beta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,23 +50,30 @@ CODECS = {
 }
 
 
-async def ring_all_reduce(comm: Comm, rank: int, size: int, t: Tensor, codec: Codec, tag: int) -> Tensor:
-    """Mean of ``t`` [D] over ``size`` workers, in place; every hop is encoded, and all workers end with the same bytes."""
-    if size == 1:
-        return t
-    right, left = (rank + 1) % size, (rank - 1) % size
+def start_ring(comm: Comm, rank: int, size: int, t: Tensor, codec: str, tag: int) -> dict[str, Any]:
+    """Send the first chunk of ``t`` [D]; what `finish_ring` needs to know, as named state that a checkpoint can hold."""
+    if size > 1:
+        comm.send((rank + 1) % size, CODECS[codec].encode(t.tensor_split(size)[rank]), tag)
+    return {"t": t, "codec": codec, "tag": tag, "hop": 0}
+
+
+async def finish_ring(comm: Comm, rank: int, size: int, ring: dict[str, Any]) -> Tensor:
+    """Mean of ``t`` over ``size`` workers, in place; every hop is encoded, and all workers end with the same bytes."""
+    t: Tensor = ring["t"]
+    codec, tag = CODECS[ring["codec"]], ring["tag"]
     chunks = t.tensor_split(size)  # views
-    for hop in range(size - 1):  # reduce-scatter
-        comm.send(right, codec.encode(chunks[(rank - hop) % size]), tag)
-        chunk = chunks[(rank - hop - 1) % size]
-        chunk += codec.decode(await comm.recv(left, tag), chunk)
-    own = chunks[(rank + 1) % size]
-    own /= size
-    message = codec.encode(own)
-    own.copy_(codec.decode(message, own))  # as everybody else will see it
-    for hop in range(size - 1):  # all-gather: messages are passed on as they are
-        comm.send(right, message, tag)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    while (hop := ring["hop"]) < 2 * (size - 1):
         message = await comm.recv(left, tag)
-        chunk = chunks[(rank - hop) % size]
-        chunk.copy_(codec.decode(message, chunk))
+        chunk = chunks[(rank - hop - 1) % size]  # as the left one sent it
+        if hop < size - 1:  # reduce-scatter
+            chunk += codec.decode(message, chunk)
+            if hop == size - 2:
+                chunk /= size
+            message = codec.encode(chunk)
+        if hop >= size - 2:  # all-gather: messages are passed on as they are, and read as everybody else will read them
+            chunk.copy_(codec.decode(message, chunk))
+        ring["hop"] = hop + 1
+        if hop + 1 < 2 * (size - 1):
+            comm.send(right, message, tag)
     return t

@@ -67,6 +67,11 @@ class Mailbox:
             self.waiting[key] = wait
         return wait
 
+    def contents(self) -> list[tuple[int, int, Tensor]]:
+        """(sender, tag, message) of what has arrived and nobody received, in the order of arrival."""
+        arrived = [(number, src, tag, message) for (src, tag), queue in self.queues.items() for number, message, _ in queue]
+        return [(src, tag, message) for _, src, tag, message in sorted(arrived, key=lambda each: each[0])]
+
     def unread(self) -> list[tuple[int, int, int]]:
         """(sender, tag, count) of messages that nobody received."""
         return [(src, tag, len(queue)) for (src, tag), queue in sorted(self.queues.items())]

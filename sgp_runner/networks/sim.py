@@ -37,9 +37,11 @@ class Sim:
             raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
 
     def execute(self, experiment: Experiment) -> dict[str, object]:
+        from sgp_runner.checkpoint import read
         from sgp_runner.engine import choose_threads, make_engine
         from sgp_runner.observer import Observer, recording
         from sgp_runner.simulation import Simulation
+        from sgp_runner.snapshot import Saver, restore
 
         run = experiment.run
         problem = run.make_problem()
@@ -58,14 +60,25 @@ class Sim:
         workers: list[Worker] = []
         for rank in range(run.ranks):
             own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
-            worker = run.make_worker(problem, rank, simulation.comms[rank], own, simulation)
-            buffers = problem.flat.fresh_buffers()
-            simulation.start(worker, run.algo.run(worker), buffers)
-            workers.append(worker)
-        with recording(experiment, 0, shared.total) as recorder:
+            workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
+            simulation.model_buffers[rank] = problem.flat.fresh_buffers()
+        coroutines = [run.algo.run(worker) for worker in workers]
+        found = experiment.latest_checkpoint()
+        saved = read(found / "run.pt") if found is not None else None
+        with recording(experiment, 0, shared.total, saved["metrics_bytes"] if saved else 0) as recorder:
             observer = Observer(run, problem, recorder, simulation.model_buffers)
+            if saved and found:
+                print(f"This run was cut off and goes on from {found.name.replace('-', ' ')}.", flush=True)
+                restore(simulation, workers, coroutines, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
+                observer.restore(saved)
+            else:
+                for worker, coroutine in zip(workers, coroutines, strict=True):
+                    simulation.start(worker, coroutine)
+            saver = Saver(experiment, simulation, workers, saved["begun"] if saved else 0, observer.save)
+            simulation.start_of_step_hook = saver.start_of_step
             simulation.end_of_step_hook = observer.end_of_step
-            simulation.run()
+            with saver.trigger.listening():
+                simulation.run()
             check_mass(workers[: run.nodes])
             summary = {**experiment.facts, **observer.conclude(workers)}
             recorder.finish(summary)

@@ -1,0 +1,200 @@
+"""Checkpoints on disk: a folder ``step-N`` with tensors in one file or several and, last, a manifest that vouches for them.
+
+A checkpoint is written beside its place and moved there when all of it is on the disk, so one that is found is whole unless the disk has
+lost something. Reading never runs code: ``torch.load(weights_only=True)``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.errors import ConfigError, Stopped
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+VERSION = 1
+MANIFEST = "manifest.json"
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """every_steps: steps of a node between checkpoints; ``null``: not by steps. every_minutes: of real time; ``null``: not by time.
+
+    keep: how many of the latest stay on disk.
+    """
+
+    every_steps: int | None = None
+    every_minutes: float | None = 10.0
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ConfigError("checkpoint.every_steps", f"{self.every_steps} must be at least 1 step, or null.")
+        if self.every_minutes is not None and not 0 < self.every_minutes < float("inf"):
+            raise ConfigError("checkpoint.every_minutes", f"{self.every_minutes} must be positive and finite, or null.")
+        if self.keep < 1:
+            raise ConfigError("checkpoint.keep", f"{self.keep} must be at least 1.")
+
+
+class Trigger:
+    """When a checkpoint is due."""
+
+    def __init__(self, checkpoints: Checkpoints, steps: int) -> None:
+        self.checkpoints = checkpoints
+        self.signal: int | None = None
+        self.saved(steps)
+
+    def saved(self, steps: int) -> None:
+        """A checkpoint was written after ``steps``."""
+        every = self.checkpoints.every_steps
+        self.next_step = (steps // every + 1) * every if every is not None else sys.maxsize
+        self.deadline = time.monotonic() + 60 * (self.checkpoints.every_minutes or float("inf"))
+
+    def due(self, steps: int) -> bool:
+        return steps >= self.next_step or self.signal is not None or time.monotonic() >= self.deadline
+
+    def stop_if_asked(self, path: Path) -> None:
+        """Raises Stopped if a signal has asked for the checkpoint that is now in ``path``."""
+        if self.signal is not None:
+            name = signal.Signals(self.signal).name
+            raise Stopped(f"stopped by {name}; saved in {path}. The same command goes on from there.")
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """SIGTERM, SIGUSR1 and SIGUSR2 ask for a checkpoint, after which the run stops."""
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.signal = number
+
+        try:
+            before = {number: signal.signal(number, ask) for number in SIGNALS}
+        except ValueError:  # not on the main thread, where signals do not arrive
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class Draft:
+    """A checkpoint that is being written. ``folder``: where the checkpoints of this run are."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self.folder, self.steps = folder, steps
+        self.path = folder / f".part-{steps}"
+        self.files: dict[str, str] = {}  # name -> checksum
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True)
+
+    def add(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write ``state``, of tensors and plain data, as the file ``name``; it replaces an earlier one."""
+        self.files[name] = write(self.path / name, state)
+
+    def finish(self, run: str, keep: int) -> Path:
+        """Make it the latest checkpoint of the run called ``run``; only ``keep`` stay."""
+        manifest = {"version": VERSION, "run": run, "steps": self.steps, "files": self.files}
+        with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        sync(self.path)
+        place = self.folder / f"step-{self.steps}"
+        shutil.rmtree(place, ignore_errors=True)
+        self.path.rename(place)
+        sync(self.folder)
+        for old in saved_steps(self.folder)[keep:]:
+            shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
+        return place
+
+
+def write(path: Path, state: Mapping[str, Any]) -> str:
+    """Put ``state`` on the disk; returns the checksum of the file."""
+    import torch
+
+    with path.open("wb") as file:
+        torch.save(dict(state), file)
+        file.flush()
+        os.fsync(file.fileno())
+    return checksum(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    import torch
+
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise ConfigError(
+            "resume", f"{path} is not a checkpoint of sgp-run; remove its folder, or start over with resume=never."
+        ) from error
+    assert isinstance(state, dict)
+    return state
+
+
+def latest(folder: Path, run: str) -> Path | None:
+    """The newest checkpoint of the run called ``run`` that is whole; what is wrong with newer ones is said on stderr."""
+    for steps in saved_steps(folder):
+        path = folder / f"step-{steps}"
+        problem = problem_of(path, run)
+        if problem is None:
+            return path
+        print(f"warning: the checkpoint {path} is not used: {problem}", file=sys.stderr, flush=True)
+    return None
+
+
+def problem_of(path: Path, run: str) -> str | None:
+    """Why a checkpoint cannot be used, in a sentence."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        version, name, files = manifest["version"], manifest["run"], dict(manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"its {MANIFEST} is missing or damaged."
+    if version != VERSION:
+        return f"it has format {version}, and this version of sgp-run reads format {VERSION}."
+    if name != run:
+        return "it belongs to a run with other settings."
+    for file, expected in files.items():
+        if not re.fullmatch(r"\w+\.pt", file):
+            return f"its {MANIFEST} is missing or damaged."
+        try:
+            if checksum(path / file) != expected:
+                return f"{file} is damaged."
+        except OSError as error:
+            return f"{file} cannot be read ({error.strerror})."
+    return None
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Of all checkpoints in a folder, newest first."""
+    names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
+    return sorted((int(name[1]) for name in names if name), reverse=True)
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(folder: Path) -> None:
+    """The names in a folder have a cache of their own."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

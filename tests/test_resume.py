@@ -1,0 +1,249 @@
+"""A simulated run that is killed at any event, and started again as often as it takes, ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from experiments import final_parameters, instrumented, make_experiment
+
+from sgp_runner.checkpoint import checksum, saved_steps
+from sgp_runner.errors import ConfigError
+from sgp_runner.run import Experiment
+from sgp_runner.scheduler import VirtualClock
+
+SETTINGS = ("nodes=4", "batch_size=32", "epochs=2", "log_every=3", "checkpoint.every_minutes=null")
+RANDOM = ("cluster.compute_time=log_normal", "cluster.compute_time.cv=0.5")
+SLOW_NETWORK = ("cluster.bandwidth=20000000", "cluster.latency_seconds=0.01")
+VARIANTS = {
+    "ar_sgd": ("cluster.overlap=0.5",),
+    "ar_sgd, parameters": ("algo.average=parameters", "optim=adam"),
+    "d_psgd": (),
+    "d_psgd, adapting first": ("algo.order=adapt_then_combine", "algo.topology=torus"),
+    "ad_psgd": ("faults=slow_node",),
+    "ad_psgd, two averages": ("algo.averages_per_gradient=2", "algo.topology=ring"),
+    "sgp": ("algo.topology.peers=2",),
+    "osgp": ("algo.tau=2",),
+    "osgp, released": ("algo.layout=released", "algo.topology=complete"),
+    "slowmo": ("algo.tau=5", "algo.base=osgp"),
+    "slowmo, own averages": ("algo.tau=3", "algo.exact_average=false", "algo.buffers=average"),
+    "gap_aware": (),
+    "gap_aware, dana": ("algo.momentum=dana",),
+    "pipe_sgd": ("algo.depth=4",),
+    "pipe_sgd, compressed": ("algo.depth=3", "algo.compression=quantize8"),
+    "local_sgd": ("algo.tau=4",),
+    "ps_sgd": (),
+    "hybrid": ("algo.first=osgp", "algo.then=slowmo", "algo.then.tau=4", "algo.switch_epoch=0.7"),
+}
+
+
+class Killed(BaseException):
+    """As sudden as SIGKILL for everything that has not reached the disk."""
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many events the simulator may still run; Killed after that."""
+    left = [10**9]
+    advance = VirtualClock.advance
+
+    def counted(clock: VirtualClock) -> bool:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        return advance(clock)
+
+    monkeypatch.setattr(VirtualClock, "advance", counted)
+    yield left
+
+
+def records(experiment: Experiment) -> list[dict[str, object]]:
+    """What was recorded, byte for byte but for the real time in the summary."""
+    lines = (experiment.directory / "metrics.jsonl").read_text().splitlines()
+    parsed = [json.loads(line) for line in lines]
+    for record in parsed:
+        record.pop("real_s", None)
+        record.pop("run_dir", None)
+    return parsed
+
+
+def finish(experiment: Experiment, events: list[int], random: Random, most: int) -> int:
+    """Start the run until it ends by itself; how often it was killed."""
+    kills = 0
+    while True:
+        events[0] = random.randint(1, most)
+        try:
+            assert instrumented(experiment).execute() is not None
+            return kills
+        except Killed:
+            kills += 1
+
+
+def whole_and_interrupted(tmp_path: Path, events: list[int], seed: int, *settings: str) -> None:
+    random = Random(seed)
+    whole = make_experiment(tmp_path / "whole", *SETTINGS, *settings, "checkpoint.every_steps=null")
+    instrumented(whole).execute()
+    needed = 10**9 - events[0]
+    every = random.randint(1, 4)
+    cut = make_experiment(tmp_path / "cut", *SETTINGS, *settings, f"checkpoint.every_steps={every}")
+    assert finish(cut, events, random, needed // 2) > 0
+    for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
+        assert torch.equal(a, b)
+    assert records(whole) == records(cut)
+
+
+@pytest.mark.parametrize("slow", [(), SLOW_NETWORK], ids=["10 Gbit/s", "20 Mbit/s"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_killed_run_ends_with_the_same_bytes(variant: str, slow: tuple[str, ...], tmp_path: Path, events: list[int]) -> None:
+    algo = variant.partition(",")[0]
+    seed = sum(map(ord, variant)) + len(slow)
+    whole_and_interrupted(tmp_path, events, seed, "model=mlp", f"algo={algo}", *VARIANTS[variant], *RANDOM, *slow)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_killed_run_ends_with_the_same_bytes_many_times(variant: str, seed: int, tmp_path: Path, events: list[int]) -> None:
+    algo = variant.partition(",")[0]
+    network = SLOW_NETWORK if seed % 2 else ()
+    whole_and_interrupted(tmp_path, events, seed, "model=mlp", f"algo={algo}", *VARIANTS[variant], *RANDOM, *network, f"seed={seed}")
+
+
+def test_equal_times_keep_their_order(tmp_path: Path, events: list[int]) -> None:
+    """With constant compute times most events happen at the same moment as others."""
+    constant = ("cluster.compute_time=constant", *SLOW_NETWORK)
+    whole_and_interrupted(tmp_path, events, 5, "model=mlp", "algo=osgp", "algo.tau=3", *constant)
+
+
+def test_batch_norm_and_one_by_one_gradients(tmp_path: Path, events: list[int]) -> None:
+    whole_and_interrupted(tmp_path, events, 6, "model=resnet8", "algo=ar_sgd", "epochs=1", "cluster.overlap=0.5", *RANDOM)
+
+
+def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
+    whole_and_interrupted(tmp_path, events, 7, "model=timing_only", "algo=sgp", "epochs=0.02", "nodes=8", *RANDOM)
+
+
+COMMAND = [sys.executable, "-m", "sgp_runner", "algo=ad_psgd", "model=mlp", "nodes=4", "epochs=20", "logger=jsonl", "eval_every=5"]
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    folder.mkdir(exist_ok=True)
+    return subprocess.Popen([*COMMAND, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def metrics(folder: Path) -> list[str]:
+    (path,) = folder.glob("results/runs/*/metrics.jsonl")
+    return path.read_text().splitlines()
+
+
+def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert start(whole).wait() == 0
+    codes = []
+    for number in (signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM):
+        process = start(cut, "checkpoint.every_steps=3")
+        before = len(metrics(cut)) if list(cut.glob("results/runs/*/metrics.jsonl")) else 0
+        while process.poll() is None and (not list(cut.glob("results/runs/*/checkpoints/step-*")) or len(metrics(cut)) < before + 60):
+            time.sleep(0.01)
+        process.send_signal(number)
+        out, error = process.communicate()
+        codes.append(process.returncode)
+        if number != signal.SIGKILL:
+            assert re.fullmatch(
+                rf"sgp-run: stopped by {number.name}; saved in results/runs/\S+/step-\d+. The same command goes on from there.\n", error
+            )
+            assert "goes on from step" in out
+    assert codes == [-signal.SIGKILL, 75, 75]
+    assert start(cut, "checkpoint.every_steps=3").wait() == 0
+    assert metrics(cut)[:-1] == metrics(whole)[:-1]  # the last line holds the real time
+    assert not list(cut.glob("results/runs/*/checkpoints"))
+    last = start(cut)
+    assert "This run is done already" in last.communicate()[0]
+
+
+def cut_off(tmp_path: Path, events: list[int], *words: str) -> Experiment:
+    """A run with several checkpoints that was killed."""
+    experiment = make_experiment(tmp_path, *SETTINGS, "model=mlp", "checkpoint.every_steps=5", "checkpoint.keep=3", *words)
+    events[0] = 230
+    with pytest.raises(Killed):
+        experiment.execute()
+    events[0] = 10**9
+    return experiment
+
+
+def test_the_latest_checkpoints_are_kept(tmp_path: Path, events: list[int]) -> None:
+    steps = saved_steps(cut_off(tmp_path, events).checkpoints)
+    assert len(steps) == 3 and [a - b for a, b in itertools.pairwise(steps)] == [5, 5]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path / "rank1.pt", 1000)
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray((path / "run.pt").read_bytes())
+    data[len(data) // 2] ^= 1
+    (path / "run.pt").write_bytes(bytes(data))
+
+
+def edit(path: Path, **values: object) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, **values}))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "truncated": (truncate, "rank1.pt is damaged."),
+    "corrupt": (flip_a_bit, "run.pt is damaged."),
+    "incomplete": (lambda path: (path / "rank0.pt").unlink(), "rank0.pt cannot be read (No such file or directory)."),
+    "without manifest": (lambda path: (path / "manifest.json").unlink(), "its manifest.json is missing or damaged."),
+    "foreign": (lambda path: edit(path, run="0123"), "it belongs to a run with other settings."),
+    "older": (lambda path: edit(path, version=0), "it has format 0, and this version of sgp-run reads format 1."),
+    "reaching out": (lambda path: edit(path, files={"../x.pt": ""}), "its manifest.json is missing or damaged."),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_bad_checkpoint_is_refused_and_the_one_before_is_used(
+    damage: str, tmp_path: Path, events: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = cut_off(tmp_path, events)
+    newest, second, _ = saved_steps(experiment.checkpoints)
+    spoil, sentence = DAMAGE[damage]
+    spoil(experiment.checkpoints / f"step-{newest}")
+    capsys.readouterr()
+    assert experiment.execute() is not None
+    out, error = capsys.readouterr()
+    assert error == f"warning: the checkpoint {experiment.checkpoints}/step-{newest} is not used: {sentence}\n"
+    assert f"goes on from step {second}" in out
+
+
+class Malice:
+    """Its pickle makes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path, events: list[int]) -> None:
+    experiment = cut_off(tmp_path, events)
+    place = experiment.checkpoints / f"step-{saved_steps(experiment.checkpoints)[0]}"
+    torch.save({"now": Malice(tmp_path / "harm")}, place / "run.pt")
+    files = json.loads((place / "manifest.json").read_text())["files"]
+    edit(place, files={**files, "run.pt": checksum(place / "run.pt")})
+    with pytest.raises(ConfigError, match="run.pt is not a checkpoint of sgp-run; remove its folder, or start over with resume=never"):
+        experiment.execute()
+    assert not (tmp_path / "harm").exists()
