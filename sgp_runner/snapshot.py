@@ -18,10 +18,11 @@ from sgp_runner.scheduler import Wait
 from sgp_runner.simulation import AllReduce, Mean, Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
+    from sgp_runner.algorithms import Algorithm
     from sgp_runner.run import Experiment
     from sgp_runner.worker import OwnBudget, Worker
 
@@ -118,17 +119,17 @@ def event_words(callback: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 def restore(
     simulation: Simulation,
     workers: Sequence[Worker],
-    coroutines: Iterable[Coroutine[Any, Any, None]],
+    algo: Algorithm,
     at_steps: Iterable[State],
     rest: State,
 ) -> None:
     """Bring a simulation whose workers were just made, and not started, to where the snapshot was taken."""
     replay = simulation.replay = Replay()
-    for worker, coroutine, at_step, journal in zip(workers, coroutines, at_steps, rest["journals"], strict=True):
+    for worker, at_step, journal in zip(workers, at_steps, rest["journals"], strict=True):
         for mean in restore_worker(simulation, worker, at_step):
             if not mean.wait.done:
                 replay.parts[worker.rank, mean.number] = None, mean.wait
-        read_journal(simulation, replay, worker, coroutine, journal)
+        read_journal(simulation, replay, worker, algo, journal)
     simulation.replay = None
     clock, fabric = simulation.clock, simulation.fabric
     clock.now, clock.order = rest["now"], rest["order"]
@@ -169,12 +170,10 @@ def restore_worker(simulation: Simulation, worker: Worker, at_step: State) -> li
     return means
 
 
-def read_journal(
-    simulation: Simulation, replay: Replay, worker: Worker, coroutine: Coroutine[Any, Any, None], journal: Sequence[Event]
-) -> None:
+def read_journal(simulation: Simulation, replay: Replay, worker: Worker, algo: Algorithm, journal: Sequence[Event]) -> None:
     """Start the worker and let everything happen to it that has happened since its step began."""
     rank, scheduler = worker.rank, simulation.scheduler
-    simulation.start(worker, coroutine)
+    simulation.start(worker, algo.run(worker))
     scheduler.settle()
     for event in journal:
         match event:

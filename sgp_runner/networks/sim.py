@@ -62,18 +62,17 @@ class Sim:
             own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
             workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
             simulation.model_buffers[rank] = problem.flat.fresh_buffers()
-        coroutines = [run.algo.run(worker) for worker in workers]
         found = experiment.latest_checkpoint()
         saved = read(found / "run.pt") if found is not None else None
         with recording(experiment, 0, shared.total, saved["metrics_bytes"] if saved else 0) as recorder:
             observer = Observer(run, problem, recorder, simulation.model_buffers)
             if saved and found:
                 print(f"This run was cut off and goes on from {found.name.replace('-', ' ')}.", flush=True)
-                restore(simulation, workers, coroutines, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
+                restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
                 observer.restore(saved)
             else:
-                for worker, coroutine in zip(workers, coroutines, strict=True):
-                    simulation.start(worker, coroutine)
+                for worker in workers:
+                    simulation.start(worker, run.algo.run(worker))
             saver = Saver(experiment, simulation, workers, saved["begun"] if saved else 0, observer.save)
             simulation.start_of_step_hook = saver.start_of_step
             simulation.end_of_step_hook = observer.end_of_step
