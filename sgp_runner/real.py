@@ -11,11 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from sgp_runner.comm.distributed import DistributedComm
 from sgp_runner.problem import Problem
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 from sgp_runner.worker import activity_name, naming_the_rank
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.worker import Worker
+    from sgp_runner.world import World
 
 T = TypeVar("T")
 
@@ -31,11 +30,11 @@ T = TypeVar("T")
 class Rank:
     """The runtime of one real rank."""
 
-    def __init__(self, problem: Problem, workers: dist.ProcessGroup, size: int) -> None:
-        self.problem, self.workers = problem, workers
+    def __init__(self, problem: Problem, world: World) -> None:
+        self.problem, self.workers = problem, world.workers
         self.clock = RealClock()
         self.scheduler = Scheduler(self.clock)
-        self.comm = DistributedComm(self.scheduler, self.clock, workers, size)
+        self.comm = world.comm(self.scheduler, self.clock)
         self.buffers = problem.flat.fresh_buffers()
         self.thread = ThreadPoolExecutor(1)  # computes gradients while the worker has other activities to serve
         self.ddp: DistributedDataParallel | None = None
@@ -71,9 +70,14 @@ class Rank:
         return wait
 
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
+        if self.workers is None:
+            return self.grad_then_reduce(worker)
         wait: Wait[Tensor] = Wait(("the mean gradient",))
         self.scheduler.resolve(wait, self.backward_and_reduce(worker))
         return wait
+
+    async def grad_then_reduce(self, worker: Worker) -> Tensor:
+        return await self.comm.all_reduce(await self.grad(worker, worker.params))
 
     def backward_and_reduce(self, worker: Worker) -> Tensor:
         """PyTorch's bucketed reducer averages gradients while the backward pass goes on."""

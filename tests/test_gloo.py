@@ -13,12 +13,14 @@ import pytest
 from experiments import final_parameters, instrumented, make_experiment, steps_taken
 from processes import hear_interrupts
 
+from sgp_runner.environment import code_version
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
+ODD_RANK = str(Path(__file__).with_name("odd_rank.py"))
 # Eight steps of a network with BatchNorm, in double precision.
 TINY = ("dtype=float64", "model=resnet8", "data=digits", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
 SYNCHRONOUS = {
@@ -95,6 +97,21 @@ def test_an_error_in_one_rank_is_reported_once_with_its_rank(tmp_path: Path, cap
     assert out.count("Aborted") == 3
     assert time.monotonic() - start < 60
     assert not ranks_of(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["configuration", "code version", "initial parameters"])
+def test_ranks_that_did_not_start_alike_refuse_to_train(what: str, tmp_path: Path) -> None:
+    experiment = make_experiment(tmp_path, "network=gloo", "nodes=2", "model=mlp")
+    values = {
+        "configuration": (experiment.name, r"sgp-mlp-digits-n2-gloo-s1-\w+"),
+        "code version": (code_version(), r"0\.0\.0( \w+)?"),
+        "initial parameters": (r"\w{16}", r"\w{16}"),
+    }
+    first, other = values[what]
+    sentence = f"{what} is {first} on rank 0 but {other} on rank 1: start all ranks with the same command and code.$"
+    with pytest.raises(RankFailed, match=sentence):
+        launch(experiment, program=(ODD_RANK, what))
+    assert read_metrics(experiment.directory) == []
 
 
 def test_settings_that_do_not_fit_the_data_are_refused_as_in_the_simulator(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class Gloo:
             from sgp_runner.launch import launch
 
             return launch(experiment)
+        from sgp_runner.comm.distributed import DistributedWorld
         from sgp_runner.rank import run_rank
 
-        return run_rank(experiment)
+        return run_rank(experiment, DistributedWorld())
