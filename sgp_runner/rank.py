@@ -41,6 +41,8 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
             world.connect(run.nodes)
             summary = train(experiment, world, watch)
             world.close()
+        except Aborted:  # and whoever kept the store may be gone
+            raise
         except ConfigError as error:  # every rank finds the same
             alarm.set("setting", error.key)
             alarm.set("failed", error.sentence)

@@ -14,6 +14,7 @@ import torch
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
+from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.problem import Problem
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 from sgp_runner.worker import activity_name, naming_the_rank
@@ -36,7 +37,7 @@ class Rank:
         self.scheduler = Scheduler(self.clock)
         self.comm = world.comm(self.scheduler, self.clock)
         self.buffers = problem.flat.fresh_buffers()
-        self.thread = ThreadPoolExecutor(1)  # computes gradients while the worker has other activities to serve
+        self.thread = ThreadPoolExecutor(1)  # computes gradients while the worker has other activities or messages to serve
         self.ddp: DistributedDataParallel | None = None
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
 
@@ -56,7 +57,7 @@ class Rank:
         wait: Wait[Tensor] = Wait(("its gradient",))
         step = worker.progress.gradients
         worker.progress.gradients += 1
-        if len(self.scheduler.tasks) == 1:
+        if len(self.scheduler.tasks) == 1 and self.clock.poll is None:
             value, worker.progress.loss = self.problem.gradient(at, self.buffers, worker.rank, step)
             self.scheduler.resolve(wait, value)
             return wait
@@ -83,7 +84,7 @@ class Rank:
         """PyTorch's bucketed reducer averages gradients while the backward pass goes on."""
         flat, step = self.problem.flat, worker.progress.gradients
         worker.progress.gradients += 1
-        self.comm.count_all_reduce(worker.params)
+        self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
         module = flat.bind(worker.params, self.buffers).train()
         flat.set_dropout_seed(self.buffers, self.problem.dropout_seed(worker.rank, step))
         if self.ddp is None:

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class RealComm(Comm, Protocol):
     """The communication of one rank during training."""
 
-    def count_all_reduce(self, tensor: Tensor) -> None: ...  # one that something else does
-    def close(self) -> list[tuple[int, int, int]]: ...  # once everybody's messages are in: (sender, tag, count) of those not received
+    def close(self) -> list[tuple[int, int, int]]:
+        """Wait until everybody's messages are in; returns (sender, tag, count) of those that nobody received."""
 
 
 class World(Protocol):

@@ -23,4 +23,5 @@ for config_file in sys.argv[2:]:
         break
     if summary is not None:
         write_summary(experiment.directory, summary)
-os._exit(code)
+if code:
+    os._exit(code)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 
@@ -99,7 +100,7 @@ class DistributedComm:
         return self.mailbox.poll(src, tag)
 
     def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
-        self.count_all_reduce(tensor)
+        self.num_bytes_sent += all_reduce_bytes(tensor, self.size)
         work = dist.all_reduce(tensor, group=self.workers, async_op=True)
         return self.finish_all_reduce(tensor, work)
 
@@ -107,12 +108,7 @@ class DistributedComm:
         work.wait()
         return tensor.div_(self.size)
 
-    def count_all_reduce(self, tensor: Tensor) -> None:
-        """Bytes of a bandwidth-optimal all-reduce."""
-        self.num_bytes_sent += round(2 * (self.size - 1) / self.size * tensor.numel() * tensor.element_size())
-
     def close(self) -> list[tuple[int, int, int]]:
-        """Wait until everybody's messages are in; returns (sender, tag, count) of those that nobody received."""
         for dst in range(self.world):
             if dst != self.rank:
                 self.outbox.put((dst, torch.tensor([0, 0, GOODBYE]), None))
