@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL_SECONDS = 5e-5  # a waiting rank leaves its core to those that compute
-KINDS = len(DTYPES) + 1  # an MPI tag is ``tag * KINDS + kind``; the last kind says that no more will come
-GOODBYE = len(DTYPES)
+GOODBYE = -1  # in place of a tag: no more will come
 
 
 class MpiWorld:
@@ -96,7 +95,7 @@ class MpiComm:
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
         self.num_bytes_sent += message.numel() * message.element_size()
-        self.post(dst, message, tag * KINDS + DTYPES.index(message.dtype))
+        self.post(dst, message, tag)
 
     def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
         self.clock.catch_up()
@@ -120,32 +119,30 @@ class MpiComm:
         others = [rank for rank in range(self.everybody.size) if rank != self.everybody.rank]
         for dst in others:
             self.post(dst, torch.empty(0), GOODBYE)
-        while self.goodbyes < len(others) or self.outgoing or any(self.incoming):
+        while self.goodbyes < len(others) or self.outgoing:
             self.clock.catch_up()
             time.sleep(POLL_SECONDS)
         self.clock.catch_up()
         return self.mailbox.unread()
 
-    def post(self, dst: int, message: Tensor, mpi_tag: int) -> None:
-        self.outgoing.append((self.everybody.Isend(memory(message), dst, mpi_tag), message))
+    def post(self, dst: int, message: Tensor, tag: int) -> None:
+        kind = (tag + 1) * len(DTYPES) + DTYPES.index(message.dtype)
+        self.outgoing.append((self.everybody.Isend(memory(message), dst, kind), message))
 
     def progress(self) -> None:
         """Take in what has arrived, let go of what has left."""
         status = MPI.Status()
         while (arrival := self.everybody.Improbe(status=status)) is not None:
-            tag, kind = divmod(status.tag, KINDS)
-            dtype = torch.uint8 if kind == GOODBYE else DTYPES[kind]
-            message = torch.empty(status.count // dtype.itemsize, dtype=dtype)
-            receiving = arrival.Irecv(memory(message))
-            if kind == GOODBYE:
-                receiving.Wait()
-                self.goodbyes += 1
-            else:
-                self.incoming[status.source].append((receiving, tag, message))
+            tag, kind = divmod(status.tag, len(DTYPES))
+            message = torch.empty(status.count // DTYPES[kind].itemsize, dtype=DTYPES[kind])
+            self.incoming[status.source].append((arrival.Irecv(memory(message)), tag - 1, message))
         for src, queue in enumerate(self.incoming):
             while queue and queue[0][0].Test():
                 _, tag, message = queue.popleft()
-                self.clock.post(partial(self.mailbox.deliver, src, tag, message))
+                if tag == GOODBYE:
+                    self.goodbyes += 1
+                else:
+                    self.clock.post(partial(self.mailbox.deliver, src, tag, message))
         self.outgoing = [sending for sending in self.outgoing if not sending[0].Test()]
         reductions, self.reductions = self.reductions, []
         for reduction in reductions:
