@@ -52,10 +52,9 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
     from sgp_runner.networks import launched_rank
 
     print_traceback_if_wanted(error)
-    if code == 2 and launched_rank() not in (None, 0):
-        time.sleep(1)  # all ranks object to the same settings; the launcher kills the others when the first one ends
-        return code
-    if not isinstance(error, Aborted):  # the rank that failed speaks for all
+    if isinstance(error, Aborted) or (code == 2 and launched_rank() not in (None, 0)):
+        time.sleep(1)  # another rank speaks for all; the launcher kills the others when the first one ends
+    else:
         print(f"sgp-run: {sentence}", file=sys.stderr, flush=True)
     return code
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sgp_runner import __version__
 
+SOURCE = Path(__file__).resolve().parents[1]
 PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",
@@ -28,7 +29,7 @@ def environment() -> dict[str, object]:
     """
     return {
         "sgp_run": __version__,
-        "git": _git(Path(__file__).resolve().parents[1]),
+        "git": _git(SOURCE),
         "python": platform.python_version(),
         "packages": {name: _version(package) for name, package in PACKAGES.items()},
         "platform": platform.platform(),
@@ -36,6 +37,11 @@ def environment() -> dict[str, object]:
         "command": list(sys.argv),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def code_version() -> str:
+    """What all ranks of a run must have in common: the package's version and, in a clone, the commit."""
+    return " ".join(filter(None, (__version__, _commit(SOURCE))))
 
 
 def _version(package: str) -> str | None:
@@ -46,16 +52,21 @@ def _version(package: str) -> str | None:
 
 
 def _git(source: Path) -> dict[str, object] | None:
-    """Commit (None before the first one) and whether files differ from it, if ``source`` is the top of a clone.
-
-    Only the top counts: an installed package may lie, in its ``.venv``, inside somebody else's clone.
-    """
-    top = _run_git(source, "rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != source:
+    """Commit (None before the first one) and whether files differ from it, if ``source`` is the top of a clone."""
+    if not _is_clone(source):
         return None
     status = _run_git(source, "status", "--porcelain")
-    commit = _run_git(source, "rev-parse", "--verify", "HEAD")
-    return {"commit": commit, "dirty": None if status is None else bool(status)}
+    return {"commit": _commit(source), "dirty": None if status is None else bool(status)}
+
+
+def _commit(source: Path) -> str | None:
+    return _run_git(source, "rev-parse", "--verify", "HEAD") if _is_clone(source) else None
+
+
+def _is_clone(source: Path) -> bool:
+    """Only the top counts: an installed package may lie, in its ``.venv``, inside somebody else's clone."""
+    top = _run_git(source, "rev-parse", "--show-toplevel")
+    return top is not None and Path(top).resolve() == source
 
 
 def _run_git(source: Path, *words: str) -> str | None:

@@ -2,103 +2,83 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
-
+from sgp_runner.environment import code_version
 from sgp_runner.errors import Aborted, ConfigError, RankFailed
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.real import Rank, SharedBudget
+from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
     from sgp_runner.run import Experiment
     from sgp_runner.scheduler import RealClock
     from sgp_runner.worker import Worker
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank has failed
-FOREVER = timedelta(days=365)
 
 
-def run_rank(experiment: Experiment) -> dict[str, object] | None:
+def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every other rank."""
-    run = experiment.run
-    store, rank, world = next(rendezvous("env://", timeout=timedelta(minutes=5)))
-    if world != run.ranks:
+    run, rank, alarm = experiment.run, world.rank, world.alarm
+    if world.size != run.ranks:
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
-        raise ConfigError("nodes", f"{run.nodes} nodes{extra} need {run.ranks} processes, but the launcher started {world}.")
-    alarm = PrefixStore(f"alarm {experiment.name}", store.clone())
-    store = PrefixStore(experiment.name, store)  # a launcher's store may serve several runs, one after the other
+        raise ConfigError("nodes", f"{run.nodes} nodes{extra} need {run.ranks} processes, but the launcher started {world.size}.")
     with watching(alarm) as watch:
         try:
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=FOREVER)
-            everybody = dist.new_group(list(range(world)))
-            workers = dist.new_group(list(range(run.nodes)))
-            summary = train(experiment, rank, PrefixStore("budget", store), everybody, workers, watch)
-            dist.barrier(everybody)
+            world.connect(run.nodes)
+            summary = train(experiment, world, watch)
+            world.close()
+        except Aborted:  # and whoever kept the store may be gone
+            raise
+        except ConfigError as error:  # every rank finds the same
+            alarm.set("setting", error.key)
+            alarm.set("failed", error.sentence)
+            raise
         except Exception as error:
             if alarm.check(["failed"]):
                 raise Aborted(f"rank {rank} stopped because another rank failed") from error
-            if isinstance(error, ConfigError):  # every rank finds the same
-                alarm.set("setting", error.key)
-                alarm.set("failed", error.sentence)
-                raise
             sentence = str(error) if isinstance(error, RankFailed) else f"rank {rank}: {type(error).__name__}: {error}"
             alarm.set("failed", sentence)
             raise RankFailed(sentence) from error
-    dist.destroy_process_group()
     return summary
 
 
-def train(
-    experiment: Experiment,
-    rank: int,
-    store: Store,
-    everybody: dist.ProcessGroup,
-    workers: dist.ProcessGroup,
-    watch: Watch,
-) -> dict[str, object] | None:
+def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, object] | None:
     """The run itself, then the results of all ranks, put together on rank 0."""
-    run = experiment.run
-    check_agreement(everybody, "the configuration", experiment.name.encode())
+    run, rank = experiment.run, world.rank
+    check_agreement(world, "configuration", experiment.name)
+    check_agreement(world, "code version", code_version())
     problem = run.make_problem()
     own = run.budget(problem)
     started = time.monotonic()
     with recording(experiment, rank, own.total) as recorder:
-        runtime = Rank(problem, workers, run.nodes)
+        runtime = Rank(problem, world)
         watch.clock = runtime.clock
-        budget = SharedBudget(store, own.total) if run.algo.asynchronous and rank < run.nodes else own
+        budget = SharedBudget(world.store, own.total) if run.algo.asynchronous and rank < run.nodes else own
         worker = run.make_worker(problem, rank, runtime.comm, budget, runtime)
-        dist.broadcast(worker.push_sum, 0, group=everybody)
-        check_agreement(everybody, "the initial parameters", worker.push_sum.numpy().tobytes())
+        check_agreement(world, "checksum of the initial parameters", sha256(worker.push_sum.numpy().tobytes()).hexdigest()[:16])
         observer = Observer(run, problem, recorder, {rank: runtime.buffers})
         runtime.end_of_step_hook = observer.end_of_step
         runtime.run(worker, run.algo.run(worker))
-        summary = conclude(experiment, observer, worker, everybody, workers, time.monotonic() - started)
+        summary = conclude(experiment, observer, worker, world, time.monotonic() - started)
         recorder.finish(summary)
     return summary
 
 
-def conclude(
-    experiment: Experiment,
-    observer: Observer,
-    worker: Worker,
-    everybody: dist.ProcessGroup,
-    workers: dist.ProcessGroup,
-    real_seconds: float,
-) -> dict[str, object] | None:
+def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: World, real_seconds: float) -> dict[str, object] | None:
     """Evaluate every rank's model and their average (or the server's)."""
     run = experiment.run
     own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1])}
@@ -106,11 +86,9 @@ def conclude(
     own["metrics"] = observer.evaluate(worker, run.epochs)
     mean = worker.params.clone()
     if not worker.is_server:
-        dist.all_reduce(mean, group=workers)
-        mean /= worker.size
+        world.mean(mean)
         own["square"] = float((worker.params - mean).norm()) ** 2
-    ranks: list[Any] = [None] * run.ranks
-    dist.all_gather_object(ranks, own, group=everybody)
+    ranks = world.gather(own)
     if worker.rank != 0:
         return None
     nodes = ranks[: run.nodes]
@@ -124,15 +102,6 @@ def conclude(
         average = observer.average
     costs = total_cost([each["cost"] for each in nodes], real_seconds)
     return {**experiment.facts, **costs, **results(observer.problem.dataset.task.metric, metrics, average)}
-
-
-def check_agreement(everybody: dist.ProcessGroup, what: str, content: bytes) -> None:
-    """Raises RankFailed on all ranks, naming those that differ from rank 0."""
-    digest = hashlib.sha256(content).hexdigest()
-    digests: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(digests, digest, group=everybody)
-    if different := [rank for rank, other in enumerate(digests) if other != digests[0]]:
-        raise RankFailed(f"{what} of rank(s) {different} differ from those of rank 0: start all ranks with the same command and code.")
 
 
 @dataclass
@@ -177,7 +146,7 @@ def main(config: str, group: str | None) -> int:
 
     experiment = load_experiment(Path(config), group)
     try:
-        summary = run_rank(experiment)
+        summary = experiment.execute()
     except (RankFailed, Aborted, ConfigError):
         return 1
     if summary is not None:

@@ -11,11 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from sgp_runner.comm.distributed import DistributedComm
+from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.problem import Problem
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 from sgp_runner.worker import activity_name, naming_the_rank
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.worker import Worker
+    from sgp_runner.world import World
 
 T = TypeVar("T")
 
@@ -31,13 +31,13 @@ T = TypeVar("T")
 class Rank:
     """The runtime of one real rank."""
 
-    def __init__(self, problem: Problem, workers: dist.ProcessGroup, size: int) -> None:
-        self.problem, self.workers = problem, workers
+    def __init__(self, problem: Problem, world: World) -> None:
+        self.problem, self.workers = problem, world.workers
         self.clock = RealClock()
         self.scheduler = Scheduler(self.clock)
-        self.comm = DistributedComm(self.scheduler, self.clock, workers, size)
+        self.comm = world.comm(self.scheduler, self.clock)
         self.buffers = problem.flat.fresh_buffers()
-        self.thread = ThreadPoolExecutor(1)  # computes gradients while the worker has other activities to serve
+        self.thread = ThreadPoolExecutor(1)  # computes gradients while the worker has other activities or messages to serve
         self.ddp: DistributedDataParallel | None = None
         self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
@@ -61,7 +61,7 @@ class Rank:
         wait: Wait[Tensor] = Wait(("its gradient",))
         step = worker.progress.gradients
         worker.progress.gradients += 1
-        if len(self.scheduler.tasks) == 1:
+        if len(self.scheduler.tasks) == 1 and self.clock.poll is None:
             value, worker.progress.loss = self.problem.gradient(at, self.buffers, worker.rank, step)
             self.scheduler.resolve(wait, value)
             return wait
@@ -75,15 +75,20 @@ class Rank:
         return wait
 
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
+        if self.workers is None:
+            return self.grad_then_reduce(worker)
         wait: Wait[Tensor] = Wait(("the mean gradient",))
         self.scheduler.resolve(wait, self.backward_and_reduce(worker))
         return wait
+
+    async def grad_then_reduce(self, worker: Worker) -> Tensor:
+        return await self.comm.all_reduce(await self.grad(worker, worker.params))
 
     def backward_and_reduce(self, worker: Worker) -> Tensor:
         """PyTorch's bucketed reducer averages gradients while the backward pass goes on."""
         flat, step = self.problem.flat, worker.progress.gradients
         worker.progress.gradients += 1
-        self.comm.count_all_reduce(worker.params)
+        self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
         module = flat.bind(worker.params, self.buffers).train()
         flat.set_dropout_seed(self.buffers, self.problem.dropout_seed(worker.rank, step))
         if self.ddp is None:

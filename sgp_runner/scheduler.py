@@ -13,6 +13,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -77,11 +78,16 @@ class VirtualClock:
 
 
 class RealClock:
-    """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread."""
+    """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread.
+
+    poll: moves messages where no thread does, and posts; called every ``poll_seconds`` by a scheduler that waits.
+    """
 
     def __init__(self) -> None:
         self.start = time.monotonic()
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.poll: Callable[[], None] | None = None
+        self.poll_seconds: float | None = None
 
     @property
     def now(self) -> float:
@@ -103,11 +109,21 @@ class RealClock:
         self.start += seconds
 
     def advance(self) -> bool:
-        self.posted.get()()
+        self.next()()
         return True
+
+    def next(self) -> Callable[[], None]:
+        """What is posted next."""
+        while True:
+            if self.poll is not None:
+                self.poll()
+            with suppress(queue.Empty):
+                return self.posted.get(timeout=self.poll_seconds)
 
     def catch_up(self) -> None:
         """Run what has been posted, without waiting."""
+        if self.poll is not None:
+            self.poll()
         while not self.posted.empty():
             self.posted.get()()
 

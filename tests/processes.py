@@ -1,10 +1,38 @@
-"""Starting commands that a test will interrupt."""
+"""Starting commands that a test will interrupt, and finding out what is left of them."""
 
 from __future__ import annotations
 
 import signal
+import time
+from pathlib import Path
 
 
 def hear_interrupts() -> None:
     """To run in a new process before its program: what runs in the background of a shell inherits that SIGINT is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_for_ranks(folder: Path, count: int) -> list[int]:
+    """Process ids of the ranks, once all of them train."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if len(list(folder.glob("runs/*/metrics*.jsonl"))) == count and len(ranks := ranks_of(folder)) == count:
+            time.sleep(1)
+            return ranks
+        time.sleep(0.1)
+    raise TimeoutError(f"{count} ranks did not start")
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """Process ids of living ranks whose configuration lies in ``folder``, or whose results go there."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
+        except OSError:
+            continue
+        text = b" ".join(words).decode(errors="replace")
+        rank = any(mark in text for mark in ("sgp_runner.rank", "real_rank.py", "network=mpi"))
+        if rank and str(folder) in text and b"python" in words[0]:
+            found.append(int(process.name))
+    return sorted(found)

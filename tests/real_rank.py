@@ -9,7 +9,6 @@ from pathlib import Path
 from experiments import instrumented
 
 from sgp_runner.errors import Aborted, RankFailed
-from sgp_runner.rank import run_rank
 from sgp_runner.recorder import write_summary
 from sgp_runner.schema import load_experiment
 
@@ -17,11 +16,12 @@ code = 0
 for config_file in sys.argv[2:]:
     experiment = load_experiment(Path(config_file), None)
     try:
-        summary = run_rank(instrumented(experiment, int(sys.argv[1])))
+        summary = instrumented(experiment, int(sys.argv[1])).execute()
     except (RankFailed, Aborted) as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         code = 1
         break
     if summary is not None:
         write_summary(experiment.directory, summary)
-os._exit(code)
+if code:
+    os._exit(code)

@@ -10,47 +10,24 @@ import time
 from pathlib import Path
 
 import pytest
-from experiments import final_parameters, instrumented, make_experiment, steps_taken
-from processes import hear_interrupts
+from experiments import make_experiment, steps_taken
+from processes import hear_interrupts, ranks_of, wait_for_ranks
+from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
+from sgp_runner.environment import code_version
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
-# Eight steps of a network with BatchNorm, in double precision.
-TINY = ("dtype=float64", "model=resnet8", "data=digits", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
-SYNCHRONOUS = {
-    "ar_sgd": (),
-    "ar_sgd of parameters": ("algo.average=parameters",),
-    "d_psgd": (),
-    "sgp": (),
-    "osgp": ("algo.tau=0",),
-    "osgp as released": ("algo.tau=0", "algo.layout=released"),
-    "slowmo": ("algo.tau=3",),
-    "slowmo of local_sgd": ("base@algo.base=local_sgd", "algo.tau=3", "algo.buffers=average"),
-    "local_sgd": ("algo.tau=3",),
-    "pipe_sgd": (),
-    "pipe_sgd compressed": ("algo.compression=quantize8",),
-    "hybrid": ("algo.switch_epoch=0.1",),
-    "ps_sgd": (),
-}
-Results = dict[str, tuple[Experiment, Experiment]]
+ODD_RANK = str(Path(__file__).with_name("odd_rank.py"))
 
 
 @pytest.fixture(scope="module")
 def synchronous(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Every synchronous algorithm, simulated and real; the real ones share two launches, of four and of five ranks."""
-    folder = tmp_path_factory.mktemp("runs")
-    results: Results = {}
-    for name, options in SYNCHRONOUS.items():
-        overrides = (*TINY, f"algo={name.split()[0]}", *options)
-        simulated = make_experiment(folder, *overrides)
-        summary = instrumented(simulated).execute()
-        assert summary is not None
-        (simulated.directory / "average").write_text(str(summary["average"]))
-        results[name] = (simulated, make_experiment(folder, *overrides, "network=gloo"))
+    results = simulate_all(tmp_path_factory.mktemp("runs"), "gloo")
     for ranks in (4, 5):
         real = [real for _, real in results.values() if real.run.ranks == ranks]
         launch(real[-1], program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in real[:-1])))
@@ -59,13 +36,7 @@ def synchronous(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, synchronous: Results) -> None:
-    simulated, real = synchronous[name]
-    expected, parameters = final_parameters(simulated), final_parameters(real)
-    assert max(float((a - b).abs().max()) for a, b in zip(expected, parameters, strict=True)) < 1e-10
-    summary = read_summary(real.directory)
-    assert summary is not None
-    assert summary["clock"] == "wall"
-    assert summary["average"] == pytest.approx(float((simulated.directory / "average").read_text()), abs=1e-9)
+    check_same_end(*synchronous[name])
 
 
 def run_real(tmp_path: Path, *overrides: str, fail_on_rank: int = -1) -> tuple[Experiment, dict[str, object]]:
@@ -95,6 +66,21 @@ def test_an_error_in_one_rank_is_reported_once_with_its_rank(tmp_path: Path, cap
     assert out.count("Aborted") == 3
     assert time.monotonic() - start < 60
     assert not ranks_of(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["configuration", "code version", "initial parameters"])
+def test_ranks_that_did_not_start_alike_refuse_to_train(what: str, tmp_path: Path) -> None:
+    experiment = make_experiment(tmp_path, "network=gloo", "nodes=2", "model=mlp")
+    values = {
+        "configuration": (experiment.name, r"sgp-mlp-digits-n2-gloo-s1-\w+"),
+        "code version": (code_version(), r"0\.0\.0( \w+)?"),
+        "initial parameters": (r"\w{16}", r"\w{16}"),
+    }
+    first, other = values[what]
+    sentence = f"{what} is {first} on rank 0 but {other} on rank 1: start all ranks with the same command and code.$"
+    with pytest.raises(RankFailed, match=sentence):
+        launch(experiment, program=(ODD_RANK, what))
+    assert read_metrics(experiment.directory) == []
 
 
 def test_settings_that_do_not_fit_the_data_are_refused_as_in_the_simulator(tmp_path: Path) -> None:
@@ -145,28 +131,3 @@ def start_long_run(folder: Path) -> subprocess.Popen[str]:
         start_new_session=True,
         preexec_fn=hear_interrupts,
     )
-
-
-def wait_for_ranks(folder: Path, count: int) -> list[int]:
-    """Process ids of the ranks, once all of them train."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if len(list(folder.glob("runs/*/metrics*.jsonl"))) == count and len(ranks := ranks_of(folder)) == count:
-            time.sleep(1)
-            return ranks
-        time.sleep(0.1)
-    raise TimeoutError(f"{count} ranks did not start")
-
-
-def ranks_of(folder: Path) -> list[int]:
-    """Process ids of living ranks whose configuration lies in ``folder``."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
-        except OSError:
-            continue
-        text = b" ".join(words).decode(errors="replace")
-        if str(folder) in text and ("sgp_runner.rank" in text or "real_rank.py" in text):
-            found.append(int(process.name))
-    return sorted(found)

@@ -32,3 +32,8 @@ class Comm(Protocol):
 
     def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
         """Mean of ``tensor`` over all workers, in a tensor of one's own. Starts at the call; ``tensor`` is given away."""
+
+
+def all_reduce_bytes(tensor: Tensor, size: int) -> int:
+    """What each of ``size`` workers sends in a bandwidth-optimal all-reduce."""
+    return round(2 * (size - 1) / size * tensor.numel() * tensor.element_size())

@@ -1,4 +1,4 @@
-"""`Comm` over torch.distributed's gloo: real messages between real processes.
+"""`World` and `Comm` over torch.distributed's gloo: real messages between real processes.
 
 A sending thread works off a queue, so that `send` never blocks; a receiving thread takes whatever arrives from anybody and posts it to
 the scheduler's mailbox, because gloo's own receives cannot be polled. Every message has a header with its tag, length and type. At the
@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Awaitable
+from datetime import timedelta
 from functools import partial
+from itertools import count
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
+from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 
@@ -25,14 +30,49 @@ if TYPE_CHECKING:
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
 GOODBYE = -1  # in place of a type
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
+FOREVER = timedelta(days=365)
+RUNS = count()  # of this process: a launcher's store may serve several, one after the other
+T = TypeVar("T")
+
+
+class DistributedWorld:
+    """The processes that a launcher has described in the environment as ``torchrun`` does."""
+
+    workers: dist.ProcessGroup
+
+    def __init__(self) -> None:
+        store, self.rank, self.size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
+        self.alarm = PrefixStore("alarm", store.clone())
+        self.store = PrefixStore(f"run {next(RUNS)}", store)
+
+    def connect(self, nodes: int) -> None:
+        dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
+        self.everybody = dist.new_group(list(range(self.size)))
+        self.workers = dist.new_group(list(range(nodes)))
+
+    def comm(self, scheduler: Scheduler, clock: RealClock) -> DistributedComm:
+        return DistributedComm(scheduler, clock, self.workers)
+
+    def gather(self, value: T) -> list[T]:
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.everybody)
+        return values
+
+    def mean(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor, group=self.workers)
+        tensor /= self.workers.size()
+
+    def close(self) -> None:
+        dist.barrier(self.everybody)
+        dist.destroy_process_group()
 
 
 class DistributedComm:
     """The communication of this process. ``workers``: the group of the gradient workers, for all-reduce."""
 
-    def __init__(self, scheduler: Scheduler, clock: RealClock, workers: dist.ProcessGroup, size: int) -> None:
+    def __init__(self, scheduler: Scheduler, clock: RealClock, workers: dist.ProcessGroup) -> None:
         self.mailbox = Mailbox(scheduler)
-        self.clock, self.workers, self.size = clock, workers, size
+        self.clock, self.workers, self.size = clock, workers, workers.size()
         self.world = dist.get_world_size()
         self.rank = dist.get_rank()
         self.num_bytes_sent = 0
@@ -60,7 +100,7 @@ class DistributedComm:
         return self.mailbox.poll(src, tag)
 
     def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
-        self.count_all_reduce(tensor)
+        self.num_bytes_sent += all_reduce_bytes(tensor, self.size)
         work = dist.all_reduce(tensor, group=self.workers, async_op=True)
         return self.finish_all_reduce(tensor, work)
 
@@ -68,12 +108,7 @@ class DistributedComm:
         work.wait()
         return tensor.div_(self.size)
 
-    def count_all_reduce(self, tensor: Tensor) -> None:
-        """Bytes of a bandwidth-optimal all-reduce."""
-        self.num_bytes_sent += round(2 * (self.size - 1) / self.size * tensor.numel() * tensor.element_size())
-
     def close(self) -> list[tuple[int, int, int]]:
-        """Wait until everybody's messages are in; returns (sender, tag, count) of those that nobody received."""
         for dst in range(self.world):
             if dst != self.rank:
                 self.outbox.put((dst, torch.tensor([0, 0, GOODBYE]), None))

@@ -1,9 +1,11 @@
-"""Who moves the bytes: ``sim`` in simulated time, ``gloo`` between real processes."""
+"""Who moves the bytes: ``sim`` in simulated time, ``gloo`` and ``mpi`` between real processes."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Literal, Protocol
+
+from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -20,6 +22,19 @@ class Network(Protocol):
     def execute(self, experiment: Experiment) -> dict[str, object] | None: ...
 
 
+def check_real(run: Run) -> None:
+    """Raises ConfigError for what only simulated machines can do."""
+    if not run.model.trains:
+        raise ConfigError("network", f"model={run.model.name} only runs in simulated time: use network=sim.")
+    if run.faults.any:
+        raise ConfigError("faults", "slow nodes and links are simulated: use network=sim, or faults=none.")
+    if run.gpus_per_node != 1:
+        raise ConfigError("gpus_per_node", f"network={run.network.name} runs one process per node: use gpus_per_node=1.")
+
+
 def launched_rank() -> int | None:
-    """This process's rank if a launcher such as torchrun has started it, else None."""
-    return int(os.environ["RANK"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else None
+    """This process's rank if a launcher such as torchrun or mpirun has started it, else None."""
+    for rank, size in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")):
+        if rank in os.environ and size in os.environ:
+            return int(os.environ[rank])
+    return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.networks import launched_rank
+from sgp_runner.networks import check_real, launched_rank
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -20,18 +19,14 @@ class Gloo:
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
     def check(self, run: Run) -> None:
-        if not run.model.trains:
-            raise ConfigError("network", f"model={run.model.name} only runs in simulated time: use network=sim.")
-        if run.faults.any:
-            raise ConfigError("faults", "slow nodes and links are simulated: use network=sim, or faults=none.")
-        if run.gpus_per_node != 1:
-            raise ConfigError("gpus_per_node", "network=gloo runs one process per node: use gpus_per_node=1.")
+        check_real(run)
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
         if launched_rank() is None:
             from sgp_runner.launch import launch
 
             return launch(experiment)
+        from sgp_runner.comm.distributed import DistributedWorld
         from sgp_runner.rank import run_rank
 
-        return run_rank(experiment)
+        return run_rank(experiment, DistributedWorld())

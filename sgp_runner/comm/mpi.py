@@ -1,0 +1,158 @@
+"""`World` and `Comm` over MPI, through mpi4py.
+
+Every MPI call is made by the scheduler's thread. When no coroutine can go on, the clock asks `MpiComm.progress` for news, again and again,
+while gradients are computed on a thread of their own; so messages move all the time, nothing is shared between threads, and any MPI
+library will do. A message needs no header: MPI carries its length, and its tag and type are one MPI tag.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from mpi4py import MPI
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore
+
+from sgp_runner.comm import all_reduce_bytes
+from sgp_runner.comm.distributed import DTYPES
+from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.scheduler import RealClock, Scheduler, Wait
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+POLL_SECONDS = 5e-5  # a waiting rank leaves its core to those that compute
+GOODBYE = -1  # in place of a tag: no more will come
+
+
+class MpiWorld:
+    """The processes that ``mpirun`` has started. Rank 0 keeps the store."""
+
+    workers: None = None
+
+    def __init__(self) -> None:
+        atexit.unregister(MPI.Finalize)
+        self.everybody = MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self.everybody.rank, self.everybody.size
+        hosts = self.everybody.allgather(socket.gethostname())
+        host = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
+        self.local = hosts.count(hosts[self.rank])
+        keeper = TCPStore(host, 0, is_master=True, wait_for_workers=False) if self.rank == 0 else None
+        port = self.everybody.bcast(keeper.port if keeper is not None else None)
+        store: Any = keeper if keeper is not None else TCPStore(host, port, is_master=False, timeout=timedelta(minutes=5))
+        self.store = PrefixStore("run", store)
+        self.alarm = PrefixStore("alarm", store.clone())
+
+    def connect(self, nodes: int) -> None:
+        if "OMP_NUM_THREADS" not in os.environ:
+            cores = os.cpu_count() or 1
+            bound_to = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
+            torch.set_num_threads(max(1, min(bound_to, cores // self.local)))
+        self.group = self.everybody.Split(0 if self.rank < nodes else MPI.UNDEFINED)
+
+    def comm(self, scheduler: Scheduler, clock: RealClock) -> MpiComm:
+        return MpiComm(scheduler, clock, self.everybody, self.group)
+
+    def gather(self, value: T) -> list[T]:
+        values: list[T] = self.everybody.allgather(value)
+        return values
+
+    def mean(self, tensor: Tensor) -> None:
+        self.group.Allreduce(MPI.IN_PLACE, tensor.numpy())
+        tensor /= self.group.size
+
+    def close(self) -> None:
+        """Only who comes here finalizes: finalizing waits for everybody, whereas ``mpirun`` ends the others when one leaves without."""
+        self.everybody.Barrier()
+        atexit.register(MPI.Finalize)
+
+
+class MpiComm:
+    """The communication of this process. ``workers``: the gradient workers, for all-reduce."""
+
+    def __init__(self, scheduler: Scheduler, clock: RealClock, everybody: MPI.Comm, workers: MPI.Comm) -> None:
+        self.mailbox = Mailbox(scheduler)
+        self.scheduler, self.clock, self.everybody, self.workers = scheduler, clock, everybody, workers
+        self.num_bytes_sent = 0
+        self.goodbyes = 0
+        # What MPI works on, with the memory that it reads or writes meanwhile.
+        self.outgoing: list[tuple[MPI.Request, Tensor]] = []
+        self.incoming: list[deque[tuple[MPI.Request, int, Tensor]]] = [deque() for _ in range(everybody.size)]  # by sender, in order
+        self.reductions: list[tuple[MPI.Request, Tensor, Wait[Tensor]]] = []
+        clock.poll, clock.poll_seconds = self.progress, POLL_SECONDS
+
+    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
+        self.num_bytes_sent += message.numel() * message.element_size()
+        self.post(dst, message, tag)
+
+    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
+        self.clock.catch_up()
+        return self.mailbox.recv(src, tag)
+
+    def recv_any(self, tag: int = 0) -> Wait[tuple[int, Tensor]]:
+        self.clock.catch_up()
+        return self.mailbox.recv_any(tag)
+
+    def poll(self, src: int, tag: int = 0) -> Tensor | None:
+        self.clock.catch_up()
+        return self.mailbox.poll(src, tag)
+
+    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
+        self.num_bytes_sent += all_reduce_bytes(tensor, self.workers.size)
+        wait: Wait[Tensor] = Wait(("an all-reduce",))
+        self.reductions.append((self.workers.Iallreduce(MPI.IN_PLACE, tensor.numpy()), tensor, wait))
+        return wait
+
+    def close(self) -> list[tuple[int, int, int]]:
+        others = [rank for rank in range(self.everybody.size) if rank != self.everybody.rank]
+        for dst in others:
+            self.post(dst, torch.empty(0), GOODBYE)
+        while self.goodbyes < len(others) or self.outgoing:
+            self.clock.catch_up()
+            time.sleep(POLL_SECONDS)
+        self.clock.catch_up()
+        return self.mailbox.unread()
+
+    def post(self, dst: int, message: Tensor, tag: int) -> None:
+        kind = (tag + 1) * len(DTYPES) + DTYPES.index(message.dtype)
+        self.outgoing.append((self.everybody.Isend(memory(message), dst, kind), message))
+
+    def progress(self) -> None:
+        """Take in what has arrived, let go of what has left."""
+        status = MPI.Status()
+        while (arrival := self.everybody.Improbe(status=status)) is not None:
+            tag, kind = divmod(status.tag, len(DTYPES))
+            message = torch.empty(status.count // DTYPES[kind].itemsize, dtype=DTYPES[kind])
+            self.incoming[status.source].append((arrival.Irecv(memory(message)), tag - 1, message))
+        for src, queue in enumerate(self.incoming):
+            while queue and queue[0][0].Test():
+                _, tag, message = queue.popleft()
+                if tag == GOODBYE:
+                    self.goodbyes += 1
+                else:
+                    self.clock.post(partial(self.mailbox.deliver, src, tag, message))
+        self.outgoing = [sending for sending in self.outgoing if not sending[0].Test()]
+        reductions, self.reductions = self.reductions, []
+        for reduction in reductions:
+            request, tensor, wait = reduction
+            if request.Test():
+                self.clock.post(partial(self.scheduler.resolve, wait, tensor.div_(self.workers.size)))
+            else:
+                self.reductions.append(reduction)
+
+
+def memory(message: Tensor) -> tuple[object, MPI.Datatype]:
+    """The bytes of a tensor, not copied."""
+    return message.view(-1).view(torch.uint8).numpy(), MPI.BYTE

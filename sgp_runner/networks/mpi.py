@@ -1,0 +1,39 @@
+"""``network=mpi``: the processes that ``mpirun`` has started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.networks import check_real, launched_rank
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Experiment, Run
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """Real messages through MPI between processes on CPUs."""
+
+    name: ClassVar[str] = "mpi"
+    clock: ClassVar[Literal["simulated", "wall"]] = "wall"
+
+    def check(self, run: Run) -> None:
+        check_real(run)
+
+    def execute(self, experiment: Experiment) -> dict[str, object] | None:
+        if launched_rank() is None:
+            run = experiment.run
+            command = f"mpirun -n {run.ranks} sgp-run network=mpi nodes={run.nodes} ..."
+            raise ConfigError("network", f"mpi runs under mpirun: start it with {command}")
+        try:
+            import mpi4py
+
+            mpi4py.rc(thread_level="funneled", finalize=False)
+            from sgp_runner.comm.mpi import MpiWorld
+        except (ImportError, RuntimeError) as error:  # the package, or a library for it to load
+            raise ConfigError("network", f"mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ({error}).") from error
+        from sgp_runner.rank import run_rank
+
+        return run_rank(experiment, MpiWorld())

@@ -1,0 +1,68 @@
+"""All processes of a real run and what they do together besides sending messages: agree, share a counter, gather results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from sgp_runner.comm import Comm
+from sgp_runner.errors import RankFailed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed.distributed_c10d import ProcessGroup, Store
+
+    from sgp_runner.scheduler import RealClock, Scheduler
+
+T = TypeVar("T")
+
+
+class RealComm(Comm, Protocol):
+    """The communication of one rank during training."""
+
+    def close(self) -> list[tuple[int, int, int]]:
+        """Wait until everybody's messages are in; returns (sender, tag, count) of those that nobody received."""
+
+
+class World(Protocol):
+    """The processes of one run. All of them call the same methods in the same order: ``connect`` first, ``close`` last.
+
+    rank, size: this process and their number, servers included.
+    store: of this run. alarm: where the first rank that fails says so; a connection of its own, for the thread that watches it.
+    workers: the gradient workers as a group for PyTorch's data parallelism; None if this world has none.
+    """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def alarm(self) -> Store: ...
+    @property
+    def workers(self) -> ProcessGroup | None: ...
+
+    def connect(self, nodes: int) -> None:
+        """Ranks below ``nodes`` are the gradient workers."""
+
+    def comm(self, scheduler: Scheduler, clock: RealClock) -> RealComm:
+        """Messages between coroutines of this rank's scheduler and those of the others."""
+
+    def gather(self, value: T) -> list[T]:
+        """Everybody's value, by rank, on all ranks."""
+
+    def mean(self, tensor: Tensor) -> None:
+        """Over the gradient workers, in place; the others do not call it."""
+
+    def close(self) -> None:
+        """When all have come here without an error."""
+
+
+def check_agreement(world: World, what: str, value: str) -> None:
+    """Raises RankFailed on all ranks if one has another value than rank 0, naming those that do."""
+    values = world.gather(value)
+    if different := [rank for rank, other in enumerate(values) if other != values[0]]:
+        where = ("rank " if len(different) == 1 else "ranks ") + ", ".join(map(str, different))
+        raise RankFailed(
+            f"the {what} is {values[0]} on rank 0 but {values[different[0]]} on {where}: start all ranks with the same command and code."
+        )

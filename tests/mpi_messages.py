@@ -1,0 +1,48 @@
+"""Messages between three ranks under mpirun; rank 0 says what it received."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from sgp_runner.comm.mpi import MpiComm, MpiWorld
+from sgp_runner.scheduler import RealClock, Scheduler
+
+
+async def talk(comm: MpiComm, rank: int) -> None:
+    if rank == 0:
+        for src in (1, 2):
+            large, small, empty = [await comm.recv(src) for _ in range(3)]
+            assert torch.all(large == src)
+            print(
+                f"{src}: {len(large)} x {src} {large.dtype}, {len(small)} {small.dtype}, {len(empty)} {empty.dtype}".replace("torch.", "")
+            )
+        senders = sorted([(await comm.recv_any(5))[0], (await comm.recv_any(5))[0]])
+        print("from anybody:", ", ".join(map(str, senders)))
+        comm.send(2, torch.ones(1), tag=9)
+        while (message := comm.poll(2, 8)) is None:
+            time.sleep(0.001)
+        print("polled:", int(message))
+    else:
+        comm.send(0, torch.full((4_000_000,), float(rank), dtype=torch.float64))  # arrives long after the next one could
+        comm.send(0, torch.tensor([3, 4], dtype=torch.int8))
+        comm.send(0, torch.empty(0, dtype=torch.bfloat16))
+        comm.send(0, torch.zeros(1, dtype=torch.float16), tag=5)
+    if rank == 2:
+        await comm.recv(0, 9)
+        comm.send(0, torch.tensor(7), tag=8)
+    mean = await comm.all_reduce(torch.full((3,), float(rank)))
+    if rank == 0:
+        print("mean of 0, 1, 2:", float(mean[1]))
+
+
+world = MpiWorld()
+world.connect(3)
+clock = RealClock()
+scheduler = Scheduler(clock)
+comm = world.comm(scheduler, clock)
+scheduler.spawn(talk(comm, world.rank), f"rank {world.rank}")
+scheduler.run()
+assert comm.close() == []
+world.close()

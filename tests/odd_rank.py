@@ -1,0 +1,26 @@
+"""One rank of a real run of which rank 1 differs from the others: ``odd_rank.py WHAT config.yaml``; the rank is in the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from sgp_runner import environment, schema
+from sgp_runner.errors import Aborted, RankFailed
+from sgp_runner.models.mlp import MLP
+
+experiment = schema.load_experiment(Path(sys.argv[2]), None)
+if os.environ["RANK"] == "1":
+    match sys.argv[1]:
+        case "configuration":
+            experiment = replace(experiment, config={**experiment.config, "epochs": 2})
+        case "code version":
+            environment.__version__ = "0.0.0"
+        case "initial parameters":
+            experiment = replace(experiment, run=replace(experiment.run, model=MLP(hidden=(3,))))
+try:
+    experiment.execute()
+except (RankFailed, Aborted):
+    os._exit(1)

@@ -1,0 +1,151 @@
+"""Real processes under ``mpirun``: the simulator's results, errors that end every rank, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from experiments import make_experiment, steps_taken
+from processes import hear_interrupts, ranks_of, wait_for_ranks
+from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+
+from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.run import Experiment
+
+MPIRUN = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe"]
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+HERE = Path(__file__).parent
+
+
+def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [*MPIRUN, "-n", str(ranks), sys.executable, *words]
+    return subprocess.run(command, check=False, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+
+
+def run_ranks(*experiments: Experiment, fail_on_rank: int = -1) -> subprocess.CompletedProcess[str]:
+    configs = (str(each.directory / "config.yaml") for each in experiments)
+    return mpirun(experiments[0].run.ranks, str(HERE / "real_rank.py"), str(fail_on_rank), *configs)
+
+
+@pytest.fixture(scope="module")
+def synchronous(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The real runs share two launches, of four and of five ranks."""
+    results = simulate_all(tmp_path_factory.mktemp("runs"), "mpi")
+    for ranks in (4, 5):
+        done = run_ranks(*(real for _, real in results.values() if real.run.ranks == ranks))
+        assert done.returncode == 0, done.stderr
+    return results
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, synchronous: Results) -> None:
+    check_same_end(*synchronous[name])
+
+
+@pytest.mark.parametrize("algorithms", [("ad_psgd", "osgp"), ("gap_aware",)])
+def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithms: tuple[str, ...], tmp_path: Path) -> None:
+    overrides = ("network=mpi", "nodes=4", "model=mlp", "epochs=4")
+    experiments = [make_experiment(tmp_path, f"algo={algorithm}", *overrides) for algorithm in algorithms]
+    done = run_ranks(*experiments)
+    assert done.returncode == 0, done.stderr
+    for experiment in experiments:
+        summary = read_summary(experiment.directory)
+        assert summary is not None
+        assert float(str(summary["average"])) > 0.93
+        taken = steps_taken(experiment)
+        assert sum(taken[:4]) == 4 * 4 * 44  # nodes x epochs x steps per epoch
+        assert sum(taken[4:]) == sum(taken[:4]) * experiment.run.algo.servers
+
+
+def test_messages_of_every_type_and_length_arrive_in_order() -> None:
+    done = mpirun(3, str(HERE / "mpi_messages.py"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "1: 4000000 x 1 float64, 2 int8, 0 bfloat16",
+        "2: 4000000 x 2 float64, 2 int8, 0 bfloat16",
+        "from anybody: 1, 2",
+        "polled: 7",
+        "mean of 0, 1, 2: 1.0",
+    ]
+
+
+def test_the_command_runs_under_mpirun(tmp_path: Path) -> None:
+    done = mpirun(2, "-m", "sgp_runner", "network=mpi", "nodes=2", "model=mlp", "epochs=1", "logger=jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("accuracy of the averaged model") == 1
+    (directory,) = (tmp_path / "results" / "runs").iterdir()
+    assert read_summary(directory) is not None
+    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {0, 1}
+
+
+def test_settings_that_cannot_work_are_refused_once(tmp_path: Path) -> None:
+    done = mpirun(2, "-m", "sgp_runner", "network=mpi", "nodes=4", "model=mlp", cwd=tmp_path)
+    assert done.returncode == 2
+    sentence = "sgp-run: nodes: 4 nodes need 4 processes, but the launcher started 2."
+    assert done.stderr.count("sgp-run:") == 1 and sentence in done.stderr.splitlines()
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "missing", "sentence"),
+    [
+        ("sgp", "", "mpi runs under mpirun: start it with mpirun -n 4 sgp-run network=mpi nodes=4 ..."),
+        ("gap_aware", "", "mpi runs under mpirun: start it with mpirun -n 5 sgp-run network=mpi nodes=4 ..."),
+        ("sgp", "mpi4py", "mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ("),
+    ],
+)
+def test_what_is_missing_is_said_with_the_command_that_helps(algorithm: str, missing: str, sentence: str, tmp_path: Path) -> None:
+    launched = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"} if missing else {}
+    code = f"import sys; sys.modules['{missing}'] = None; from sgp_runner.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [f"algo={algorithm}", "network=mpi", "nodes=4", "model=mlp"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], check=False, cwd=tmp_path, env={**os.environ, **launched}, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"sgp-run: network: {sentence}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_error_in_one_rank_is_reported_once_with_its_rank_and_ends_all(tmp_path: Path) -> None:
+    experiment = make_experiment(tmp_path, "network=mpi", "nodes=4", "model=mlp", "epochs=50")
+    done = run_ranks(experiment, fail_on_rank=2)
+    assert done.returncode == 1
+    assert done.stdout.count("RankFailed: rank 2, step 2: ZeroDivisionError: made to fail") == 1
+    assert (done.stdout + done.stderr).count("made to fail") == 1
+    assert not ranks_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "victim"),
+    [
+        (signal.SIGKILL, "rank"),
+        (signal.SIGKILL, "mpirun"),
+        pytest.param(signal.SIGINT, "mpirun", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "mpirun", marks=pytest.mark.slow),
+    ],
+)
+def test_whatever_is_killed_nobody_survives(number: signal.Signals, victim: str, tmp_path: Path) -> None:
+    words = ["network=mpi", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl", f"results={tmp_path}"]
+    command = subprocess.Popen(
+        [*MPIRUN, "-n", "2", sys.executable, "-m", "sgp_runner", *words],
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_interrupts,
+    )
+    ranks = wait_for_ranks(tmp_path, 2)
+    os.kill(ranks[1] if victim == "rank" else command.pid, number)
+    _, err = command.communicate(timeout=30)
+    assert victim == "mpirun" or "exited on signal 9 (Killed)" in " ".join(err.split())
+    deadline = time.monotonic() + 15
+    while ranks_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not ranks_of(tmp_path)

@@ -1,0 +1,52 @@
+"""Every synchronous algorithm, simulated and on real processes of some network: they end with the same parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiments import final_parameters, instrumented, make_experiment
+
+from sgp_runner.recorder import read_summary
+from sgp_runner.run import Experiment
+
+# Eight steps of a network with BatchNorm, in double precision.
+TINY = ("dtype=float64", "model=resnet8", "data=digits", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
+SYNCHRONOUS = {
+    "ar_sgd": (),
+    "ar_sgd of parameters": ("algo.average=parameters",),
+    "d_psgd": (),
+    "sgp": (),
+    "osgp": ("algo.tau=0",),
+    "osgp as released": ("algo.tau=0", "algo.layout=released"),
+    "slowmo": ("algo.tau=3",),
+    "slowmo of local_sgd": ("base@algo.base=local_sgd", "algo.tau=3", "algo.buffers=average"),
+    "local_sgd": ("algo.tau=3",),
+    "pipe_sgd": (),
+    "pipe_sgd compressed": ("algo.compression=quantize8",),
+    "hybrid": ("algo.switch_epoch=0.1",),
+    "ps_sgd": (),
+}
+Results = dict[str, tuple[Experiment, Experiment]]
+
+
+def simulate_all(folder: Path, network: str) -> Results:
+    """Every algorithm's run in the simulator, done, and its counterpart on ``network``, which is still to be run."""
+    results: Results = {}
+    for name, options in SYNCHRONOUS.items():
+        overrides = (*TINY, f"algo={name.split()[0]}", *options)
+        simulated = make_experiment(folder, *overrides)
+        summary = instrumented(simulated).execute()
+        assert summary is not None
+        (simulated.directory / "average").write_text(str(summary["average"]))
+        results[name] = (simulated, make_experiment(folder, *overrides, f"network={network}"))
+    return results
+
+
+def check_same_end(simulated: Experiment, real: Experiment) -> None:
+    expected, parameters = final_parameters(simulated), final_parameters(real)
+    assert max(float((a - b).abs().max()) for a, b in zip(expected, parameters, strict=True)) < 1e-10
+    summary = read_summary(real.directory)
+    assert summary is not None
+    assert summary["clock"] == "wall"
+    assert summary["average"] == pytest.approx(float((simulated.directory / "average").read_text()), abs=1e-9)
