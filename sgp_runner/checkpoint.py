@@ -65,13 +65,17 @@ class Trigger:
         self.deadline = time.monotonic() + 60 * (self.checkpoints.every_minutes or float("inf"))
 
     def due(self, steps: int) -> bool:
-        return steps >= self.next_step or self.signal is not None or time.monotonic() >= self.deadline
+        return steps >= self.next_step or self.signal is not None or self.late
 
-    def stop_if_asked(self, path: Path) -> None:
-        """Raises Stopped if a signal has asked for the checkpoint that is now in ``path``."""
-        if self.signal is not None:
-            name = signal.Signals(self.signal).name
-            raise Stopped(f"stopped by {name}; saved in {path}. The same command goes on from there.")
+    @property
+    def late(self) -> bool:
+        """Whether the last checkpoint is too long ago."""
+        return time.monotonic() >= self.deadline
+
+    @property
+    def signal_name(self) -> str | None:
+        """Of the signal that asks the run to stop."""
+        return None if self.signal is None else signal.Signals(self.signal).name
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -92,13 +96,24 @@ class Trigger:
                 signal.signal(number, handler)
 
 
+def going_on(path: Path) -> str:
+    return f"This run was cut off and goes on from {path.name.replace('-', ' ')}."
+
+
+def stopped(signal_name: str, path: Path) -> Stopped:
+    return Stopped(f"stopped by {signal_name}; saved in {path}. The same command goes on from there.")
+
+
 class Draft:
     """A checkpoint that is being written. ``folder``: where the checkpoints of this run are."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         self.folder, self.steps = folder, steps
-        self.path = folder / f".part-{steps}"
+        self.path, self.place = folder / f".part-{steps}", folder / f"step-{steps}"
         self.files: dict[str, str] = {}  # name -> checksum
+
+    def clear(self) -> None:
+        """Make room for it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True)
 
@@ -106,7 +121,7 @@ class Draft:
         """Write ``state``, of tensors and plain data, as the file ``name``; it replaces an earlier one."""
         self.files[name] = write(self.path / name, state)
 
-    def finish(self, run: str, keep: int) -> Path:
+    def finish(self, run: str, keep: int) -> None:
         """Make it the latest checkpoint of the run called ``run``; only ``keep`` stay."""
         manifest = {"version": VERSION, "run": run, "steps": self.steps, "files": self.files}
         with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
@@ -114,13 +129,11 @@ class Draft:
             file.flush()
             os.fsync(file.fileno())
         sync(self.path)
-        place = self.folder / f"step-{self.steps}"
-        shutil.rmtree(place, ignore_errors=True)
-        self.path.rename(place)
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.path.rename(self.place)
         sync(self.folder)
         for old in saved_steps(self.folder)[keep:]:
             shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
-        return place
 
 
 def write(path: Path, state: Mapping[str, Any]) -> str:

@@ -8,9 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sgp_runner.errors import Aborted, ConfigError, Stopped
-
-SAVED = 75  # EX_TEMPFAIL of sysexits.h: try again
+from sgp_runner.errors import SAVED, Aborted, ConfigError, Stopped
 
 # Flags that Hydra answers: how many words follow.
 HYDRA_FLAGS = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--info": 1, "-i": 1, "--resolve": 0, "--hydra-help": 0}
@@ -52,7 +50,7 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
     from sgp_runner.networks import launched_rank
 
     print_traceback_if_wanted(error)
-    if isinstance(error, Aborted) or (code == 2 and launched_rank() not in (None, 0)):
+    if isinstance(error, Aborted) or (code in (2, SAVED) and launched_rank() not in (None, 0)):
         time.sleep(1)  # another rank speaks for all; the launcher kills the others when the first one ends
     else:
         print(f"sgp-run: {sentence}", file=sys.stderr, flush=True)

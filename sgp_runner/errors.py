@@ -29,5 +29,8 @@ class Aborted(RuntimeError):
     """This rank stops because another one failed, which reports the reason."""
 
 
+SAVED = 75  # exit code of a run that was Stopped; EX_TEMPFAIL of sysexits.h: try again
+
+
 class Stopped(RuntimeError):
     """A signal asked the run to stop, and it has saved where it is."""

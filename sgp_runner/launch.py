@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sgp_runner.errors import ConfigError, RankFailed
+from sgp_runner.checkpoint import SIGNALS
+from sgp_runner.errors import ConfigError, RankFailed, Stopped
 from sgp_runner.recorder import read_summary
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
     }
     command = [sys.executable, *program, str(experiment.directory / "config.yaml")]
     command += [experiment.group] if experiment.group else []
-    with terminated_like_interrupted():
-        children: list[subprocess.Popen[bytes]] = []
+    children: list[subprocess.Popen[bytes]] = []
+    with forwarding_signals(children):
         try:
             for rank in range(ranks):
                 children.append(subprocess.Popen(command, env={**environment, "RANK": str(rank)}, start_new_session=True))
@@ -59,6 +60,8 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
     if sentence := failure(codes, alarm):
         if alarm.check(["setting"]):
             raise ConfigError(str(alarm.get("setting"), "utf-8"), sentence)
+        if alarm.check(["stopped"]):
+            raise Stopped(sentence)
         raise RankFailed(sentence)
     summary = read_summary(experiment.directory)
     if summary is None:
@@ -68,6 +71,8 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
 
 def failure(codes: list[int], alarm: Store) -> str | None:
     """Why the run failed, if it did. What the other ranks report of a killed one only follows from that."""
+    if alarm.check(["stopped"]):
+        return str(alarm.get("stopped"), "utf-8")
     for rank, code in enumerate(codes):
         if code < 0:
             return f"rank {rank} was killed by signal {signal.Signals(-code).name}"
@@ -95,18 +100,20 @@ def stop(children: list[subprocess.Popen[bytes]]) -> None:
 
 
 @contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does, so that the ranks are stopped too."""
+def forwarding_signals(children: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """The ranks hear the signals that ask a run to save and stop."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def forward(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(number)
 
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
+        before = {number: signal.signal(number, forward) for number in SIGNALS}
     except ValueError:  # not on the main thread, where signals do not arrive
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -13,10 +13,12 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.checkpoint import going_on, read
 from sgp_runner.environment import code_version
-from sgp_runner.errors import Aborted, ConfigError, RankFailed
+from sgp_runner.errors import SAVED, Aborted, ConfigError, RankFailed, Stopped
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.real import Rank, SharedBudget
+from sgp_runner.saving import RankSaver, restore
 from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
             world.close()
         except Aborted:  # and whoever kept the store may be gone
             raise
+        except Stopped as stop:
+            alarm.set("stopped", str(stop))
+            world.close()
+            raise
         except ConfigError as error:  # every rank finds the same
             alarm.set("setting", error.key)
             alarm.set("failed", error.sentence)
@@ -59,26 +65,36 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
 def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, object] | None:
     """The run itself, then the results of all ranks, put together on rank 0."""
     run, rank = experiment.run, world.rank
-    check_agreement(world, "configuration", experiment.name)
+    check_agreement(world, "configuration", experiment.digest[:16])
     check_agreement(world, "code version", code_version())
     problem = run.make_problem()
     own = run.budget(problem)
-    started = time.monotonic()
-    with recording(experiment, rank, own.total) as recorder:
+    name = world.gather(str(experiment.latest_checkpoint() or ""))[0]  # as rank 0 sees it
+    found = Path(name) if name else None
+    start: int = read(found / f"rank{rank}.pt")["metrics_bytes"] if found is not None else 0
+    with recording(experiment, rank, own.total, start) as recorder:
         runtime = Rank(problem, world)
         watch.clock = runtime.clock
         budget = SharedBudget(world.store, own.total) if run.algo.asynchronous and rank < run.nodes else own
         worker = run.make_worker(problem, rank, runtime.comm, budget, runtime)
         check_agreement(world, "checksum of the initial parameters", sha256(worker.push_sum.numpy().tobytes()).hexdigest()[:16])
         observer = Observer(run, problem, recorder, {rank: runtime.buffers})
+        if found is not None:
+            if rank == 0:
+                print(going_on(found), flush=True)
+            restore(found, world, runtime, worker, observer)
+        saver = RankSaver(experiment, world, runtime, worker, observer)
+        runtime.start_of_step_hook = saver.start_of_step
         runtime.end_of_step_hook = observer.end_of_step
-        runtime.run(worker, run.algo.run(worker))
-        summary = conclude(experiment, observer, worker, world, time.monotonic() - started)
+        watch.look = saver.look
+        with saver.trigger.listening():
+            runtime.run(worker, run.algo.run(worker), saver.end)
+        summary = conclude(experiment, observer, worker, world)
         recorder.finish(summary)
     return summary
 
 
-def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: World, real_seconds: float) -> dict[str, object] | None:
+def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: World) -> dict[str, object] | None:
     """Evaluate every rank's model and their average (or the server's)."""
     run = experiment.run
     own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1])}
@@ -100,7 +116,7 @@ def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: 
         spread = Gathering(mean, squares, metrics, [each["weight"] for each in nodes]).spread()
         observer.record_average(worker, run.epochs, mean, spread)
         average = observer.average
-    costs = total_cost([each["cost"] for each in nodes], real_seconds)
+    costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
     return {**experiment.facts, **costs, **results(observer.problem.dataset.task.metric, metrics, average)}
 
 
@@ -110,6 +126,7 @@ class Watch:
 
     ended: Event = field(default_factory=Event)
     clock: RealClock | None = None
+    look: Callable[[], None] = lambda: None  # what else to do
 
 
 @contextmanager
@@ -124,6 +141,7 @@ def watching(alarm: Store) -> Iterator[Watch]:
                 return
             try:
                 reason = "another rank failed" if alarm.check(["failed"]) else ""
+                watch.look()
             except Exception:
                 reason = "the launching process is gone"
         if watch.clock is not None:
@@ -149,6 +167,8 @@ def main(config: str, group: str | None) -> int:
         summary = experiment.execute()
     except (RankFailed, Aborted, ConfigError):
         return 1
+    except Stopped:
+        return SAVED
     if summary is not None:
         write_summary(experiment.directory, summary)
     return 0

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner.comm import all_reduce_bytes
+from sgp_runner.errors import Stopped
 from sgp_runner.problem import Problem
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 from sgp_runner.worker import activity_name, naming_the_rank
@@ -91,9 +92,16 @@ class Rank:
         self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
         module = flat.bind(worker.params, self.buffers).train()
         flat.set_dropout_seed(self.buffers, self.problem.dropout_seed(worker.rank, step))
+        batch = self.problem.batch(worker.rank, step)
         if self.ddp is None:
             self.ddp = DistributedDataParallel(module, process_group=self.workers, broadcast_buffers=False)
-        loss = self.problem.loss(self.ddp, self.problem.batch(worker.rank, step))
+            # The reducer lays out its buckets anew after its first pass. One for nothing, and a resumed run adds up in the same order.
+            flat.bind(worker.params, [buffer.clone() for buffer in self.buffers])
+            self.problem.loss(self.ddp, batch).backward()  # type: ignore[no-untyped-call]
+            flat.bind(worker.params, self.buffers)
+            for p in flat.parameters:
+                p.grad = None
+        loss = self.problem.loss(self.ddp, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         worker.progress.loss = float(loss.detach())
         parts = [p.grad for p in flat.parameters if p.grad is not None]
@@ -102,11 +110,15 @@ class Rank:
             p.grad = None
         return g
 
-    def run(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None]) -> None:
-        """Until the algorithm has finished here and everybody's messages are in."""
+    def run(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None], ended: Callable[[], None]) -> None:
+        """Until the algorithm has finished here, which ``ended`` is told, and everybody's messages are in."""
         try:
             self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
             self.scheduler.run()
+            ended()
+        except Stopped:
+            self.comm.close()
+            raise
         finally:
             self.scheduler.close()
         unread = self.comm.close()
@@ -122,8 +134,17 @@ class SharedBudget:
         self.store = store
         self.total = total
         self.spent = False
+        self.before = 0  # taken before the run was cut off
+
+    @property
+    def taken(self) -> int:
+        return self.before + self.store.add("gradients", 0)
+
+    @taken.setter
+    def taken(self, number: int) -> None:
+        self.before = number
 
     def take(self) -> int | None:
-        number = self.store.add("gradients", 1) - 1
+        number = self.before + self.store.add("gradients", 1) - 1
         self.spent = self.spent or number >= self.total - 1
         return number if number < self.total else None

@@ -9,9 +9,10 @@ a snapshot, so the run that is saved is not changed by it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.checkpoint import Draft, Trigger
+from sgp_runner.checkpoint import Draft, Trigger, stopped
 from sgp_runner.engine import Gradient
 from sgp_runner.fabric import Sent
 from sgp_runner.scheduler import Wait
@@ -247,13 +248,18 @@ def budget_of(worker: Worker) -> OwnBudget:
     return worker.budget
 
 
-def packed(value: Any) -> Any:
-    """Named state as plain data; an all-reduce under way by its number, with its value if it has ended."""
+def packed(value: Any, finish: Callable[[Any], Tensor] | None = None) -> Any:
+    """Named state as plain data; an all-reduce under way by its number, with its value if it has ended.
+
+    finish: waits for an all-reduce of a real run.
+    """
     if isinstance(value, Mean):
         return {"mean": value.number, "value": value.wait.value if value.wait.done else None}
+    if finish is not None and isinstance(value, Awaitable):
+        return {"mean": -1, "value": finish(value)}
     if isinstance(value, dict):
-        return {name: packed(each) for name, each in value.items()}
-    return type(value)(packed(each) for each in value) if isinstance(value, list | tuple) else value
+        return {name: packed(each, finish) for name, each in value.items()}
+    return type(value)(packed(each, finish) for each in value) if isinstance(value, list | tuple) else value
 
 
 def unpacked(value: Any, means: list[Mean]) -> Any:
@@ -295,6 +301,7 @@ class Saver:
             if not self.trigger.due(self.steps):
                 return
             self.draft = Draft(self.experiment.checkpoints, self.steps)
+            self.draft.clear()
             self.missing = {each.rank for each in self.workers}
         self.draft.add(f"rank{worker.rank}.pt", save_worker(self.simulation, worker))
         self.simulation.journals[worker.rank] = []
@@ -305,8 +312,9 @@ class Saver:
 
     def write(self, draft: Draft) -> None:
         draft.add("run.pt", save(self.simulation, self.workers) | self.rest() | {"begun": self.begun})
-        path = draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep)
+        draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep)
         self.draft = None
         self.simulation.journals.clear()
         self.trigger.saved(self.steps)
-        self.trigger.stop_if_asked(path)
+        if (name := self.trigger.signal_name) is not None:
+            raise stopped(name, draft.place)

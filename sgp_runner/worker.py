@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.comm import Comm
-from sgp_runner.errors import Aborted, RankFailed
+from sgp_runner.errors import Aborted, RankFailed, Stopped
 from sgp_runner.optim import Horizon, Optimizer, lr_at
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 class Budget(Protocol):
     """The steps that are left: one's own for synchronous algorithms, shared by all workers for asynchronous ones."""
+
+    taken: int
 
     def take(self) -> int | None: ...  # the number of the next step, or None when all are spent
     @property
@@ -205,7 +207,7 @@ async def naming_the_rank(worker: Worker, coroutine: Coroutine[Wait[Any], None, 
     """The coroutine, whose errors say where they happened."""
     try:
         return await coroutine
-    except (RankFailed, Aborted, GeneratorExit):
+    except (RankFailed, Aborted, Stopped, GeneratorExit):
         raise
     except Exception as error:
         raise RankFailed(f"rank {worker.rank}, step {worker.step}: {type(error).__name__}: {error}") from error

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
+    from sgp_runner.comm.mailbox import Mailbox
     from sgp_runner.scheduler import RealClock, Scheduler
 
 T = TypeVar("T")
@@ -18,6 +19,10 @@ T = TypeVar("T")
 
 class RealComm(Comm, Protocol):
     """The communication of one rank during training."""
+
+    mailbox: Mailbox
+    num_sent: int  # messages
+    num_delivered: int  # of those, how many have reached their mailbox here
 
     def close(self) -> list[tuple[int, int, int]]:
         """Wait until everybody's messages are in; returns (sender, tag, count) of those that nobody received."""

@@ -8,7 +8,7 @@ end each rank tells all others that it will send no more, so that a rank knows w
 from __future__ import annotations
 
 import queue
-from collections.abc import Awaitable
+from collections.abc import Generator
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -75,7 +75,7 @@ class DistributedComm:
         self.clock, self.workers, self.size = clock, workers, workers.size()
         self.world = dist.get_world_size()
         self.rank = dist.get_rank()
-        self.num_bytes_sent = 0
+        self.num_bytes_sent = self.num_sent = self.num_delivered = 0
         self.outbox: queue.SimpleQueue[tuple[int, Tensor, Tensor | None] | None] = queue.SimpleQueue()
         self.sender = Thread(target=self.report_errors, args=(self.send_all,), daemon=True)
         self.receiver = Thread(target=self.report_errors, args=(self.receive_all,), daemon=True)
@@ -84,6 +84,7 @@ class DistributedComm:
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
         self.num_bytes_sent += message.numel() * message.element_size()
+        self.num_sent += 1
         header = torch.tensor([tag, message.numel(), DTYPES.index(message.dtype)])
         self.outbox.put((dst, header, message))
 
@@ -99,14 +100,10 @@ class DistributedComm:
         self.clock.catch_up()
         return self.mailbox.poll(src, tag)
 
-    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
+    def all_reduce(self, tensor: Tensor) -> Average:
         self.num_bytes_sent += all_reduce_bytes(tensor, self.size)
         work = dist.all_reduce(tensor, group=self.workers, async_op=True)
-        return self.finish_all_reduce(tensor, work)
-
-    async def finish_all_reduce(self, tensor: Tensor, work: dist.Work) -> Tensor:
-        work.wait()
-        return tensor.div_(self.size)
+        return Average(tensor, work, self.size)
 
     def close(self) -> list[tuple[int, int, int]]:
         for dst in range(self.world):
@@ -117,6 +114,10 @@ class DistributedComm:
         self.receiver.join()
         self.clock.catch_up()
         return self.mailbox.unread()
+
+    def deliver(self, src: int, tag: int, message: Tensor) -> None:
+        self.num_delivered += 1
+        self.mailbox.deliver(src, tag, message)
 
     # The two threads.
 
@@ -139,7 +140,7 @@ class DistributedComm:
             message = torch.empty(length, dtype=DTYPES[dtype])
             if length:
                 dist.recv(message, src, tag=PAYLOAD)
-            self.clock.post(partial(self.mailbox.deliver, src, tag, message))
+            self.clock.post(partial(self.deliver, src, tag, message))
 
     def report_errors(self, work: object) -> None:
         """Run ``work``; an error comes out of the scheduler, on the main thread."""
@@ -148,3 +149,22 @@ class DistributedComm:
             work()
         except Exception as error:
             self.clock.post_error(error)
+
+
+class Average:
+    """An all-reduce under way."""
+
+    def __init__(self, tensor: Tensor, work: dist.Work, size: int) -> None:
+        self.tensor, self.size = tensor, size
+        self.work: dist.Work | None = work
+
+    def finish(self) -> Tensor:
+        if self.work is not None:
+            self.work.wait()
+            self.tensor /= self.size
+            self.work = None
+        return self.tensor
+
+    def __await__(self) -> Generator[Wait[Tensor], None, Tensor]:
+        return self.finish()
+        yield

@@ -85,7 +85,7 @@ class MpiComm:
     def __init__(self, scheduler: Scheduler, clock: RealClock, everybody: MPI.Comm, workers: MPI.Comm) -> None:
         self.mailbox = Mailbox(scheduler)
         self.scheduler, self.clock, self.everybody, self.workers = scheduler, clock, everybody, workers
-        self.num_bytes_sent = 0
+        self.num_bytes_sent = self.num_sent = self.num_delivered = 0
         self.goodbyes = 0
         # What MPI works on, with the memory that it reads or writes meanwhile.
         self.outgoing: list[tuple[MPI.Request, Tensor]] = []
@@ -95,6 +95,7 @@ class MpiComm:
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
         self.num_bytes_sent += message.numel() * message.element_size()
+        self.num_sent += 1
         self.post(dst, message, tag)
 
     def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
@@ -114,6 +115,10 @@ class MpiComm:
         wait: Wait[Tensor] = Wait(("an all-reduce",))
         self.reductions.append((self.workers.Iallreduce(MPI.IN_PLACE, tensor.numpy()), tensor, wait))
         return wait
+
+    def deliver(self, src: int, tag: int, message: Tensor) -> None:
+        self.num_delivered += 1
+        self.mailbox.deliver(src, tag, message)
 
     def close(self) -> list[tuple[int, int, int]]:
         others = [rank for rank in range(self.everybody.size) if rank != self.everybody.rank]
@@ -142,7 +147,7 @@ class MpiComm:
                 if tag == GOODBYE:
                     self.goodbyes += 1
                 else:
-                    self.clock.post(partial(self.mailbox.deliver, src, tag, message))
+                    self.clock.post(partial(self.deliver, src, tag, message))
         self.outgoing = [sending for sending in self.outgoing if not sending[0].Test()]
         reductions, self.reductions = self.reductions, []
         for reduction in reductions:

@@ -37,7 +37,7 @@ class Sim:
             raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
 
     def execute(self, experiment: Experiment) -> dict[str, object]:
-        from sgp_runner.checkpoint import read
+        from sgp_runner.checkpoint import going_on, read
         from sgp_runner.engine import choose_threads, make_engine
         from sgp_runner.observer import Observer, recording
         from sgp_runner.simulation import Simulation
@@ -67,7 +67,7 @@ class Sim:
         with recording(experiment, 0, shared.total, saved["metrics_bytes"] if saved else 0) as recorder:
             observer = Observer(run, problem, recorder, simulation.model_buffers)
             if saved and found:
-                print(f"This run was cut off and goes on from {found.name.replace('-', ' ')}.", flush=True)
+                print(going_on(found), flush=True)
                 restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
                 observer.restore(saved)
             else:

@@ -1,0 +1,207 @@
+"""Checkpoints of a run on real processes.
+
+All ranks save together, at rest and with nothing under way between them:
+
+1. *When.* Synchronous algorithms save at the start of the same step: by its number (``checkpoint.every_steps``) or, when a signal or the
+   time asks for it, at the latest step that any rank is about to begin. Asynchronous workers save as soon as they begin a step, a server
+   whenever it waits for a gradient.
+2. *Rest.* A rank that is ready goes on serving its other activities until all are, and until every message sent has been received.
+3. *Saving.* Each rank writes a file of its own; rank 0 vouches for all of them.
+
+No rank is ready once it has taken its last step; a checkpoint that is asked for so late is given up, and the run ends.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.checkpoint import Draft, Trigger, read, stopped, write
+from sgp_runner.scheduler import Wait
+from sgp_runner.snapshot import State, packed, unpacked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from sgp_runner.observer import Observer
+    from sgp_runner.real import Rank
+    from sgp_runner.run import Experiment
+    from sgp_runner.worker import Worker
+    from sgp_runner.world import World
+
+POLL_SECONDS = 0.01
+
+
+class RankSaver:
+    """Writes this rank's part of the checkpoints."""
+
+    def __init__(self, experiment: Experiment, world: World, runtime: Rank, worker: Worker, observer: Observer) -> None:
+        self.experiment, self.world, self.runtime, self.worker, self.observer = experiment, world, runtime, worker, observer
+        self.asynchronous = experiment.run.algo.asynchronous
+        self.trigger = Trigger(experiment.run.checkpoint, self.steps)
+        self.lock = Lock()
+        self.asked: str | None = None  # what for, once somebody asks: the name of a signal, or "time"
+        self.requests = 0  # that were fulfilled
+        self.next = worker.steps_taken  # the step that begins next
+        self.target: int | None = None  # the step at whose start all save
+        self.pauses = 0
+        self.saving = False
+
+    @property
+    def steps(self) -> int:
+        """Of the average worker; asynchronous ones count gradients of all."""
+        worker = self.worker
+        return max(worker.step + 1, 0) // worker.size if self.asynchronous else worker.steps_taken
+
+    # On the watching thread, twice a second.
+
+    def look(self) -> None:
+        """Pass on a request for a checkpoint, and say how far this rank is when there is one."""
+        alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.rank
+        if self.asked is not None:
+            return
+        if self.trigger.signal_name or (rank == 0 and self.trigger.late):
+            alarm.set(request, self.trigger.signal_name or "time")
+        if alarm.check([request]):
+            with self.lock:
+                self.asked = str(alarm.get(request), "utf-8")
+                alarm.set(f"{request} {rank}", str(self.next))
+            if self.asynchronous and self.worker.is_server:
+                self.runtime.clock.post(self.join_in)
+
+    # On the scheduler's thread.
+
+    def start_of_step(self, worker: Worker) -> None:
+        if self.saving:  # a server works off what is under way
+            return
+        with self.lock:
+            asked = self.asked
+            if asked is None:
+                self.next = worker.steps_taken + 1
+        due = self.steps >= self.trigger.next_step
+        if self.asynchronous:
+            if due and asked is None:
+                self.world.alarm.set(f"save {self.requests}", "steps")
+            if asked is not None and not worker.is_server:
+                self.save()
+            return
+        if asked is not None and self.target is None:
+            keys = [f"save {self.requests} {rank}" for rank in range(self.world.size)]
+            while not self.world.alarm.check(keys):
+                self.serve()
+            self.target = max(int(self.world.alarm.get(key)) for key in keys)
+        if due or worker.steps_taken == self.target:
+            self.save()
+
+    def join_in(self) -> None:
+        self.runtime.spawn(self.worker, self.save_between_gradients())
+
+    async def save_between_gradients(self) -> None:
+        self.save()
+
+    def save(self) -> None:
+        """Wait until all ranks are at rest, and save. Raises Stopped if that was the reason."""
+        started = time.monotonic()
+        self.saving = True
+        if self.come_to_rest():
+            path = self.write()
+            self.trigger.saved(self.steps)
+            asked = self.asked
+            if asked is not None and (self.asynchronous or self.target == self.worker.steps_taken):
+                with self.lock:
+                    self.asked, self.target, self.next = None, None, self.worker.steps_taken + 1
+                    self.requests += 1
+                if asked.startswith("SIG"):
+                    raise stopped(asked, path)
+        self.saving = False
+        self.runtime.clock.exclude(time.monotonic() - started)
+
+    def come_to_rest(self) -> bool:
+        """Whether all ranks are ready and nothing is under way; False when one has ended."""
+        store, comm = self.world.store, self.runtime.comm
+        keys = [f"pause {self.pauses} {rank}" for rank in range(self.world.size)]
+        self.pauses += 1
+        store.set(keys[self.world.rank], "")
+        while not store.check(keys):
+            if store.check(["ended"]):
+                return False
+            self.serve()
+        while True:
+            counts = self.world.gather((comm.num_sent, comm.num_delivered))
+            if sum(sent for sent, _ in counts) == sum(delivered for _, delivered in counts):
+                return True
+            self.serve()
+
+    def serve(self) -> None:
+        """Let this rank's other activities take in what has arrived."""
+        self.runtime.clock.catch_up()
+        self.runtime.scheduler.settle()
+        time.sleep(POLL_SECONDS)
+
+    def end(self) -> None:
+        """This rank has taken its last step."""
+        self.world.store.set("ended", "")
+
+    def write(self) -> Path:
+        world, run = self.world, self.experiment.run
+        draft = Draft(self.experiment.checkpoints, self.world.gather(self.steps)[0])
+        if world.rank == 0:
+            draft.clear()
+        world.gather(None)
+        checksum = write(draft.path / f"rank{world.rank}.pt", self.state())
+        draft.files = {f"rank{rank}.pt": each for rank, each in enumerate(world.gather(checksum))}
+        if world.rank == 0:
+            draft.finish(self.experiment.digest, run.checkpoint.keep)
+        world.gather(None)
+        return draft.place
+
+    def state(self) -> State:
+        worker, runtime = self.worker, self.runtime
+        progress = worker.progress
+        begun = int(self.asynchronous and worker.is_server)  # a server that waits for a gradient has begun a step with it
+        return {
+            "push_sum": worker.push_sum,
+            "buffers": worker.buffers,
+            "model_buffers": runtime.buffers,
+            "state": {name: packed(value, self.value_of) for name, value in worker.state.items()},
+            "mailbox": runtime.comm.mailbox.contents(),
+            "step": progress.step - begun,
+            "steps_taken": progress.steps_taken - begun,
+            "gradients": progress.gradients,
+            "loss": progress.loss,
+            "observed": progress.observed,
+            "taken": worker.budget.taken - begun,
+            "num_bytes_sent": runtime.comm.num_bytes_sent,
+            "now": runtime.clock.now,
+            **self.observer.save(),
+        }
+
+    def value_of(self, average: Any) -> Tensor:
+        """The outcome of an all-reduce that is under way."""
+        while isinstance(average, Wait) and not average.done:
+            self.serve()
+        value: Tensor = average.value if isinstance(average, Wait) else average.finish()
+        return value
+
+
+def restore(path: Path, world: World, runtime: Rank, worker: Worker, observer: Observer) -> None:
+    """Bring a rank that has not started to where the checkpoint in ``path`` was taken."""
+    saved = read(path / f"rank{world.rank}.pt")
+    worker.push_sum.copy_(saved["push_sum"])
+    for name, buffer in worker.buffers.items():
+        buffer.copy_(saved["buffers"][name])
+    for own, buffer in zip(runtime.buffers, saved["model_buffers"], strict=True):
+        own.copy_(buffer)
+    worker.state.update({name: unpacked(value, []) for name, value in saved["state"].items()})
+    for message in saved["mailbox"]:
+        runtime.comm.mailbox.deliver(*message)
+    progress = worker.progress
+    progress.step, progress.steps_taken, progress.gradients = saved["step"], saved["steps_taken"], saved["gradients"]
+    progress.loss, progress.observed = saved["loss"], saved["observed"]
+    worker.budget.taken = saved["taken"]
+    runtime.comm.num_bytes_sent = saved["num_bytes_sent"]
+    runtime.clock.start = time.monotonic() - saved["now"]
+    observer.restore(saved)
