@@ -13,7 +13,6 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -87,7 +86,7 @@ class RealClock:
         self.start = time.monotonic()
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.poll: Callable[[], None] | None = None
-        self.poll_seconds: float | None = None
+        self.poll_seconds = 0.0
 
     @property
     def now(self) -> float:
@@ -109,16 +108,13 @@ class RealClock:
         self.start += seconds
 
     def advance(self) -> bool:
-        self.next()()
+        while self.poll is not None:
+            self.poll()
+            if not self.posted.empty():
+                break
+            time.sleep(self.poll_seconds)  # `get` with a timeout can wait for ever: between two tries CPython lets it become negative
+        self.posted.get()()
         return True
-
-    def next(self) -> Callable[[], None]:
-        """What is posted next."""
-        while True:
-            if self.poll is not None:
-                self.poll()
-            with suppress(queue.Empty):
-                return self.posted.get(timeout=self.poll_seconds)
 
     def catch_up(self) -> None:
         """Run what has been posted, without waiting."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from random import Random
@@ -74,7 +72,7 @@ def training_losses(experiment: Experiment) -> list[tuple[object, object, object
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_a_killed_run_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
-    settings = (*SETTINGS, f"algo={name.split()[0]}", *SYNCHRONOUS[name])
+    settings = (*SETTINGS, f"algo={name.split(maxsplit=1)[0]}", *SYNCHRONOUS[name])
     whole = make_experiment(tmp_path / "whole", *settings)
     launch(whole, program=(REAL_RANK, "-1"))
     cut = make_experiment(tmp_path / "cut", *settings, "checkpoint.every_steps=9")

@@ -66,16 +66,18 @@ class MpiWorld:
         return MpiComm(scheduler, clock, self.everybody, self.group)
 
     def gather(self, value: T) -> list[T]:
+        wait_for(self.everybody)
         values: list[T] = self.everybody.allgather(value)
         return values
 
     def mean(self, tensor: Tensor) -> None:
+        wait_for(self.group)
         self.group.Allreduce(MPI.IN_PLACE, tensor.numpy())
         tensor /= self.group.size
 
     def close(self) -> None:
         """Only who comes here finalizes: finalizing waits for everybody, whereas ``mpirun`` ends the others when one leaves without."""
-        self.everybody.Barrier()
+        wait_for(self.everybody)
         atexit.register(MPI.Finalize)
 
 
@@ -156,6 +158,13 @@ class MpiComm:
                 self.clock.post(partial(self.scheduler.resolve, wait, tensor.div_(self.workers.size)))
             else:
                 self.reductions.append(reduction)
+
+
+def wait_for(group: MPI.Comm) -> None:
+    """A barrier that does not keep a core busy, as MPI's own does: others may still be computing on it."""
+    request = group.Ibarrier()
+    while not request.Test():
+        time.sleep(POLL_SECONDS)
 
 
 def memory(message: Tensor) -> tuple[object, MPI.Datatype]:
