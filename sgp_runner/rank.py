@@ -88,7 +88,7 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
         runtime.end_of_step_hook = observer.end_of_step
         watch.look = saver.look
         with saver.trigger.listening():
-            runtime.run(worker, run.algo.run(worker), saver.end)
+            runtime.run(worker, run.algo.run(worker))
         summary = conclude(experiment, observer, worker, world)
         recorder.finish(summary)
     return summary

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_STEP_LEFT = "no step left"  # in the store, once a worker has found a shared budget spent
+
 
 class Rank:
     """The runtime of one real rank."""
@@ -110,12 +112,11 @@ class Rank:
             p.grad = None
         return g
 
-    def run(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None], ended: Callable[[], None]) -> None:
-        """Until the algorithm has finished here, which ``ended`` is told, and everybody's messages are in."""
+    def run(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None]) -> None:
+        """Until the algorithm has finished here and everybody's messages are in."""
         try:
             self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
             self.scheduler.run()
-            ended()
         except Stopped:
             self.comm.close()
             raise
@@ -147,4 +148,7 @@ class SharedBudget:
     def take(self) -> int | None:
         number = self.before + self.store.add("gradients", 1) - 1
         self.spent = self.spent or number >= self.total - 1
-        return number if number < self.total else None
+        if number < self.total:
+            return number
+        self.store.set(NO_STEP_LEFT, "")
+        return None

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.checkpoint import Draft, Trigger, read, stopped, write
+from sgp_runner.real import NO_STEP_LEFT
 from sgp_runner.scheduler import Wait
 from sgp_runner.snapshot import State, packed, unpacked
 
@@ -43,7 +44,7 @@ class RankSaver:
         self.asynchronous = experiment.run.algo.asynchronous
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.lock = Lock()
-        self.asked: str | None = None  # what for, once somebody asks: the name of a signal, or "time"
+        self.asked: str | None = None  # what for, once somebody asks: the name of a signal, "time" or "steps"
         self.requests = 0  # that were fulfilled
         self.next = worker.steps_taken  # the step that begins next
         self.target: int | None = None  # the step at whose start all save
@@ -56,15 +57,19 @@ class RankSaver:
         worker = self.worker
         return max(worker.step + 1, 0) // worker.size if self.asynchronous else worker.steps_taken
 
+    def ask(self, what_for: str) -> None:
+        """The first to ask says what for; a signal that comes second asks again."""
+        self.world.alarm.compare_set(f"save {self.requests}", "", what_for)
+
     # On the watching thread, twice a second.
 
     def look(self) -> None:
         """Pass on a request for a checkpoint, and say how far this rank is when there is one."""
-        alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.rank
         if self.asked is not None:
             return
+        alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.rank
         if self.trigger.signal_name or (rank == 0 and self.trigger.late):
-            alarm.set(request, self.trigger.signal_name or "time")
+            self.ask(self.trigger.signal_name or "time")
         if alarm.check([request]):
             with self.lock:
                 self.asked = str(alarm.get(request), "utf-8")
@@ -84,7 +89,7 @@ class RankSaver:
         due = self.steps >= self.trigger.next_step
         if self.asynchronous:
             if due and asked is None:
-                self.world.alarm.set(f"save {self.requests}", "steps")
+                self.ask("steps")
             if asked is not None and not worker.is_server:
                 self.save()
             return
@@ -120,13 +125,13 @@ class RankSaver:
         self.runtime.clock.exclude(time.monotonic() - started)
 
     def come_to_rest(self) -> bool:
-        """Whether all ranks are ready and nothing is under way; False when one has ended."""
+        """Whether all ranks are ready and nothing is under way; False when one has no step left."""
         store, comm = self.world.store, self.runtime.comm
         keys = [f"pause {self.pauses} {rank}" for rank in range(self.world.size)]
         self.pauses += 1
         store.set(keys[self.world.rank], "")
         while not store.check(keys):
-            if store.check(["ended"]):
+            if store.check([NO_STEP_LEFT]):
                 return False
             self.serve()
         while True:
@@ -140,10 +145,6 @@ class RankSaver:
         self.runtime.clock.catch_up()
         self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
-
-    def end(self) -> None:
-        """This rank has taken its last step."""
-        self.world.store.set("ended", "")
 
     def write(self) -> Path:
         world, run = self.world, self.experiment.run

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from random import Random
@@ -11,32 +14,34 @@ from threading import Thread
 
 import pytest
 import torch
-from experiments import final_parameters, make_experiment
-from processes import ranks_of
+from experiments import final_parameters, make_experiment, steps_taken
+from processes import ranks_of, wait_for_ranks
 
 from sgp_runner.checkpoint import saved_steps
 from sgp_runner.errors import RankFailed, Stopped
 from sgp_runner.launch import launch
-from sgp_runner.recorder import read_metrics
+from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 SETTINGS = ("network=gloo", "nodes=3", "model=mlp", "batch_size=16", "epochs=2", "log_every=1", "eval_every=100")
-SYNCHRONOUS = {
-    "ar_sgd": ("model=resnet8",),
-    "d_psgd": (),
-    "sgp": ("algo.topology.peers=2",),
-    "slowmo": ("algo.tau=7",),
-    "local_sgd": ("algo.tau=5",),
-    "pipe_sgd": ("algo.depth=3",),
-    "pipe_sgd compressed": ("algo.compression=quantize8",),
-    "ps_sgd": (),
-    "hybrid": ("algo.switch_epoch=2",),
+SYNCHRONOUS = {  # with the signal that one process gets
+    "ar_sgd": (signal.SIGKILL, "model=resnet8"),
+    "sgp": (signal.SIGUSR1, "algo.topology.peers=2"),
+    "ps_sgd": (signal.SIGTERM,),
+}
+MORE = {
+    "d_psgd": (signal.SIGKILL,),
+    "slowmo": (signal.SIGKILL, "algo.tau=7"),
+    "local_sgd": (signal.SIGUSR2, "algo.tau=5"),
+    "pipe_sgd": (signal.SIGKILL, "algo.depth=3"),
+    "pipe_sgd compressed": (signal.SIGUSR1, "algo.compression=quantize8"),
+    "hybrid": (signal.SIGKILL, "algo.switch_epoch=2"),
 }
 
 
-def run_to_the_end(experiment: Experiment, random: Random, number: int) -> int:
-    """Start the run until it ends. Twice, once it has a new checkpoint, ``number`` is sent to one of its processes; how often it was."""
+def run_to_the_end(experiment: Experiment, random: Random, number: int, times: int) -> int:
+    """Start the run until it ends. ``times`` times, once it has a new checkpoint, a process of it gets ``number``; how often one did."""
     sent = 0
 
     def strike(before: int) -> None:
@@ -50,7 +55,7 @@ def run_to_the_end(experiment: Experiment, random: Random, number: int) -> int:
 
     while True:
         ended = False
-        striker = Thread(target=strike, args=(max(saved_steps(experiment.checkpoints), default=0) if sent < 2 else 10**9,))
+        striker = Thread(target=strike, args=(max(saved_steps(experiment.checkpoints), default=0) if sent < times else 10**9,))
         striker.start()
         try:
             launch(experiment, program=(REAL_RANK, "-1"))
@@ -70,14 +75,50 @@ def training_losses(experiment: Experiment) -> list[tuple[object, object, object
     return sorted((str(record["rank"]), record["step"], record["loss"]) for record in records)
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_a_killed_run_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
-    settings = (*SETTINGS, f"algo={name.split(maxsplit=1)[0]}", *SYNCHRONOUS[name])
+def check_same_end(tmp_path: Path, algo: str, number: int, *settings: str, times: int) -> None:
+    settings = (*SETTINGS, f"algo={algo}", *settings)
     whole = make_experiment(tmp_path / "whole", *settings)
     launch(whole, program=(REAL_RANK, "-1"))
     cut = make_experiment(tmp_path / "cut", *settings, "checkpoint.every_steps=9")
-    number = (signal.SIGKILL, signal.SIGUSR1)[len(name) % 2]
-    assert run_to_the_end(cut, Random(len(name)), number) > 0
+    assert run_to_the_end(cut, Random(len(algo)), number, times) == times
     for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
         assert torch.equal(a, b)
     assert training_losses(whole) == training_losses(cut)
+
+
+@pytest.mark.parametrize("algo", SYNCHRONOUS)
+def test_a_run_that_was_cut_off_ends_with_the_same_bytes(algo: str, tmp_path: Path) -> None:
+    number, *settings = SYNCHRONOUS[algo]
+    check_same_end(tmp_path, algo, number, *map(str, settings), times=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SYNCHRONOUS, *MORE])
+def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
+    number, *settings = (SYNCHRONOUS | MORE)[name]
+    check_same_end(tmp_path, name.split(maxsplit=1)[0], number, *map(str, settings), times=3)
+
+
+@pytest.mark.parametrize("algo", ["ad_psgd", "gap_aware"])
+def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(algo: str, tmp_path: Path) -> None:
+    experiment = make_experiment(tmp_path, *SETTINGS, "nodes=2", "epochs=40", f"algo={algo}", "checkpoint.every_steps=200")
+    assert run_to_the_end(experiment, Random(3), signal.SIGUSR1, 1) == 1
+    taken = steps_taken(experiment)
+    assert sum(taken[:2]) == 2 * 40 * 44
+    summary = read_summary(experiment.directory)
+    assert summary is not None and float(str(summary["average"])) > 0.93
+    times = [float(str(record["time_s"])) for record in read_metrics(experiment.directory) if record.get("rank") == 0]
+    assert times == sorted(times)
+
+
+def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sgp_runner", "network=gloo", "algo=osgp", "model=mlp", "nodes=2", "epochs=200", "logger=jsonl"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_ranks(tmp_path / "results", 2)
+    process.send_signal(signal.SIGTERM)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert re.fullmatch(
+        r"sgp-run: stopped by SIGTERM; saved in results/runs/\S+/checkpoints/step-\d+. The same command goes on from there.\n", error
+    )
+    assert "Traceback" not in out
