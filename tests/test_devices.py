@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import make_experiment, steps_taken
+from experiments import final_parameters, make_experiment, steps_taken
 from processes import ranks_of
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
@@ -90,6 +90,18 @@ def test_messages_in_pairs_end_with_the_simulators_parameters(name: str, paired:
     check_same_end(*paired[name])
 
 
+def test_messages_on_their_way_in_pairs_are_part_of_a_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = (*TINY, "nodes=4", "epochs=0.18", "network=gloo", "algo=osgp", "algo.tau=2", "checkpoint.every_steps=3")
+    experiment = make_experiment(tmp_path, *settings)
+    start([experiment], "paired_rank.py")
+    whole = final_parameters(experiment)
+    for path in experiment.directory.glob("rank*.pt"):
+        path.unlink()
+    start([experiment], "paired_rank.py")
+    assert "goes on from step 6" in capfd.readouterr().out
+    assert all(torch.equal(a, b) for a, b in zip(whole, final_parameters(experiment), strict=True))
+
+
 @pytest.mark.parametrize("algorithms", [("ad_psgd", "osgp"), ("gap_aware",)])
 def test_asynchronous_algorithms_learn_on_nodes_of_two_devices(algorithms: tuple[str, ...], tmp_path: Path) -> None:
     overrides = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
@@ -154,6 +166,10 @@ def test_parts() -> None:
         ),
         ("network.autocast=fp16", "network.autocast: fp16 needs its losses scaled, which is not here: use network.autocast=bf16."),
         ("network.autocast=bf16 dtype=float64", "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none"),
+        (
+            "gpus_per_node=2 network.gossip=leader checkpoint.every_steps=9",
+            "checkpoint.every_steps: nodes whose first device leads",
+        ),
         ("network=mpi gpus_per_node=2", "gpus_per_node: network=mpi runs one process per node: use gpus_per_node=1, or network=gloo."),
     ],
 )

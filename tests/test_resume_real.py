@@ -32,6 +32,7 @@ SYNCHRONOUS = {
     "pipe_sgd compressed": ("algo.compression=quantize8",),
     "ps_sgd": (),
     "hybrid": ("algo.switch_epoch=2",),
+    "pipe_sgd compressed, on nodes of two devices": ("nodes=2", "gpus_per_node=2", "algo.compression=quantize8"),
 }
 
 
