@@ -7,7 +7,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo test test-slow lint clean
+.PHONY: help demo test test-slow test-gpu lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -20,6 +20,9 @@ test: .venv/.installed  ## run the fast tests
 
 test-slow: .venv/.installed  ## run the slow tests
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not gpu"
+
+test-gpu: .venv/.installed  ## run the tests that need GPUs
+	.venv/bin/pytest -m gpu
 
 lint: .venv/.installed  ## check style, format and types
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .

@@ -147,11 +147,11 @@ def write(path: Path, state: Mapping[str, Any]) -> str:
     return checksum(path)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, device: str = "cpu") -> dict[str, Any]:
     import torch
 
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
+        state = torch.load(path, weights_only=True, map_location=device)
     except Exception as error:
         raise ConfigError(
             "resume", f"{path} is not a checkpoint of sgp-run; remove its folder, or start over with resume=never."

@@ -53,7 +53,8 @@ class Loop:
 
     def finish(self, gradient: Gradient) -> Tensor:
         gradient.check()
-        value, gradient.loss = self.problem.gradient(gradient.params, gradient.buffers, gradient.rank, gradient.step)
+        value, loss = self.problem.gradient(gradient.params, gradient.buffers, gradient.rank, gradient.step)
+        gradient.loss = float(loss)
         return value
 
 

@@ -52,7 +52,8 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
     with forwarding_signals(children):
         try:
             for rank in range(ranks):
-                children.append(subprocess.Popen(command, env={**environment, "RANK": str(rank)}, start_new_session=True))
+                own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                children.append(subprocess.Popen(command, env={**environment, **own}, start_new_session=True))
             codes = wait_for(children)
         finally:
             stop(children)

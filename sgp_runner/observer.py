@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -77,11 +77,18 @@ def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, fl
 class Observer:
     """Records what the workers of one process do.
 
-    buffers: of the models (BatchNorm's statistics), by rank.
+    buffers: of the models (BatchNorm's statistics), by rank. settle: called before something is recorded at the end of a step.
     """
 
-    def __init__(self, run: Run, problem: Problem, recorder: Recorder, buffers: Mapping[int, list[Tensor]]) -> None:
-        self.run, self.problem, self.recorder, self.buffers = run, problem, recorder, buffers
+    def __init__(
+        self,
+        run: Run,
+        problem: Problem,
+        recorder: Recorder,
+        buffers: Mapping[int, list[Tensor]],
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.run, self.problem, self.recorder, self.buffers, self.settle = run, problem, recorder, buffers, settle
         self.started = time.monotonic()
         self.evaluated: dict[int, int] = {}  # rank -> last epoch that was evaluated
         self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
@@ -105,11 +112,15 @@ class Observer:
 
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (worker.size if worker.is_server else 1)
-        if worker.steps_taken % every == 0 or worker.steps_taken == 1:
-            self.record_training(worker)
+        record = worker.steps_taken % every == 0 or worker.steps_taken == 1
         epoch = (worker.step + 1) // worker.steps_per_epoch
         due = epoch > self.evaluated.get(worker.rank, 0) and epoch % self.run.eval_every == 0
-        if due and self.problem.trains and not worker.budget.spent:
+        evaluate = due and self.problem.trains and not worker.budget.spent
+        if record or evaluate:
+            self.settle()
+        if record:
+            self.record_training(worker)
+        if evaluate:
             self.evaluated[worker.rank] = epoch
             self.evaluate(worker, epoch)
 
@@ -129,7 +140,7 @@ class Observer:
         if worker.is_server:
             self.recorder.write(self.stamp(worker, "server") | record)
             return
-        record |= {"loss": progress.loss if self.problem.trains else None, "push_sum_weight": float(worker.push_sum[-1])}
+        record |= {"loss": float(progress.loss) if self.problem.trains else None, "push_sum_weight": float(worker.push_sum[-1])}
         self.recorder.write(self.stamp(worker, "train") | {"rank": worker.rank} | record)
 
     def evaluate(self, worker: Worker, epoch: float) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.data.sampler import Sampler, partition_of
 from sgp_runner.flat import FlatModule
+from sgp_runner.place import WHOLE, Part
 from sgp_runner.seeding import generator, seed_of
 
 if TYPE_CHECKING:
@@ -21,8 +22,24 @@ _INIT, _DROPOUT, _RE_ESTIMATE = 101, 102, 103
 
 
 @dataclass(frozen=True)
+class Compute:
+    """Where and how gradients are computed; evaluation is in full precision and not compiled.
+
+    bf16: autocast to it. channels_last: of images. compile: with torch.compile.
+    """
+
+    device: str = "cpu"
+    bf16: bool = False
+    channels_last: bool = False
+    compile: bool = False
+
+
+@dataclass(frozen=True)
 class Problem:
-    """One model on one data set, divided among ``workers``. Only one caller at a time may use the module."""
+    """One model on one data set, divided among ``workers``. Only one caller at a time may use the module.
+
+    part: of every batch, that is read here.
+    """
 
     flat: FlatModule
     dataset: Dataset
@@ -31,31 +48,55 @@ class Problem:
     trains: bool  # False for timing studies, which have no gradients
     vectorizes: bool
     wire_scale: float  # parameters that one element of a message stands for
+    compute: Compute = Compute()
+    part: Part = WHOLE
 
     def batch(self, rank: int, step: int) -> Batch:
-        """The batch of worker ``rank`` for its own ``step``."""
-        return self.dataset.train.batch(self.sampler.indices(rank, step))
+        """The batch of worker ``rank`` for its own ``step``, or the part of it that is read here."""
+        indices = self.sampler.indices(rank, step)
+        inputs, targets = self.dataset.train.batch(indices[self.part.of(len(indices))])
+        return tuple(map(self.placed, inputs)), self.placed(targets)
+
+    def placed(self, t: Tensor) -> Tensor:
+        """On the device, without waiting for it, and in the order that its convolutions like."""
+        import torch
+
+        if self.compute.device != "cpu":
+            t = t.pin_memory().to(self.compute.device, non_blocking=True)
+        return t.contiguous(memory_format=torch.channels_last) if self.compute.channels_last and t.dim() == 4 else t
 
     def dropout_seed(self, rank: int, step: int) -> int:
-        return seed_of(self.seed, _DROPOUT, rank, step)
+        """Devices of one node drop different elements; the first one those that a node of one device would drop."""
+        return seed_of(self.seed, _DROPOUT, rank, step, *([self.part.index] if self.part.index else []))
 
     def start(self) -> Tensor:
         """The initial parameters [D], the same on every worker."""
         return self.flat.vector()
 
-    def gradient(self, params: Tensor, buffers: list[Tensor], rank: int, step: int) -> tuple[Tensor, float]:
-        """Gradient [D] and loss of one batch; BatchNorm's running statistics in ``buffers`` are updated."""
+    def gradient(
+        self, params: Tensor, buffers: list[Tensor], rank: int, step: int, module: nn.Module | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Gradient [D] and loss [] of one batch; BatchNorm's running statistics in ``buffers`` are updated.
+
+        module: to be called instead of the model itself, which it wraps.
+        """
         import torch
 
-        module = self.flat.bind(params, buffers).train()
+        bound = self.flat.bind(params, buffers).train()
         self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
-        loss = self.loss(module, self.batch(rank, step))
-        parts = torch.autograd.grad(loss, self.flat.parameters, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts]), float(loss.detach())
+        loss = self.loss(bound if module is None else module, self.batch(rank, step))
+        loss.backward()  # type: ignore[no-untyped-call]
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.flat.parameters]
+        for p in self.flat.parameters:
+            p.grad = None
+        return torch.cat([part.reshape(-1) for part in parts]), loss.detach()
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
+        import torch
+
         inputs, targets = batch
-        return self.dataset.task.loss(module(*inputs), targets)
+        with torch.autocast(torch.device(self.compute.device).type, torch.bfloat16, enabled=self.compute.bf16):
+            return self.dataset.task.loss(module(*inputs), targets)
 
     def evaluate(self, params: Tensor, buffers: list[Tensor]) -> dict[str, float]:
         """Metrics of one model on the whole validation set."""
@@ -75,11 +116,13 @@ class Problem:
         train = self.dataset.train
         if self.flat.has_batch_norm:
             order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:512]
-            update_bn([train.batch(part)[0] for part in order.chunk(4)], module)
+            update_bn([train.batch(part)[0] for part in order.chunk(4)], module, torch.device(self.compute.device))
         return self.evaluate(params, buffers)
 
 
-def make_problem(model: ModelConfig, data: DataConfig, *, workers: int, batch_size: int, seed: int, dtype: torch.dtype) -> Problem:
+def make_problem(
+    model: ModelConfig, data: DataConfig, *, workers: int, batch_size: int, seed: int, dtype: torch.dtype, compute: Compute
+) -> Problem:
     """Load the data and build the model; the initial parameters depend on ``seed`` alone."""
     import torch
 
@@ -87,5 +130,5 @@ def make_problem(model: ModelConfig, data: DataConfig, *, workers: int, batch_si
     sampler = partition_of(data).sampler(dataset.train, workers, batch_size, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, _INIT))
-        module = model.build(dataset).to(dtype)
-    return Problem(FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, model.wire_scale)
+        module = model.build(dataset).to(compute.device, dtype)
+    return Problem(FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, model.wire_scale, compute)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, Thread
@@ -16,16 +16,21 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.checkpoint import going_on, read
 from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, RankFailed, Stopped
+from sgp_runner.gradients import Gradients
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
+from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
 from sgp_runner.saving import RankSaver, restore
 from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.distributed.distributed_c10d import Store
 
+    from sgp_runner.place import Place
     from sgp_runner.run import Experiment
     from sgp_runner.scheduler import RealClock
+    from sgp_runner.snapshot import State
     from sgp_runner.worker import Worker
 
 POLL_SECONDS = 0.5
@@ -36,8 +41,10 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every other rank."""
     run, rank, alarm = experiment.run, world.rank, world.alarm
     if world.size != run.ranks:
+        devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
-        raise ConfigError("nodes", f"{run.nodes} nodes{extra} need {run.ranks} processes, but the launcher started {world.size}.")
+        need = f"{run.nodes} nodes{devices}{extra} need {run.ranks} processes"
+        raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
     with watching(alarm) as watch:
         try:
             world.connect(run.nodes)
@@ -64,49 +71,70 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
 
 def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, object] | None:
     """The run itself, then the results of all ranks, put together on rank 0."""
-    run, rank = experiment.run, world.rank
+    run, place = experiment.run, world.place
     check_agreement(world, "configuration", experiment.digest[:16])
     check_agreement(world, "code version", code_version())
-    problem = run.make_problem()
-    own = run.budget(problem)
+    problem = replace(run.make_problem(world.compute), part=Part(place.device, place.devices))
+    check_agreement(world, "checksum of the initial parameters", checksum(problem.start()))
     name = world.gather(str(experiment.latest_checkpoint() or ""))[0]  # as rank 0 sees it
+    if world.leads and place.device:
+        Gradients(problem, world).follow()
+        world.gather(None)
+        return None
+    own = run.budget(problem)
     found = Path(name) if name else None
-    start: int = read(found / f"rank{rank}.pt")["metrics_bytes"] if found is not None else 0
-    with recording(experiment, rank, own.total, start) as recorder:
-        runtime = Rank(problem, world)
-        watch.clock = runtime.clock
-        budget = SharedBudget(world.store, own.total) if run.algo.asynchronous and rank < run.nodes else own
-        worker = run.make_worker(problem, rank, runtime.comm, budget, runtime)
-        check_agreement(world, "checksum of the initial parameters", sha256(worker.push_sum.numpy().tobytes()).hexdigest()[:16])
-        observer = Observer(run, problem, recorder, {rank: runtime.buffers})
-        if found is not None:
-            if rank == 0:
-                print(going_on(found), flush=True)
-            restore(found, world, runtime, worker, observer)
-        saver = RankSaver(experiment, world, runtime, worker, observer)
-        runtime.start_of_step_hook = saver.start_of_step
+    saved = read(found / f"rank{world.rank}.pt", problem.compute.device) if found is not None else None
+    runtime = Rank(problem, world)
+    watch.clock = runtime.clock
+    budget = SharedBudget(world.store, own.total) if run.algo.asynchronous and place.rank < run.nodes else own
+    worker = run.make_worker(problem, place.rank, runtime.comm, budget, runtime)
+    if place.device:  # the first device of a node records and evaluates for all
+        go(experiment, world, runtime, worker, watch, saved, None)
+        conclude_quietly(worker, world)
+        return None
+    with recording(experiment, place.rank, own.total, saved["metrics_bytes"] if saved is not None else 0) as recorder:
+        observer = Observer(run, problem, recorder, {place.rank: runtime.buffers}, runtime.settle)
         runtime.end_of_step_hook = observer.end_of_step
-        watch.look = saver.look
-        with saver.trigger.listening():
-            runtime.run(worker, run.algo.run(worker))
+        if found is not None and world.rank == 0:
+            print(going_on(found), flush=True)
+        go(experiment, world, runtime, worker, watch, saved, observer)
         summary = conclude(experiment, observer, worker, world)
         recorder.finish(summary)
     return summary
 
 
+def go(
+    experiment: Experiment, world: World, runtime: Rank, worker: Worker, watch: Watch, saved: State | None, observer: Observer | None
+) -> None:
+    """Run the algorithm to its end, from what was ``saved``, and save now and then."""
+    algorithm = experiment.run.algo.run(worker)
+    if world.leads:  # the others would have to save too
+        runtime.run(worker, algorithm)
+        return
+    if saved is not None:
+        restore(saved, runtime, worker, observer)
+    saver = RankSaver(experiment, world, runtime, worker, observer)
+    runtime.start_of_step_hook = saver.start_of_step
+    watch.look = saver.look
+    with saver.trigger.listening():
+        runtime.run(worker, algorithm)
+
+
 def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: World) -> dict[str, object] | None:
     """Evaluate every rank's model and their average (or the server's)."""
     run = experiment.run
-    own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1])}
+    own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1]), "checksum": checksum(worker.params)}
     observer.record_training(worker)
     own["metrics"] = observer.evaluate(worker, run.epochs)
     mean = worker.params.clone()
     if not worker.is_server:
         world.mean(mean)
         own["square"] = float((worker.params - mean).norm()) ** 2
-    ranks = world.gather(own)
+    processes = world.gather(own)
+    check_alike(processes, world.place)
     if worker.rank != 0:
         return None
+    ranks = [each for each in processes if each is not None and "cost" in each]
     nodes = ranks[: run.nodes]
     metrics = [each["metrics"] for each in nodes]
     if run.algo.servers:
@@ -118,6 +146,23 @@ def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: 
         average = observer.average
     costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
     return {**experiment.facts, **costs, **results(observer.problem.dataset.task.metric, metrics, average)}
+
+
+def conclude_quietly(worker: Worker, world: World) -> None:
+    """What the further devices of a node contribute to `conclude`."""
+    world.mean(worker.params.clone())
+    check_alike(world.gather({"checksum": checksum(worker.params)}), world.place)
+
+
+def checksum(params: Tensor) -> str:
+    return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def check_alike(processes: list[Any], place: Place) -> None:
+    """Raises RankFailed unless all devices of a node that ran the algorithm have ended with the same parameters."""
+    ends = [each["checksum"] for process, each in enumerate(processes) if each is not None and place.rank_of(process) == place.rank]
+    if len(set(ends)) > 1:
+        raise RankFailed(f"the devices of rank {place.rank} ended with different parameters: {', '.join(ends)}")
 
 
 @dataclass

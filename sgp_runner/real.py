@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.distributed.distributed_c10d import Store
-from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.errors import Stopped
+from sgp_runner.gradients import Gradients
 from sgp_runner.problem import Problem
-from sgp_runner.scheduler import RealClock, Scheduler, Wait
+from sgp_runner.scheduler import RealClock, Scheduler, Wait, resolved
 from sgp_runner.worker import activity_name, naming_the_rank
 
 if TYPE_CHECKING:
@@ -39,11 +39,12 @@ class Rank:
         self.clock = RealClock()
         self.scheduler = Scheduler(self.clock)
         self.comm = world.comm(self.scheduler, self.clock)
-        self.buffers = problem.flat.fresh_buffers()
+        self.gradients = Gradients(problem, world)
+        self.buffers = self.gradients.buffers
         self.thread = ThreadPoolExecutor(1)  # computes gradients while the worker has other activities or messages to serve
-        self.ddp: DistributedDataParallel | None = None
         self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
+        self.paused = 0.0
 
     def now(self) -> float:
         return self.clock.now
@@ -53,64 +54,49 @@ class Rank:
 
     def end_of_step(self, worker: Worker) -> None:
         """Recording and evaluation do not count as training time."""
-        start = time.monotonic()
+        self.comm.end_of_step()
+        self.paused = time.monotonic()
         self.end_of_step_hook(worker)
-        self.clock.exclude(time.monotonic() - start)
+        self.clock.exclude(time.monotonic() - self.paused)
+
+    def settle(self) -> None:
+        """Before something is recorded: what the device has still to compute is training."""
+        device = self.problem.compute.device
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+            self.paused = time.monotonic()
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Wait[T]:
         return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
 
     def grad(self, worker: Worker, at: Tensor) -> Wait[Tensor]:
-        wait: Wait[Tensor] = Wait(("its gradient",))
-        step = worker.progress.gradients
+        number = worker.progress.gradients
         worker.progress.gradients += 1
-        if len(self.scheduler.tasks) == 1 and self.clock.poll is None:
-            value, worker.progress.loss = self.problem.gradient(at, self.buffers, worker.rank, step)
-            self.scheduler.resolve(wait, value)
-            return wait
+        if self.comm.lockstep or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
+            value, worker.progress.loss = self.gradients.of_node(at, number)
+            return resolved(value)
+        wait: Wait[Tensor] = Wait(("its gradient",))
 
-        def finish(done: Future[tuple[Tensor, float]]) -> None:
+        def finish(done: Future[tuple[Tensor, Tensor]]) -> None:
             value, worker.progress.loss = done.result()
             self.scheduler.resolve(wait, value)
 
-        future = self.thread.submit(self.problem.gradient, at, self.buffers, worker.rank, step)
+        future = self.thread.submit(self.gradients.aside(at, number))
         future.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
         return wait
 
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
         if self.workers is None:
             return self.grad_then_reduce(worker)
-        wait: Wait[Tensor] = Wait(("the mean gradient",))
-        self.scheduler.resolve(wait, self.backward_and_reduce(worker))
-        return wait
+        number = worker.progress.gradients
+        worker.progress.gradients += 1
+        self.comm.flush()
+        self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
+        value, worker.progress.loss = self.gradients.of_all(worker.params, number)
+        return resolved(value)
 
     async def grad_then_reduce(self, worker: Worker) -> Tensor:
         return await self.comm.all_reduce(await self.grad(worker, worker.params))
-
-    def backward_and_reduce(self, worker: Worker) -> Tensor:
-        """PyTorch's bucketed reducer averages gradients while the backward pass goes on."""
-        flat, step = self.problem.flat, worker.progress.gradients
-        worker.progress.gradients += 1
-        self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
-        module = flat.bind(worker.params, self.buffers).train()
-        flat.set_dropout_seed(self.buffers, self.problem.dropout_seed(worker.rank, step))
-        batch = self.problem.batch(worker.rank, step)
-        if self.ddp is None:
-            self.ddp = DistributedDataParallel(module, process_group=self.workers, broadcast_buffers=False)
-            # The reducer lays out its buckets anew after its first pass. One for nothing, and a resumed run adds up in the same order.
-            flat.bind(worker.params, [buffer.clone() for buffer in self.buffers])
-            self.problem.loss(self.ddp, batch).backward()  # type: ignore[no-untyped-call]
-            flat.bind(worker.params, self.buffers)
-            for p in flat.parameters:
-                p.grad = None
-        loss = self.problem.loss(self.ddp, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        worker.progress.loss = float(loss.detach())
-        parts = [p.grad for p in flat.parameters if p.grad is not None]
-        g = torch.cat([part.reshape(-1) for part in parts])
-        for p in flat.parameters:
-            p.grad = None
-        return g
 
     def run(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None]) -> None:
         """Until the algorithm has finished here and everybody's messages are in."""
@@ -122,7 +108,9 @@ class Rank:
             raise
         finally:
             self.scheduler.close()
+        self.gradients.dismiss()
         unread = self.comm.close()
+        self.settle()
         if unread:
             what = "; ".join(f"{count} from rank {src} (tag {tag})" for src, tag, count in unread)
             raise RuntimeError(f"the algorithm ended without receiving all its messages: {what}")

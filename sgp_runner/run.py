@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from sgp_runner.comm import Comm
-    from sgp_runner.problem import Problem
+    from sgp_runner.problem import Compute, Problem
     from sgp_runner.worker import Budget, Runtime
 
 # What does not change the result of a run, and so not its name.
@@ -45,7 +45,7 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
 class Run:
     """One experiment.
 
-    nodes: optimisation workers (a parameter server is extra). gpus_per_node: devices of one node.
+    nodes: optimisation workers (a parameter server is extra). gpus_per_node: devices of one node, each a process of a real run.
     epochs: passes over the training set, all nodes together. batch_size: samples per node and step.
     seed: decides the initial parameters, the data order, dropout and simulated compute times.
     eval_every: epochs between evaluations (the last one always happens). log_every: steps between records of a worker.
@@ -98,8 +98,8 @@ class Run:
 
     @property
     def ranks(self) -> int:
-        """Processes of a real run: gradient workers and servers."""
-        return self.nodes + self.algo.servers
+        """Simulated workers, or processes of a real run, one per device; and servers."""
+        return self.nodes * (self.gpus_per_node if self.network.clock == "wall" else 1) + self.algo.servers
 
     @property
     def label(self) -> str:
@@ -108,12 +108,20 @@ class Run:
             return "measured on this machine"
         return f"rehearsal on {self.data.name}; time simulated" if self.model.trains else "timing only; time simulated"
 
-    def make_problem(self) -> Problem:
-        """Load the data and build the model."""
-        from sgp_runner.problem import make_problem
+    def make_problem(self, compute: Compute | None = None) -> Problem:
+        """Load the data and build the model; without ``compute``, for this process's CPU."""
+        from sgp_runner.problem import Compute, make_problem
 
         flush_denormals()
-        return make_problem(self.model, self.data, workers=self.nodes, batch_size=self.batch_size, seed=self.seed, dtype=self.torch_dtype)
+        return make_problem(
+            self.model,
+            self.data,
+            workers=self.nodes,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            dtype=self.torch_dtype,
+            compute=compute or Compute(),
+        )
 
     def steps(self, problem: Problem) -> int:
         """Steps of one node."""

@@ -17,7 +17,7 @@ import time
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.checkpoint import Draft, Trigger, read, stopped, write
+from sgp_runner.checkpoint import Draft, Trigger, stopped, write
 from sgp_runner.real import NO_STEP_LEFT
 from sgp_runner.scheduler import Wait
 from sgp_runner.snapshot import State, packed, unpacked
@@ -39,7 +39,7 @@ POLL_SECONDS = 0.01
 class RankSaver:
     """Writes this rank's part of the checkpoints."""
 
-    def __init__(self, experiment: Experiment, world: World, runtime: Rank, worker: Worker, observer: Observer) -> None:
+    def __init__(self, experiment: Experiment, world: World, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
         self.experiment, self.world, self.runtime, self.worker, self.observer = experiment, world, runtime, worker, observer
         self.asynchronous = experiment.run.algo.asynchronous
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
@@ -111,6 +111,9 @@ class RankSaver:
         """Wait until all ranks are at rest, and save. Raises Stopped if that was the reason."""
         started = time.monotonic()
         self.saving = True
+        if self.runtime.comm.lockstep:  # all activities go on to where they wait, on all ranks now
+            self.runtime.scheduler.settle()
+        self.runtime.comm.rest()
         if self.come_to_rest():
             path = self.write()
             self.trigger.saved(self.steps)
@@ -143,7 +146,8 @@ class RankSaver:
     def serve(self) -> None:
         """Let this rank's other activities take in what has arrived."""
         self.runtime.clock.catch_up()
-        self.runtime.scheduler.settle()
+        if not self.runtime.comm.lockstep:
+            self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
 
     def write(self) -> Path:
@@ -177,7 +181,7 @@ class RankSaver:
             "taken": worker.budget.taken - begun,
             "num_bytes_sent": runtime.comm.num_bytes_sent,
             "now": runtime.clock.now,
-            **self.observer.save(),
+            **(self.observer.save() if self.observer is not None else {}),
         }
 
     def value_of(self, average: Any) -> Tensor:
@@ -188,9 +192,8 @@ class RankSaver:
         return value
 
 
-def restore(path: Path, world: World, runtime: Rank, worker: Worker, observer: Observer) -> None:
-    """Bring a rank that has not started to where the checkpoint in ``path`` was taken."""
-    saved = read(path / f"rank{world.rank}.pt")
+def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
+    """Bring a rank that has not started to where it was ``saved``."""
     worker.push_sum.copy_(saved["push_sum"])
     for name, buffer in worker.buffers.items():
         buffer.copy_(saved["buffers"][name])
@@ -205,4 +208,5 @@ def restore(path: Path, world: World, runtime: Rank, worker: Worker, observer: O
     worker.budget.taken = saved["taken"]
     runtime.comm.num_bytes_sent = saved["num_bytes_sent"]
     runtime.clock.start = time.monotonic() - saved["now"]
-    observer.restore(saved)
+    if observer is not None:
+        observer.restore(saved)

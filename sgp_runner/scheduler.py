@@ -35,6 +35,14 @@ class Wait(Generic[T]):
         return self.value
 
 
+def resolved(value: T) -> Wait[T]:
+    """It has happened already."""
+    wait: Wait[T] = Wait()
+    wait.value = value
+    wait.done = True
+    return wait
+
+
 class Task:
     """A running coroutine. ``finished`` is resolved with its result."""
 
@@ -115,6 +123,11 @@ class RealClock:
             time.sleep(self.poll_seconds)  # `get` with a timeout can wait for ever: between two tries CPython lets it become negative
         self.posted.get()()
         return True
+
+    def run_until(self, wait: Wait[Any]) -> None:
+        """Run what is posted until ``wait`` is done, and no coroutine meanwhile."""
+        while not wait.done:
+            self.advance()
 
     def catch_up(self) -> None:
         """Run what has been posted, without waiting."""

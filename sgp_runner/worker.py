@@ -64,7 +64,7 @@ class Progress:
     step: int = -1  # number of the present step: its own, or among all gradients for asynchronous algorithms
     gradients: int = 0  # how many gradients it has started; decides its next batch
     steps_taken: int = 0  # of its own budget's steps
-    loss: float = float("nan")  # of its latest gradient's batch
+    loss: float | Tensor = float("nan")  # of its latest gradient's batch
     observed: dict[str, list[float]] = field(default_factory=dict)  # since the last record
 
 

@@ -12,18 +12,31 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
     from sgp_runner.comm.mailbox import Mailbox
+    from sgp_runner.place import Place
+    from sgp_runner.problem import Compute
     from sgp_runner.scheduler import RealClock, Scheduler
 
 T = TypeVar("T")
 
 
 class RealComm(Comm, Protocol):
-    """The communication of one rank during training."""
+    """The communication of one rank during training.
+
+    num_sent, num_delivered: messages, and of those sent here, how many have reached their mailbox.
+    lockstep: activities of a worker must go on in an order that does not depend on when messages arrive.
+    """
 
     mailbox: Mailbox
-    num_sent: int  # messages
-    num_delivered: int  # of those, how many have reached their mailbox here
 
+    @property
+    def num_sent(self) -> int: ...
+    @property
+    def num_delivered(self) -> int: ...
+    @property
+    def lockstep(self) -> bool: ...
+    def end_of_step(self) -> None: ...
+    def flush(self) -> None: ...  # something else is about to use the group of the workers
+    def rest(self) -> None: ...  # all ranks are at the start of the same step, and a checkpoint is about to be written
     def close(self) -> list[tuple[int, int, int]]:
         """Wait until everybody's messages are in; returns (sender, tag, count) of those that nobody received."""
 
@@ -31,9 +44,11 @@ class RealComm(Comm, Protocol):
 class World(Protocol):
     """The processes of one run. All of them call the same methods in the same order: ``connect`` first, ``close`` last.
 
-    rank, size: this process and their number, servers included.
+    rank, size: this process and their number, servers included. place: which device of which node it is.
     store: of this run. alarm: where the first rank that fails says so; a connection of its own, for the thread that watches it.
     workers: the gradient workers as a group for PyTorch's data parallelism; None if this world has none.
+    node, hosts: the devices of this node, for tensors and for what their hosts agree on; None if there is but one.
+    leads: whether the first device of this node runs the algorithm alone. compute: how this process computes gradients.
     """
 
     @property
@@ -45,10 +60,20 @@ class World(Protocol):
     @property
     def alarm(self) -> Store: ...
     @property
+    def place(self) -> Place: ...
+    @property
     def workers(self) -> ProcessGroup | None: ...
+    @property
+    def node(self) -> ProcessGroup | None: ...
+    @property
+    def hosts(self) -> ProcessGroup | None: ...
+    @property
+    def leads(self) -> bool: ...
+    @property
+    def compute(self) -> Compute: ...
 
     def connect(self, nodes: int) -> None:
-        """Ranks below ``nodes`` are the gradient workers."""
+        """Of gradient workers; their processes come first."""
 
     def comm(self, scheduler: Scheduler, clock: RealClock) -> RealComm:
         """Messages between coroutines of this rank's scheduler and those of the others."""
@@ -57,7 +82,7 @@ class World(Protocol):
         """Everybody's value, by rank, on all ranks."""
 
     def mean(self, tensor: Tensor) -> None:
-        """Over the gradient workers, in place; the others do not call it."""
+        """Over the processes that run the algorithm of a gradient worker, in place; the others do not call it."""
 
     def close(self) -> None:
         """When all have come here without an error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ class Instrumented:
             await self.base.run(worker.limit(3))
             raise ZeroDivisionError("made to fail")
         await self.base.run(worker)
-        torch.save({"params": worker.params.clone(), "taken": worker.steps_taken}, self.save_to / f"rank{worker.rank}.pt")
+        part = self.save_to / f"part{os.getpid()}"  # the devices of a node save the same
+        torch.save({"params": worker.params.cpu(), "taken": worker.steps_taken}, part)
+        part.replace(self.save_to / f"rank{worker.rank}.pt")
 
 
 def instrumented(experiment: Experiment, fail_on_rank: int = -1) -> Experiment:
@@ -66,11 +69,11 @@ def instrumented(experiment: Experiment, fail_on_rank: int = -1) -> Experiment:
 
 def final_parameters(experiment: Experiment) -> list[torch.Tensor]:
     """[D] of every rank, servers last."""
-    return [saved(experiment, rank)["params"] for rank in range(experiment.run.ranks)]
+    return [saved(experiment, rank)["params"] for rank in range(experiment.run.nodes + experiment.run.algo.servers)]
 
 
 def steps_taken(experiment: Experiment) -> list[int]:
-    return [saved(experiment, rank)["taken"] for rank in range(experiment.run.ranks)]
+    return [saved(experiment, rank)["taken"] for rank in range(experiment.run.nodes + experiment.run.algo.servers)]
 
 
 def saved(experiment: Experiment, rank: int) -> dict[str, Any]:

@@ -36,7 +36,8 @@ MORE = {
     "local_sgd": (signal.SIGUSR2, "algo.tau=5"),
     "pipe_sgd": (signal.SIGKILL, "algo.depth=3"),
     "pipe_sgd compressed": (signal.SIGUSR1, "algo.compression=quantize8"),
-    "hybrid": (signal.SIGKILL, "algo.switch_epoch=2"),
+    "hybrid": (signal.SIGKILL, "algo.switch_epoch=1"),
+    "sgp on nodes of two devices": (signal.SIGUSR1, "nodes=2", "gpus_per_node=2"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -30,16 +31,18 @@ SYNCHRONOUS = {
 Results = dict[str, tuple[Experiment, Experiment]]
 
 
-def simulate_all(folder: Path, network: str) -> Results:
-    """Every algorithm's run in the simulator, done, and its counterpart on ``network``, which is still to be run."""
+def simulate_all(
+    folder: Path, network: str, *machines: str, tiny: tuple[str, ...] = TINY, variants: Mapping[str, tuple[str, ...]] = SYNCHRONOUS
+) -> Results:
+    """Every algorithm's run in the simulator, done, and its counterpart on ``network`` and ``machines``, which is still to be run."""
     results: Results = {}
-    for name, options in SYNCHRONOUS.items():
-        overrides = (*TINY, f"algo={name.split()[0]}", *options)
+    for name, options in variants.items():
+        overrides = (*tiny, f"algo={name.split()[0]}", *options)
         simulated = make_experiment(folder, *overrides)
         summary = instrumented(simulated).execute()
         assert summary is not None
         (simulated.directory / "average").write_text(str(summary["average"]))
-        results[name] = (simulated, make_experiment(folder, *overrides, f"network={network}"))
+        results[name] = (simulated, make_experiment(folder, *overrides, f"network={network}", *machines))
     return results
 
 

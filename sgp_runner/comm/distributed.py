@@ -1,24 +1,21 @@
-"""`World` and `Comm` over torch.distributed's gloo: real messages between real processes.
+"""`Comm` over torch.distributed's gloo: real messages between real processes.
 
 A sending thread works off a queue, so that `send` never blocks; a receiving thread takes whatever arrives from anybody and posts it to
 the scheduler's mailbox, because gloo's own receives cannot be polled. Every message has a header with its tag, length and type. At the
-end each rank tells all others that it will send no more, so that a rank knows when it has everything.
+end each rank tells all others that it will send no more, so that a rank knows when it has everything. Tensors on a GPU travel through
+pinned memory: the sending thread, not the scheduler's, waits until the copy is there.
 """
 
 from __future__ import annotations
 
 import queue
 from collections.abc import Generator
-from datetime import timedelta
 from functools import partial
-from itertools import count
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.mailbox import Mailbox
@@ -27,56 +24,31 @@ from sgp_runner.scheduler import RealClock, Scheduler, Wait
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.place import Part, Place
+
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
 GOODBYE = -1  # in place of a type
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
-FOREVER = timedelta(days=365)
-RUNS = count()  # of this process: a launcher's store may serve several, one after the other
-T = TypeVar("T")
-
-
-class DistributedWorld:
-    """The processes that a launcher has described in the environment as ``torchrun`` does."""
-
-    workers: dist.ProcessGroup
-
-    def __init__(self) -> None:
-        store, self.rank, self.size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
-        self.alarm = PrefixStore("alarm", store.clone())
-        self.store = PrefixStore(f"run {next(RUNS)}", store)
-
-    def connect(self, nodes: int) -> None:
-        dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
-        self.everybody = dist.new_group(list(range(self.size)))
-        self.workers = dist.new_group(list(range(nodes)))
-
-    def comm(self, scheduler: Scheduler, clock: RealClock) -> DistributedComm:
-        return DistributedComm(scheduler, clock, self.workers)
-
-    def gather(self, value: T) -> list[T]:
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.everybody)
-        return values
-
-    def mean(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor, group=self.workers)
-        tensor /= self.workers.size()
-
-    def close(self) -> None:
-        dist.barrier(self.everybody)
-        dist.destroy_process_group()
 
 
 class DistributedComm:
-    """The communication of this process. ``workers``: the group of the gradient workers, for all-reduce."""
+    """The communication of this process.
 
-    def __init__(self, scheduler: Scheduler, clock: RealClock, workers: dist.ProcessGroup) -> None:
+    part: of every message, that this process sends and receives; the rest of what it receives is left as it was.
+    averaging: the group of those that take part in an all-reduce. device: of the messages.
+    """
+
+    lockstep = False
+
+    def __init__(
+        self, scheduler: Scheduler, clock: RealClock, place: Place, part: Part, averaging: dist.ProcessGroup, device: torch.device
+    ) -> None:
         self.mailbox = Mailbox(scheduler)
-        self.clock, self.workers, self.size = clock, workers, workers.size()
-        self.world = dist.get_world_size()
-        self.rank = dist.get_rank()
+        self.clock, self.place, self.part, self.averaging, self.device = clock, place, part, averaging, device
+        servers = dist.get_world_size() - place.nodes * place.devices
+        self.others = [process for rank in range(place.nodes + servers) if (process := place.process_of(rank)) != place.process]
         self.num_bytes_sent = self.num_sent = self.num_delivered = 0
-        self.outbox: queue.SimpleQueue[tuple[int, Tensor, Tensor | None] | None] = queue.SimpleQueue()
+        self.outbox: queue.SimpleQueue[tuple[int, Tensor, Tensor | None, torch.cuda.Event | None] | None] = queue.SimpleQueue()
         self.sender = Thread(target=self.report_errors, args=(self.send_all,), daemon=True)
         self.receiver = Thread(target=self.report_errors, args=(self.receive_all,), daemon=True)
         self.sender.start()
@@ -86,7 +58,11 @@ class DistributedComm:
         self.num_bytes_sent += message.numel() * message.element_size()
         self.num_sent += 1
         header = torch.tensor([tag, message.numel(), DTYPES.index(message.dtype)])
-        self.outbox.put((dst, header, message))
+        part, copied = message.view(-1)[self.part.of(message.numel())], None
+        if part.is_cuda:
+            part = part.to("cpu", non_blocking=True)  # pinned
+            copied = torch.cuda.current_stream(self.device).record_event()
+        self.outbox.put((self.place.process_of(dst), header, part, copied))
 
     def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
         self.clock.catch_up()
@@ -100,52 +76,69 @@ class DistributedComm:
         self.clock.catch_up()
         return self.mailbox.poll(src, tag)
 
+    def has(self, src: int, tag: int = 0) -> bool:
+        """Whether `poll` would find a message."""
+        self.clock.catch_up()
+        return self.mailbox.has(src, tag)
+
     def all_reduce(self, tensor: Tensor) -> Average:
-        self.num_bytes_sent += all_reduce_bytes(tensor, self.size)
-        work = dist.all_reduce(tensor, group=self.workers, async_op=True)
-        return Average(tensor, work, self.size)
+        self.num_bytes_sent += all_reduce_bytes(tensor, self.place.nodes)
+        return start_mean(tensor, self.averaging)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def rest(self) -> None:
+        """What has arrived is complete."""
+
+    def end_of_step(self) -> None:
+        """Steps are of no importance."""
 
     def close(self) -> list[tuple[int, int, int]]:
-        for dst in range(self.world):
-            if dst != self.rank:
-                self.outbox.put((dst, torch.tensor([0, 0, GOODBYE]), None))
+        for process in self.others:
+            self.outbox.put((process, torch.tensor([0, 0, GOODBYE]), None, None))
         self.outbox.put(None)
         self.sender.join()
         self.receiver.join()
         self.clock.catch_up()
         return self.mailbox.unread()
 
-    def deliver(self, src: int, tag: int, message: Tensor) -> None:
-        self.num_delivered += 1
-        self.mailbox.deliver(src, tag, message)
-
     # The two threads.
 
     def send_all(self) -> None:
         while (item := self.outbox.get()) is not None:
-            dst, header, message = item
-            dist.send(header, dst, tag=HEADER)
-            if message is not None and message.numel():
-                dist.send(message, dst, tag=PAYLOAD)
+            process, header, part, copied = item
+            if copied is not None:
+                copied.synchronize()
+            dist.send(header, process, tag=HEADER)
+            if part is not None and part.numel():
+                dist.send(part, process, tag=PAYLOAD)
 
     def receive_all(self) -> None:
         goodbyes = 0
-        while goodbyes < self.world - 1:
+        while goodbyes < len(self.others):
             header = torch.empty(3, dtype=torch.int64)
-            src = dist.recv(header, tag=HEADER)
+            process = dist.recv(header, tag=HEADER)
             tag, length, dtype = header.tolist()
             if dtype == GOODBYE:
                 goodbyes += 1
                 continue
-            message = torch.empty(length, dtype=DTYPES[dtype])
-            if length:
-                dist.recv(message, src, tag=PAYLOAD)
-            self.clock.post(partial(self.deliver, src, tag, message))
+            message = torch.empty(length, dtype=DTYPES[dtype], pin_memory=self.device.type == "cuda")
+            part = message[self.part.of(length)]
+            if part.numel():
+                dist.recv(part, process, tag=PAYLOAD)
+            self.clock.post(partial(self.deliver, self.place.rank_of(process), tag, message))
+
+    def deliver(self, src: int, tag: int, message: Tensor) -> None:
+        self.num_delivered += 1
+        self.mailbox.deliver(src, tag, message.to(self.device, non_blocking=True))
 
     def report_errors(self, work: object) -> None:
         """Run ``work``; an error comes out of the scheduler, on the main thread."""
         assert callable(work)
         try:
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)  # or this thread would use the first one
             work()
         except Exception as error:
             self.clock.post_error(error)
@@ -168,3 +161,8 @@ class Average:
     def __await__(self) -> Generator[Wait[Tensor], None, Tensor]:
         return self.finish()
         yield
+
+
+def start_mean(tensor: Tensor, group: dist.ProcessGroup) -> Average:
+    """All-reduce ``tensor`` in place, from now on."""
+    return Average(tensor, dist.all_reduce(tensor, group=group, async_op=True), group.size())

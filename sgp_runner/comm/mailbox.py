@@ -33,6 +33,9 @@ class Mailbox:
         else:
             self.queues.setdefault((src, tag), deque()).append((next(self.arrivals), message, message._version))
 
+    def has(self, src: int, tag: int) -> bool:
+        return (src, tag) in self.queues
+
     def poll(self, src: int, tag: int) -> Tensor | None:
         queue = self.queues.get((src, tag))
         if queue is None:

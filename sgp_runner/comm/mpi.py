@@ -26,6 +26,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.distributed import DTYPES
 from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.place import Place
+from sgp_runner.problem import Compute
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 
 if TYPE_CHECKING:
@@ -41,6 +43,10 @@ class MpiWorld:
     """The processes that ``mpirun`` has started. Rank 0 keeps the store."""
 
     workers: None = None
+    node: None = None
+    hosts: None = None
+    leads = False
+    compute = Compute()
 
     def __init__(self) -> None:
         atexit.unregister(MPI.Finalize)
@@ -60,6 +66,7 @@ class MpiWorld:
             cores = os.cpu_count() or 1
             bound_to = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
             torch.set_num_threads(max(1, min(bound_to, cores // self.local)))
+        self.place = Place(self.rank, nodes)
         self.group = self.everybody.Split(0 if self.rank < nodes else MPI.UNDEFINED)
 
     def comm(self, scheduler: Scheduler, clock: RealClock) -> MpiComm:
@@ -83,6 +90,8 @@ class MpiWorld:
 
 class MpiComm:
     """The communication of this process. ``workers``: the gradient workers, for all-reduce."""
+
+    lockstep = False
 
     def __init__(self, scheduler: Scheduler, clock: RealClock, everybody: MPI.Comm, workers: MPI.Comm) -> None:
         self.mailbox = Mailbox(scheduler)
@@ -121,6 +130,15 @@ class MpiComm:
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
         self.num_delivered += 1
         self.mailbox.deliver(src, tag, message)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def rest(self) -> None:
+        """What has arrived is complete."""
+
+    def end_of_step(self) -> None:
+        """Steps are of no importance."""
 
     def close(self) -> list[tuple[int, int, int]]:
         others = [rank for rank in range(self.everybody.size) if rank != self.everybody.rank]

@@ -1,4 +1,4 @@
-"""Who moves the bytes: ``sim`` in simulated time, ``gloo`` and ``mpi`` between real processes."""
+"""Who moves the bytes: ``sim`` in simulated time, ``gloo``, ``nccl`` and ``mpi`` between real processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,28 @@ def check_real(run: Run) -> None:
         raise ConfigError("network", f"model={run.model.name} only runs in simulated time: use network=sim.")
     if run.faults.any:
         raise ConfigError("faults", "slow nodes and links are simulated: use network=sim, or faults=none.")
-    if run.gpus_per_node != 1:
-        raise ConfigError("gpus_per_node", f"network={run.network.name} runs one process per node: use gpus_per_node=1.")
+
+
+def check_devices(run: Run, gossip: str, autocast: str) -> None:
+    """Raises ConfigError for nodes of several devices, and a precision, that cannot work."""
+    if run.batch_size % run.gpus_per_node:
+        nearby = run.batch_size // run.gpus_per_node * run.gpus_per_node or run.gpus_per_node
+        parts = f"{run.batch_size} samples per node do not divide among {run.gpus_per_node} devices"
+        raise ConfigError("batch_size", f"{parts}: use batch_size={nearby}, or another multiple of gpus_per_node.")
+    if gossip == "shards" and run.gpus_per_node > 1 and leads(run, "auto"):
+        what = "has a server" if run.algo.servers else "is asynchronous"
+        raise ConfigError("network.gossip", f"{run.algo.title} {what}, so one device must speak for its node: use network.gossip=leader.")
+    if run.gpus_per_node > 1 and leads(run, gossip) and run.checkpoint.every_steps is not None:
+        raise ConfigError("checkpoint.every_steps", "nodes whose first device leads cannot be saved: use checkpoint.every_steps=null.")
+    if autocast == "fp16":
+        raise ConfigError("network.autocast", "fp16 needs its losses scaled, which is not here: use network.autocast=bf16.")
+    if autocast != "none" and run.dtype != "float32":
+        raise ConfigError("network.autocast", f"only float32 is cast: use dtype=float32, or network.autocast=none with dtype={run.dtype}.")
+
+
+def leads(run: Run, gossip: str) -> bool:
+    """Whether the first device of a node runs the algorithm alone: asynchronous ones and those with a server need that."""
+    return gossip == "leader" or (gossip == "auto" and (run.algo.asynchronous or run.algo.servers > 0))
 
 
 def launched_rank() -> int | None:

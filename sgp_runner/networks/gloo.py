@@ -1,11 +1,11 @@
-"""``network=gloo``: one real process per node, started here or by a launcher such as torchrun."""
+"""``network=gloo``: real processes on CPUs, one per device, started here or by a launcher such as torchrun."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.networks import check_real, launched_rank
+from sgp_runner.networks import check_devices, check_real, launched_rank, leads
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -13,20 +13,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gloo:
-    """Real messages over TCP between processes on CPUs."""
+    """Real messages over TCP between processes on CPUs.
 
+    gossip: how nodes of several devices talk: ``shards`` (all devices run the algorithm, each moves its part of every message),
+        ``leader`` (the first device runs it, the others only compute gradients), or ``auto``: leader for asynchronous algorithms and
+        those with a server.
+    autocast: of the forward pass, by PyTorch. channels_last: of images. compile: the model, with torch.compile.
+    """
+
+    gossip: Literal["auto", "shards", "leader"] = "auto"
+    autocast: Literal["none", "bf16", "fp16"] = "none"
+    channels_last: bool = False
+    compile: bool = False
     name: ClassVar[str] = "gloo"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
     def check(self, run: Run) -> None:
         check_real(run)
+        check_devices(run, self.gossip, self.autocast)
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
         if launched_rank() is None:
             from sgp_runner.launch import launch
 
             return launch(experiment)
-        from sgp_runner.comm.distributed import DistributedWorld
+        from sgp_runner.comm.groups import DistributedWorld
+        from sgp_runner.problem import Compute
         from sgp_runner.rank import run_rank
 
-        return run_rank(experiment, DistributedWorld())
+        run = experiment.run
+        compute = Compute("cpu", self.autocast == "bf16", self.channels_last, self.compile)
+        return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute))

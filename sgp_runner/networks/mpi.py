@@ -21,6 +21,8 @@ class Mpi:
 
     def check(self, run: Run) -> None:
         check_real(run)
+        if run.gpus_per_node != 1:
+            raise ConfigError("gpus_per_node", "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.")
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
         if launched_rank() is None:

@@ -1,0 +1,97 @@
+"""`World` over torch.distributed: gloo carries what hosts say to each other; the tensors of GPUs go over NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from sgp_runner.comm.distributed import DistributedComm
+from sgp_runner.comm.paired import PairedComm
+from sgp_runner.comm.sharded import ShardedComm
+from sgp_runner.place import WHOLE, Part, Place
+from sgp_runner.problem import Compute
+
+if TYPE_CHECKING:
+    from sgp_runner.scheduler import RealClock, Scheduler
+    from sgp_runner.world import RealComm
+
+FOREVER = timedelta(days=365)
+RUNS = count()  # of this process: a launcher's store may serve several, one after the other
+ON_CPU = Compute()
+T = TypeVar("T")
+
+
+class DistributedWorld:
+    """The processes that a launcher has described in the environment as ``torchrun`` does.
+
+    devices: of a node. leads: the first of them runs the algorithm and the others only compute gradients; otherwise all run it.
+    backend: of the groups that move tensors between devices. paired: messages move in `PairedComm`'s exchanges, not over gloo.
+    """
+
+    node: dist.ProcessGroup | None = None
+    hosts: dist.ProcessGroup | None = None
+
+    def __init__(
+        self, devices: int = 1, leads: bool = False, compute: Compute = ON_CPU, backend: str = "gloo", paired: bool = False
+    ) -> None:
+        store, self.rank, self.size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
+        self.alarm = PrefixStore("alarm", store.clone())
+        self.store = PrefixStore(f"run {next(RUNS)}", store)
+        self.devices, self.compute, self.backend, self.paired = devices, compute, backend, paired
+        self.leads = leads and devices > 1
+        self.device = torch.device(compute.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def connect(self, nodes: int) -> None:
+        dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
+        self.place = place = Place(self.rank, nodes, self.devices)
+        workers = range(nodes * self.devices)
+        self.everybody = dist.new_group(list(range(self.size)), timeout=FOREVER)
+        self.workers = self.averaging = self.group(workers)
+        if self.leads:
+            self.averaging = self.group(workers[:: self.devices])
+        for rank in range(nodes if self.devices > 1 else 0):  # everybody makes every group
+            node, hosts = self.group(place.node(rank)), dist.new_group(place.node(rank), timeout=FOREVER)
+            if rank == place.rank:
+                self.node, self.hosts = node, hosts
+
+    def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
+        group: dist.ProcessGroup = dist.new_group(list(processes), backend=self.backend, timeout=FOREVER)
+        if self.backend == "nccl" and self.rank in processes:
+            dist.all_reduce(torch.zeros(1, device=self.device), group=group)  # what comes first must be something that all take part in
+        return group
+
+    def comm(self, scheduler: Scheduler, clock: RealClock) -> RealComm:
+        sharded = self.node is not None and not self.leads
+        part = Part(self.place.device, self.devices) if sharded else WHOLE
+        base: DistributedComm | PairedComm
+        if self.paired:
+            headers = DistributedComm(scheduler, clock, self.place, WHOLE, self.averaging, torch.device("cpu"))
+            base = PairedComm(headers, self.averaging, part, self.device)
+        else:
+            base = DistributedComm(scheduler, clock, self.place, part, self.averaging, self.device)
+        if not sharded:
+            return base
+        assert self.node is not None and self.hosts is not None
+        return ShardedComm(base, clock, part, self.node, self.hosts)
+
+    def gather(self, value: T) -> list[T]:
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.everybody)
+        return values
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor, group=self.averaging)
+        tensor /= self.averaging.size()
+
+    def close(self) -> None:
+        dist.barrier(self.everybody)
+        dist.destroy_process_group()

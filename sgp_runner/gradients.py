@@ -1,0 +1,104 @@
+"""The gradients of one real process: its own, or the mean over the processes of a group, reduced while the backward pass goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sgp_runner.problem import Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.world import World
+
+STOP, OF_NODE, OF_ALL = 0, 1, 2  # what the first device of a node asks of the others
+
+
+class Gradients:
+    """Gradient number 0, 1, 2, ... of node ``rank``: PyTorch's data parallelism averages those of its devices.
+
+    Where the first device of a node leads, it sends the others the parameters each time; they `follow`.
+    """
+
+    def __init__(self, problem: Problem, world: World) -> None:
+        self.problem, self.world = problem, world
+        self.rank = world.place.rank
+        self.buffers = problem.flat.fresh_buffers()  # BatchNorm's statistics are those of this device's batches
+        self.modules: dict[dist.ProcessGroup | None, nn.Module] = {}
+        self.stream = torch.cuda.Stream(problem.compute.device) if problem.compute.device != "cpu" else None  # type: ignore[no-untyped-call]
+
+    def of_node(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """Gradient [D] of the node's batch, and the loss on this device's part of it."""
+        self.agree(OF_NODE, at)
+        return self.compute(at, number, self.world.node)
+
+    def aside(self, at: Tensor, number: int) -> Callable[[], tuple[Tensor, Tensor]]:
+        """`of_node` for another thread to call, done when that returns: on CUDA the device has other things to do meanwhile."""
+        if (stream := self.stream) is None:
+            return partial(self.of_node, at, number)
+        here = torch.cuda.current_stream(stream.device)
+        written = here.record_event()
+
+        def compute() -> tuple[Tensor, Tensor]:
+            with torch.cuda.stream(stream):
+                stream.wait_event(written)
+                value, loss = self.of_node(at, number)
+                value.record_stream(here)
+                stream.synchronize()
+            return value, loss
+
+        return compute
+
+    def of_all(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """Mean gradient [D] over all nodes."""
+        self.agree(OF_ALL, at)
+        return self.compute(at, number, self.world.workers)
+
+    def follow(self) -> None:
+        """On a device that does not run the algorithm: compute what the first one asks for, until it has finished."""
+        at = self.problem.start()
+        groups = {OF_NODE: self.world.node, OF_ALL: self.world.workers}
+        for number in count():
+            request = self.agree(STOP, at)
+            if request == STOP:
+                return
+            self.compute(at, number, groups[request])
+
+    def dismiss(self) -> None:
+        """The others need not follow any longer."""
+        self.agree(STOP, torch.empty(0))
+
+    def agree(self, request: int, at: Tensor) -> int:
+        """What the first device asks for, and at which parameters: on the others they are written to ``at``."""
+        world = self.world
+        if not world.leads or world.hosts is None:
+            return request
+        word = torch.tensor([request])
+        dist.broadcast(word, group=world.hosts, group_src=0)
+        if word:
+            dist.broadcast(at, group=world.node, group_src=0)
+        return int(word)
+
+    def compute(self, at: Tensor, number: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+        if group is not None and group not in self.modules:
+            # The reducer lays out its buckets anew after its first pass. One for nothing, and a resumed run adds up in the same order.
+            self.problem.gradient(at, [buffer.clone() for buffer in self.buffers], self.rank, number, self.module(group))
+        return self.problem.gradient(at, self.buffers, self.rank, number, self.module(group))
+
+    def module(self, group: dist.ProcessGroup | None) -> nn.Module:
+        """What to call for a gradient that is averaged over ``group``."""
+        if group not in self.modules:
+            module: nn.Module = self.problem.flat.module
+            if group is not None:
+                module = DistributedDataParallel(module, process_group=group, init_sync=False)
+                module.broadcast_buffers = False  # as an argument it has another name in every other version
+            self.modules[group] = torch.compile(module) if self.problem.compute.compile else module  # type: ignore[assignment]
+        return self.modules[group]

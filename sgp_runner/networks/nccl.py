@@ -1,0 +1,72 @@
+"""``network=nccl``: one real process per GPU, started here or by a launcher such as torchrun."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.networks import check_devices, check_real, launched_rank, leads
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Experiment, Run
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """Real messages between GPUs. The options are those of ``network=gloo``.
+
+    NCCL cannot receive from anybody, so asynchronous algorithms and those with a server send their messages over gloo, through pinned
+    memory; within a node their gradients are averaged over NCCL. A server computes on its CPU.
+    """
+
+    gossip: Literal["auto", "shards", "leader"] = "auto"
+    autocast: Literal["none", "bf16", "fp16"] = "none"
+    channels_last: bool = False
+    compile: bool = False
+    name: ClassVar[str] = "nccl"
+    clock: ClassVar[Literal["simulated", "wall"]] = "wall"
+
+    def check(self, run: Run) -> None:
+        check_real(run)
+        check_devices(run, self.gossip, self.autocast)
+
+    def execute(self, experiment: Experiment) -> dict[str, object] | None:
+        run = experiment.run
+        workers, rank = run.nodes * run.gpus_per_node, launched_rank()
+        if rank is None:
+            from sgp_runner.launch import launch
+
+            have = count_gpus()
+            if have < workers:
+                gpus = f"{have} GPU{'s' if have > 1 else ''}"
+                raise ConfigError("nodes", f"{run.nodes} of {run.gpus_per_node} GPUs each need {workers}, but this machine has {gpus}.")
+            return launch(experiment)
+        from sgp_runner.comm.groups import DistributedWorld
+        from sgp_runner.problem import Compute
+        from sgp_runner.rank import run_rank
+
+        paired = not leads(run, "auto")
+        if rank == 0 and not paired:
+            print(f"{run.algo.title} sends its messages over gloo, through pinned memory: NCCL cannot receive from anybody.", flush=True)
+        device = own_gpu() if rank < workers else "cpu"
+        compute = Compute(device, self.autocast == "bf16", self.channels_last, self.compile)
+        return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute, "nccl", paired))
+
+
+def own_gpu() -> str:
+    """The GPU that LOCAL_RANK counts to, or the only one that the launcher lets this process see."""
+    have, local = count_gpus(), int(os.environ.get("LOCAL_RANK", "0"))
+    if local >= have > 1:
+        raise ConfigError("LOCAL_RANK", f"the launcher has started process {local}, but this machine has {have} GPUs: start one per GPU.")
+    return f"cuda:{local if have > 1 else 0}"
+
+
+def count_gpus() -> int:
+    """Raises ConfigError if there are none."""
+    import torch
+
+    if have := torch.cuda.device_count():
+        return have
+    raise ConfigError("network", "nccl needs a GPU, and PyTorch finds none on this machine: use network=gloo.")

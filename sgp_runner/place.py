@@ -1,0 +1,58 @@
+"""Which process of a real run is which device of which node, and which part of a message it carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process. ``nodes * devices`` compute gradients, those of a node one after the other; each server is one more."""
+
+    process: int
+    nodes: int
+    devices: int = 1
+
+    @property
+    def is_server(self) -> bool:
+        return self.process >= self.nodes * self.devices
+
+    @property
+    def rank(self) -> int:
+        """As algorithms count: the nodes, then the servers."""
+        return self.rank_of(self.process)
+
+    @property
+    def device(self) -> int:
+        """Of its node; 0 for a server."""
+        return 0 if self.is_server else self.process % self.devices
+
+    def rank_of(self, process: int) -> int:
+        return max(0, process - self.nodes * self.devices) + min(process, self.nodes * self.devices) // self.devices
+
+    def process_of(self, rank: int) -> int:
+        """Whom to talk to at ``rank``: the same device of that node, or the server."""
+        return rank * self.devices + self.device if rank < self.nodes else self.nodes * self.devices + rank - self.nodes
+
+    def node(self, rank: int) -> list[int]:
+        """The processes of one node."""
+        return list(range(rank * self.devices, (rank + 1) * self.devices))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of ``count`` consecutive parts of a whole, all equally long but the last ones."""
+
+    index: int = 0
+    count: int = 1
+
+    def length(self, total: int) -> int:
+        """Of the longest part."""
+        return -(-total // self.count)
+
+    def of(self, total: int) -> slice:
+        length = self.length(total)
+        return slice(min(self.index * length, total), min((self.index + 1) * length, total))
+
+
+WHOLE = Part()

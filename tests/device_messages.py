@@ -1,0 +1,34 @@
+"""Two nodes of two devices under torchrun: parts of a message arrive at different times. Says what the devices of node 1 saw."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from sgp_runner.comm.groups import DistributedWorld
+from sgp_runner.scheduler import RealClock, Scheduler
+
+SIZES = (5, 4, 1, 0)
+
+world = DistributedWorld(devices=2)
+world.connect(2)
+clock = RealClock()
+comm = world.comm(Scheduler(clock), clock)
+polls, seen = 0, []
+if world.place.rank == 0:
+    time.sleep(world.place.device)  # the second parts come a second later
+    for size in SIZES:
+        comm.send(1, torch.arange(size).bfloat16())
+else:
+    for _ in SIZES:
+        while (message := comm.poll(0)) is None:
+            polls += 1
+        seen.append(message.tolist())
+assert comm.num_bytes_sent == (2 * sum(SIZES) if world.place.rank == 0 else 0)
+assert comm.close() == []
+assert comm.poll(0) is None
+(_, _, first, second) = world.gather((polls, seen))
+if world.rank == 0:
+    print("alike" if first == second else "different", "after waiting" if first[0] else "at once", first[1])
+world.close()

@@ -1,0 +1,21 @@
+"""One rank of instrumented real runs whose messages move in pairs, as over NCCL: ``paired_rank.py config.yaml ...``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from experiments import instrumented
+
+from sgp_runner.comm.groups import DistributedWorld
+from sgp_runner.rank import run_rank
+from sgp_runner.recorder import write_summary
+from sgp_runner.schema import load_experiment
+
+for config_file in sys.argv[1:]:
+    experiment = instrumented(load_experiment(Path(config_file), None))
+    summary = run_rank(experiment, DistributedWorld(experiment.run.gpus_per_node, paired=True))
+    if summary is not None:
+        write_summary(experiment.directory, summary)
+os._exit(0)

@@ -1,0 +1,227 @@
+"""Nodes of several devices, and messages in pairs: real processes end as nodes of one device do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from experiments import final_parameters, make_experiment, steps_taken
+from processes import ranks_of
+from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+
+from sgp_runner.errors import ConfigError, RankFailed
+from sgp_runner.launch import launch
+from sgp_runner.place import Part, Place
+from sgp_runner.problem import Compute
+from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.run import Experiment
+
+HERE = Path(__file__).parent
+# Eight steps of a network without BatchNorm, whose statistics are each device's own.
+TINY = ("dtype=float64", "model=mlp", "data=digits", "nodes=2", "batch_size=8", "epochs=0.09", "log_every=1")
+TWO = ("nodes=2", "gpus_per_node=2")
+WITHOUT_SERVER = {name: options for name, options in SYNCHRONOUS.items() if name != "ps_sgd"}
+GOSSIP = {"shards": WITHOUT_SERVER, "leader": {name: options for name, options in SYNCHRONOUS.items() if " " not in name}}
+# Several peers in a step, in every order that the graphs have; and a node that sits out.
+PAIRED = {
+    **WITHOUT_SERVER,
+    # Steps of 50 ms: in the simulator too, every message comes after the second step and before the third.
+    "osgp two steps late": ("algo.tau=2", "compute_time@cluster.compute_time=constant", "cluster.latency_seconds=0.075"),
+    **{f"sgp over {graph}": (f"topology@algo.topology={graph}",) for graph in ("ring", "static_exponential", "torus", "complete")},
+    "sgp over pairs of three": ("topology@algo.topology=random_matching", "nodes=3"),
+    "sgp with devices": ("nodes=2", "gpus_per_node=2"),
+    "pipe_sgd with devices": ("algo.compression=truncate16", "nodes=2", "gpus_per_node=2"),
+}
+
+
+def start(experiments: list[Experiment], program: str) -> None:
+    """One launch for all of them, which have the same number of processes."""
+    *first, last = experiments
+    words = ["-1"] if program == "real_rank.py" else []
+    launch(last, program=(str(HERE / program), *words, *(str(each.directory / "config.yaml") for each in first)))
+
+
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
+    folder = tmp_path_factory.mktemp("devices")
+    results = {
+        gossip: simulate_all(folder / gossip, "gloo", *TWO, f"network.gossip={gossip}", tiny=TINY, variants=variants)
+        for gossip, variants in GOSSIP.items()
+    }
+    real = [real for some in results.values() for _, real in some.values()]
+    for ranks in (4, 5):
+        start([each for each in real if each.run.ranks == ranks], "real_rank.py")
+    return results
+
+
+@pytest.mark.parametrize(("gossip", "name"), [(gossip, name) for gossip, variants in GOSSIP.items() for name in variants])
+def test_nodes_of_two_devices_end_as_nodes_of_one(gossip: str, name: str, devices: dict[str, Results]) -> None:
+    check_same_end(*devices[gossip][name])
+
+
+def test_a_node_of_two_devices_is_recorded_as_one(devices: dict[str, Results]) -> None:
+    simulated, real = devices["shards"]["sgp"]
+    records = read_metrics(real.directory)
+    assert sorted(path.name for path in real.directory.glob("metrics*")) == ["metrics.jsonl", "metrics.rank1.jsonl"]
+    expected = [record for record in read_metrics(simulated.directory) if record["kind"] == "train"]
+    for rank in (0, 1):
+        ours, theirs = ([each for each in some if each["kind"] == "train" and each["rank"] == rank] for some in (records, expected))
+        assert [each["bytes_sent"] for each in ours] == [each["bytes_sent"] for each in theirs]
+        assert [each["step"] for each in ours] == [each["step"] for each in theirs]
+    assert read_summary(real.directory)["bytes_per_node"] == ours[-1]["bytes_sent"]  # type: ignore[index]
+
+
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("paired")
+    tiny = (*TINY, "nodes=4", "epochs=0.18", "gpus_per_node=1")
+    results = simulate_all(folder, "gloo", tiny=tiny, variants=PAIRED)
+    real = [real for _, real in results.values()]
+    for ranks in (3, 4):
+        start([each for each in real if each.run.ranks == ranks], "paired_rank.py")
+    return results
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_messages_in_pairs_end_with_the_simulators_parameters(name: str, paired: Results) -> None:
+    check_same_end(*paired[name])
+
+
+def test_messages_on_their_way_in_pairs_are_part_of_a_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = (*TINY, "nodes=4", "epochs=0.18", "network=gloo", "algo=osgp", "algo.tau=2", "checkpoint.every_steps=3")
+    experiment = make_experiment(tmp_path, *settings)
+    start([experiment], "paired_rank.py")
+    whole = final_parameters(experiment)
+    for path in experiment.directory.glob("rank*.pt"):
+        path.unlink()
+    start([experiment], "paired_rank.py")
+    assert "goes on from step 6" in capfd.readouterr().out
+    assert all(torch.equal(a, b) for a, b in zip(whole, final_parameters(experiment), strict=True))
+
+
+@pytest.mark.parametrize("algorithms", [("ad_psgd", "osgp"), ("gap_aware",)])
+def test_asynchronous_algorithms_learn_on_nodes_of_two_devices(algorithms: tuple[str, ...], tmp_path: Path) -> None:
+    overrides = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
+    experiments = [make_experiment(tmp_path, *overrides, f"algo={algorithm}") for algorithm in algorithms]
+    start(experiments, "real_rank.py")
+    for experiment in experiments:
+        summary = read_summary(experiment.directory)
+        assert summary is not None
+        assert float(str(summary["average"])) > 0.93
+        assert sum(steps_taken(experiment)[:2]) == 2 * 2 * 44  # nodes x epochs x steps per epoch
+
+
+@pytest.mark.parametrize("gossip", ["shards", "leader"])
+def test_an_error_ends_all_devices(gossip: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    experiment = make_experiment(tmp_path, "network=gloo", *TWO, "model=mlp", "epochs=50", f"network.gossip={gossip}")
+    with pytest.raises(RankFailed, match=r"^rank 1, step 2: ZeroDivisionError: made to fail$"):
+        launch(experiment, program=(str(HERE / "real_rank.py"), "1"))
+    assert "made to fail" in capfd.readouterr().out
+    assert not ranks_of(tmp_path)
+
+
+def test_the_devices_of_a_node_agree_on_what_has_arrived() -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", str(HERE / "device_messages.py")]
+    done = subprocess.run(torchrun, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "alike after waiting [[0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 3.0], [0.0], []]\n"
+
+
+def test_places() -> None:
+    """Two nodes of three devices and two servers."""
+    places = [Place(process, 2, 3) for process in range(8)]
+    assert [place.rank for place in places] == [0, 0, 0, 1, 1, 1, 2, 3]
+    assert [place.device for place in places] == [0, 1, 2, 0, 1, 2, 0, 0]
+    assert [place.is_server for place in places] == [False] * 6 + [True] * 2
+    assert [places[1].process_of(rank) for rank in range(4)] == [1, 4, 6, 7]
+    assert [places[6].process_of(rank) for rank in range(4)] == [0, 3, 6, 7]
+    assert places[0].node(1) == [3, 4, 5]
+
+
+def test_parts() -> None:
+    def cut(total: int) -> list[list[int]]:
+        return [list(range(total))[Part(i, 3).of(total)] for i in range(3)]
+
+    assert cut(7) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert cut(6) == [[0, 1], [2, 3], [4, 5]]
+    assert cut(2) == [[0], [1], []]
+    assert cut(0) == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ("gpus_per_node=3 batch_size=8", "batch_size: 8 samples per node do not divide among 3 devices: use batch_size=6, or another"),
+        ("gpus_per_node=4 batch_size=2", "batch_size: 2 samples per node do not divide among 4 devices: use batch_size=4, or another"),
+        (
+            "gpus_per_node=2 algo=ad_psgd network.gossip=shards",
+            "network.gossip: AD-PSGD is asynchronous, so one device must speak for its node",
+        ),
+        (
+            "gpus_per_node=2 algo=ps_sgd network.gossip=shards",
+            "network.gossip: PS-SGD has a server, so one device must speak for its node",
+        ),
+        ("network.autocast=fp16", "network.autocast: fp16 needs its losses scaled, which is not here: use network.autocast=bf16."),
+        ("network.autocast=bf16 dtype=float64", "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none"),
+        (
+            "gpus_per_node=2 network.gossip=leader checkpoint.every_steps=9",
+            "checkpoint.every_steps: nodes whose first device leads",
+        ),
+        ("network=mpi gpus_per_node=2", "gpus_per_node: network=mpi runs one process per node: use gpus_per_node=1, or network=gloo."),
+    ],
+)
+def test_what_cannot_work_is_refused(settings: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}"):
+        make_experiment(tmp_path, "network=gloo", "nodes=2", *settings.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("launcher", [[], ["torch.distributed.run", "--nproc-per-node=2", "-m"]])
+def test_nccl_is_refused_without_a_gpu(launcher: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", *launcher, "sgp_runner", "network=nccl", "nodes=2", "model=mlp", "logger=jsonl"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert [line for line in done.stderr.splitlines() if line.startswith("sgp-run")] == [
+        "sgp-run: network: nccl needs a GPU, and PyTorch finds none on this machine: use network=gloo."
+    ]
+    assert launcher or done.returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_devices_of_a_node_drop_different_elements_and_read_different_samples(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    run = make_experiment(tmp_path, *TINY).run
+    whole = run.make_problem()
+    parts = [replace(whole, part=Part(device, 2)) for device in range(2)]
+    assert len({part.dropout_seed(0, 0) for part in parts}) == 2
+    assert parts[0].dropout_seed(1, 5) == whole.dropout_seed(1, 5)
+    (inputs,), targets = whole.batch(1, 5)
+    read = [part.batch(1, 5) for part in parts]
+    assert torch.equal(torch.cat([inputs for (inputs,), _ in read]), inputs)
+    assert torch.equal(torch.cat([targets for _, targets in read]), targets)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_has_the_same_gradients(tmp_path: Path) -> None:
+    """Alone and averaged: a hybrid computes both."""
+    variant = {"hybrid": ("algo.switch_epoch=0.05",)}
+    ((simulated, real),) = simulate_all(tmp_path, "gloo", "network.compile=true", tiny=TINY, variants=variant).values()
+    start([real], "real_rank.py")
+    check_same_end(simulated, real)
+
+
+def gradient_with(compute: Compute, tmp_path: Path) -> torch.Tensor:
+    problem = make_experiment(tmp_path / str(hash(compute)), "model=resnet8", "batch_size=8").run.make_problem(compute)
+    return problem.gradient(problem.start() + 0.01, problem.flat.fresh_buffers(), 0, 0)[0]
+
+
+def test_precision_and_memory_format_change_a_gradient_by_rounding(tmp_path: Path) -> None:
+    expected = gradient_with(Compute(), tmp_path)
+    images_last = gradient_with(Compute(channels_last=True), tmp_path)
+    bf16 = gradient_with(Compute(bf16=True), tmp_path)
+    assert bf16.dtype == torch.float32
+    assert float((images_last - expected).norm() / expected.norm()) < 1e-5
+    assert 1e-4 < float((bf16 - expected).norm() / expected.norm()) < 0.1
