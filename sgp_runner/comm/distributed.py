@@ -47,11 +47,12 @@ class DistributedWorld:
 
     def connect(self, nodes: int) -> None:
         dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
+        self.nodes = nodes
         self.everybody = dist.new_group(list(range(self.size)))
-        self.workers = dist.new_group(list(range(nodes)))
+        self.workers = dist.new_group(list(range(nodes)))  # on a server not a group, and not used
 
     def comm(self, scheduler: Scheduler, clock: RealClock) -> DistributedComm:
-        return DistributedComm(scheduler, clock, self.workers)
+        return DistributedComm(scheduler, clock, self.workers, self.nodes)
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
@@ -60,7 +61,7 @@ class DistributedWorld:
 
     def mean(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor, group=self.workers)
-        tensor /= self.workers.size()
+        tensor /= self.nodes
 
     def close(self) -> None:
         dist.barrier(self.everybody)
@@ -70,9 +71,9 @@ class DistributedWorld:
 class DistributedComm:
     """The communication of this process. ``workers``: the group of the gradient workers, for all-reduce."""
 
-    def __init__(self, scheduler: Scheduler, clock: RealClock, workers: dist.ProcessGroup) -> None:
+    def __init__(self, scheduler: Scheduler, clock: RealClock, workers: dist.ProcessGroup, size: int) -> None:
         self.mailbox = Mailbox(scheduler)
-        self.clock, self.workers, self.size = clock, workers, workers.size()
+        self.clock, self.workers, self.size = clock, workers, size
         self.world = dist.get_world_size()
         self.rank = dist.get_rank()
         self.num_bytes_sent = self.num_sent = self.num_delivered = 0
