@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner.errors import ConfigError
@@ -30,11 +29,3 @@ def check_real(run: Run) -> None:
         raise ConfigError("faults", "slow nodes and links are simulated: use network=sim, or faults=none.")
     if run.gpus_per_node != 1:
         raise ConfigError("gpus_per_node", f"network={run.network.name} runs one process per node: use gpus_per_node=1.")
-
-
-def launched_rank() -> int | None:
-    """This process's rank if a launcher such as torchrun or mpirun has started it, else None."""
-    for rank, size in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")):
-        if rank in os.environ and size in os.environ:
-            return int(os.environ[rank])
-    return None

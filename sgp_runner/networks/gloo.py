@@ -1,11 +1,13 @@
-"""``network=gloo``: one real process per node, started here or by a launcher such as torchrun."""
+"""``network=gloo``: one real process per node, started here or by a launcher: torchrun, srun or mpirun."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.networks import check_real, launched_rank
+from sgp_runner.launchers import launched, rendezvous
+from sgp_runner.networks import check_real
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -22,10 +24,12 @@ class Gloo:
         check_real(run)
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
-        if launched_rank() is None:
+        process = launched()
+        if process is None:
             from sgp_runner.launch import launch
 
             return launch(experiment)
+        os.environ.update(rendezvous(process))
         from sgp_runner.comm.distributed import DistributedWorld
         from sgp_runner.rank import run_rank
 

@@ -1,0 +1,36 @@
+"""The jobs of a sweep with ``hydra/launcher=slurm``, found by what submitit leaves in the sweep's folder."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from submitit import SlurmJob
+
+
+def jobs(sweep_dir: Path) -> list[SlurmJob[Any]]:
+    """In the order of the sweep; none if it was not handed to Slurm."""
+    paths = list(sweep_dir.glob("slurm/*/*_submitted.pkl"))
+    if not paths:
+        return []
+    from submitit import SlurmJob
+
+    found: list[SlurmJob[Any]] = [SlurmJob(path.parent, path.name.removesuffix("_submitted.pkl")) for path in paths]
+    return sorted(found, key=lambda job: [int(part) for part in job.job_id.split("_")])
+
+
+def outcome(job: SlurmJob[Any]) -> dict[str, object]:
+    """What the job's task has returned, once it has ended; ``failed`` if it was lost."""
+    try:
+        row: dict[str, object] = job.results()[0].return_value
+        return row
+    except Exception:
+        return {"failed": f"Slurm's job {job.job_id} ended without a result; its log is in {job.paths.folder}"}
+
+
+def cancel(sweep_dir: Path) -> None:
+    """Take the jobs out of the queue; those that have ended stay as they are."""
+    if arrays := {job.job_id.partition("_")[0] for job in jobs(sweep_dir)}:
+        subprocess.run(["scancel", "--quiet", *sorted(arrays)], check=False)
