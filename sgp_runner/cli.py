@@ -95,6 +95,8 @@ def act(words: Sequence[str]) -> int:
         for setting in settings:
             if setting.swept:
                 raise ConfigError(setting.name, "several values make a sweep; add -m to run one after the other.")
+            if setting.name == "hydra/launcher" and not command.hydra_flags:
+                raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
         hydra_words = [setting.word for setting in settings]
         if not command.hydra_flags:
             return run(hydra_words)

@@ -49,6 +49,12 @@ class Cluster:
         assert code == 0, error
         return out.strip()
 
+    def end_of(self, number: str) -> str:
+        """The state in which the job ends."""
+        ends = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        wait_until(lambda: self.job(number)["JobState"] in ends, f"job {number} to end", 180)
+        return self.job(number)["JobState"]
+
     def job(self, number: str) -> dict[str, str]:
         """What Slurm says of a job."""
         return dict(re.findall(r"(\w+)=(\S*)", say(self.environment, "scontrol", "show", "job", "--oneliner", number)))
@@ -94,11 +100,10 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Cluster:
 
 
 def test_a_job_trains_on_four_nodes(cluster: Cluster) -> None:
-    number = cluster.submit("--wait", "--nodes=4", f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=4", "epochs=1")
-    output = cluster.output(number)
-    assert cluster.job(number)["JobState"] == "COMPLETED", output
+    number = cluster.submit("--nodes=4", f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=4", "epochs=1")
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["NodeList"] == "127.0.0.[1-4]"
-    assert output.count("4 nodes · gloo") == 2  # when it starts, and over the table
+    assert cluster.output(number).count("4 nodes · gloo") == 2  # when it starts, and over the table
     (run,) = cluster.runs
     assert json.loads((run / "summary.json").read_text())["nodes"] == 4
     assert {record["rank"] for record in read_metrics(run) if record["kind"] == "train"} == {0, 1, 2, 3}
@@ -110,10 +115,9 @@ def test_a_requeued_job_goes_on_where_it_was(cluster: Cluster) -> None:
     wait_until(lambda: len(cluster.records()) > 20, "some steps")
     before = cluster.records()[:20]
     say(cluster.environment, "scancel", "--signal=USR1", number)  # as Slurm does before the time is up
-    wait_until(lambda: cluster.job(number)["JobState"] in ("COMPLETED", "FAILED", "CANCELLED"), "the job to end", 180)
-    output = cluster.output(number)
-    assert (cluster.job(number)["JobState"], cluster.job(number)["Restarts"]) == ("COMPLETED", "1"), output
-    assert output.count("the job goes back into the queue") == 1
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    assert cluster.job(number)["Restarts"] == "1"
+    assert cluster.output(number).count("the job goes back into the queue") == 1
     (run,) = cluster.runs
     assert cluster.records()[:20] == before
     for rank in range(4):
@@ -127,14 +131,14 @@ def test_a_cancelled_job_leaves_no_process(cluster: Cluster) -> None:
     assert len(cluster.ranks()) >= 4
     say(cluster.environment, "scancel", number)
     wait_until(lambda: not cluster.ranks(), "the ranks to end")
-    assert cluster.job(number)["JobState"] == "CANCELLED"
+    assert cluster.end_of(number) == "CANCELLED"
 
 
 def test_a_command_in_a_batch_script_starts_its_own_ranks(cluster: Cluster) -> None:
     command = " ".join(["sgp-run", *RUN, "nodes=2", "epochs=1"])
-    number = cluster.submit("--wait", "--nodes=4", "--ntasks=4", "--output=%j.txt", f"--wrap={command}")
+    number = cluster.submit("--nodes=4", "--ntasks=4", "--output=%j.txt", f"--wrap={command}")
+    assert cluster.end_of(number) == "COMPLETED"
     assert "2 nodes · gloo" in (cluster.folder / f"{number}.txt").read_text()
-    assert cluster.job(number)["JobState"] == "COMPLETED"
 
 
 def comparisons(cluster: Cluster) -> dict[str, list[dict[str, str]]]:
