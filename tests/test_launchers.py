@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sgp_runner.launchers import Launched, LaunchError, launched, rendezvous
+from sgp_runner.recorder import read_metrics
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "head", "MASTER_PORT": "29500"}
 ALLOCATION = {"SLURM_JOB_ID": "1000", "SLURM_JOB_NODELIST": "a[1-4]", "SLURM_NNODES": "4"}
@@ -142,8 +144,8 @@ def test_without_scontrol_there_is_no_address(tmp_path: Path, monkeypatch: pytes
         rendezvous(Launched("srun", 2, 4, 0), SRUN)
 
 
-def run(folder: Path, environment: dict[str, str], *settings: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "sgp_runner", "model=mlp", "epochs=1", "logger=jsonl", *settings]
+def run(folder: Path, environment: dict[str, str], *settings: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    words = [*before, sys.executable, "-m", "sgp_runner", "model=mlp", "epochs=1", "logger=jsonl", *settings]
     return subprocess.run(words, check=False, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
 
 
@@ -163,6 +165,18 @@ def test_a_bad_launch_is_one_sentence_and_nothing_is_written(
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(f"sgp-run: {re.escape(sentence)}.*\n", done.stderr)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_mpirun_starts_the_ranks(tmp_path: Path) -> None:
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if mpirun is None:
+        pytest.skip("needs mpirun: pip install 'sgp-runner[mpi]'")
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = run(tmp_path, as_root, "network=gloo", "nodes=2", before=(mpirun, "--oversubscribe", "-n", "2"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("accuracy of the averaged model") == 1
+    (directory,) = (tmp_path / "results" / "runs").iterdir()
+    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {0, 1}
 
 
 def test_a_job_of_one_task_starts_its_ranks_itself(tmp_path: Path) -> None:

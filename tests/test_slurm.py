@@ -141,6 +141,13 @@ def test_a_command_in_a_batch_script_starts_its_own_ranks(cluster: Cluster) -> N
     assert "2 nodes · gloo" in (cluster.folder / f"{number}.txt").read_text()
 
 
+def test_what_is_wrong_is_said_once(cluster: Cluster) -> None:
+    code, out, error = cluster.run("srun", "--nodes=4", "sgp-run", *RUN, "nodes=3")
+    assert (code, out) == (2, "")
+    assert error.count("sgp-run: nodes: 3 nodes need 3 processes, but the launcher started 4.") == error.count("sgp-run:") == 1
+    assert cluster.runs == []
+
+
 def comparisons(cluster: Cluster) -> dict[str, list[dict[str, str]]]:
     """The rows of every sweep; those that have results are compared with the summaries on disk."""
     found = {}
@@ -184,8 +191,9 @@ def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> Non
     assert process.returncode == 1, error
     (rows,) = comparisons(cluster).values()
     assert [row["job"] for row in rows] == [f"data.dimension={n} epochs={e}" for n in (4, TOO_BIG) for e in (100000000, 1)]
-    lost = f"Slurm's job {first} ended without a result; its log is in results/sweeps/here/slurm/{first}"
-    assert rows[0]["failed"] == lost and f"data.dimension=4 epochs=100000000 failed: {lost}" in out
+    lost = f"Slurm's job {first} ended without a result; its log is in {cluster.folder}/results/sweeps/here/slurm/{first}"
+    assert rows[0]["failed"] == lost
+    assert f"data.dimension=4 epochs=100000000 failed: Slurm's job {first} ended" in " ".join(out.split())
     assert rows[1]["failed"] == "" and float(rows[1]["average"]) > 0
     assert all(re.match("(RuntimeError|MemoryError): ", row["failed"]) for row in rows[2:])
 
