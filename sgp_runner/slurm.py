@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,17 @@ def outcome(job: SlurmJob[Any]) -> dict[str, object]:
         return row
     except Exception:
         return {"failed": f"Slurm's job {job.job_id} ended without a result; its log is in {job.paths.folder}"}
+
+
+def requeue() -> None:
+    """Back into the queue with this job of a sweep, whose run has saved where it is; only returns if that cannot be done."""
+    if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
+        return
+    ask = ["squeue", "--noheader", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]
+    state = subprocess.run(ask, check=False, capture_output=True, text=True).stdout.strip()
+    if state == "RUNNING":  # one that was cancelled must not come back
+        signal.raise_signal(signal.SIGUSR2)  # on the first rank submitit hears this, requeues and exits
+        time.sleep(60)  # the others end with it
 
 
 def cancel(sweep_dir: Path) -> None:

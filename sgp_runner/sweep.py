@@ -49,7 +49,11 @@ def sweep(settings: Sequence[Setting]) -> int:
         from hydra.core.hydra_config import HydraConfig
 
         number = HydraConfig.get().job.num
-        rows[number] = run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
+        try:
+            rows[number] = run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
+        except Stopped:
+            slurm.requeue()
+            raise
         return rows[number]
 
     hydra = GlobalHydra.instance().hydra
