@@ -183,8 +183,10 @@ def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
     assert {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/runs/*/*")} == before
 
 
-def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(cluster: Cluster) -> None:
-    with cluster.start(*sweep("model=mlp", "nodes=2", "epochs=50", "eval_every=25", "algo=sgp")) as process:
+@pytest.mark.parametrize(("network", "machines"), [("sim", 1), ("gloo", 1), ("gloo", 2)])
+def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(network: str, machines: int, cluster: Cluster) -> None:
+    words = [f"network={network}", "model=mlp", "nodes=2", "epochs=50", "eval_every=25", f"hydra.launcher.nodes={machines}"]
+    with cluster.start(*sweep(*words)) as process:
         wait_until(lambda: len(cluster.records()) > 20, "some steps")
         before = cluster.records()[:20]
         (number,) = say(cluster.environment, "squeue", "--noheader", "--states=RUNNING", "--format=%i").split()
