@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from submitit import SlurmJob
 
 
-def jobs(sweep_dir: Path) -> list[SlurmJob[Any]]:
-    """In the order of the sweep; none if it was not handed to Slurm."""
-    paths = list(sweep_dir.glob("slurm/*/*_submitted.pkl"))
+def submissions(sweep_dir: Path) -> set[Path]:
+    """A file for each job, of earlier sweeps in the same folder too."""
+    return set(sweep_dir.glob("slurm/*/*_submitted.pkl"))
+
+
+def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
+    """In the order of the sweep."""
     if not paths:
         return []
     from submitit import SlurmJob
@@ -44,7 +48,7 @@ def requeue() -> None:
         time.sleep(60)  # the others end with it
 
 
-def cancel(sweep_dir: Path) -> None:
+def cancel(paths: set[Path]) -> None:
     """Take the jobs out of the queue; those that have ended stay as they are."""
-    if arrays := {job.job_id.partition("_")[0] for job in jobs(sweep_dir)}:
+    if arrays := {path.name.partition("_")[0] for path in paths}:
         subprocess.run(["scancel", "--quiet", *sorted(arrays)], check=False)

@@ -59,14 +59,15 @@ def sweep(settings: Sequence[Setting]) -> int:
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None
     print(f"{len(jobs)} runs; the sweep is in {directory}", flush=True)
+    earlier = slurm.submissions(directory)
     try:
         batches = hydra.multirun(config_name="config", task_function=task, overrides=for_hydra)
         rows |= dict(enumerate(result.return_value for batch in batches for result in batch))  # if jobs ran elsewhere
     except KeyboardInterrupt:
-        slurm.cancel(directory)
+        slurm.cancel(slurm.submissions(directory) - earlier)
         raise
     except Exception:  # Slurm's launcher gives up at the first job that was lost, while the others go on
-        handed_over = slurm.jobs(directory)
+        handed_over = slurm.jobs(slurm.submissions(directory) - earlier)
         if not handed_over:
             raise
         for number, job in enumerate(handed_over):

@@ -70,6 +70,10 @@ class Cluster:
     def runs(self) -> list[Path]:
         return sorted(self.folder.glob("results/runs/*"))
 
+    def wait_for_jobs(self) -> None:
+        """Slurm learns some time after a job's result is there that it has ended."""
+        wait_until(lambda: not say(self.environment, "squeue", "--noheader"), "the jobs to end")
+
     def ranks(self) -> list[int]:
         """Process ids of the ranks on all nodes; they work in the folder."""
         return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and self.is_rank(each)]
@@ -96,7 +100,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 @pytest.fixture
 def cluster(environment: dict[str, str], tmp_path: Path) -> Cluster:
     (tmp_path / "results/slurm").mkdir(parents=True)
-    return Cluster(environment, tmp_path)
+    found = Cluster(environment, tmp_path)
+    found.wait_for_jobs()
+    return found
 
 
 def test_a_job_trains_on_four_nodes(cluster: Cluster) -> None:
@@ -200,9 +206,11 @@ def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(network: str, machin
 
 
 def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> None:
+    assert cluster.run(*sweep("model=quadratic", "nodes=2", "data.dimension=2"))[0] == 0  # its jobs are not those of the next one
+    cluster.wait_for_jobs()
     words = sweep("model=quadratic", "nodes=2", f"data.dimension=4,{TOO_BIG}", "epochs=100000000,1", "hydra.launcher.array_parallelism=1")
     with cluster.start(*words) as process:
-        wait_until(lambda: cluster.runs, "the first job")
+        wait_until(lambda: len(cluster.runs) == 2, "the first job")
         (first,) = say(cluster.environment, "squeue", "--noheader", "--states=RUNNING", "--array", "--format=%i").split()
         say(cluster.environment, "scancel", first)
         out, error = process.communicate()
