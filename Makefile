@@ -7,7 +7,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo test test-slow test-gpu lint clean
+.PHONY: help demo test test-slow test-slurm test-gpu lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -16,10 +16,13 @@ demo: .venv/.installed  ## train with SGP on 8 simulated nodes and print the res
 	.venv/bin/sgp-run
 
 test: .venv/.installed  ## run the fast tests
-	OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 -m "not slow and not slurm and not gpu"
 
 test-slow: .venv/.installed  ## run the slow tests
-	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not gpu"
+	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not slurm and not gpu"
+
+test-slurm: .venv/.installed  ## run the tests on a Slurm cluster of this machine alone; skipped without Slurm
+	OMP_NUM_THREADS=1 .venv/bin/pytest -m slurm
 
 test-gpu: .venv/.installed  ## run the tests that need GPUs
 	.venv/bin/pytest -m gpu

@@ -47,14 +47,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def complain(error: BaseException, sentence: str, code: int) -> int:
     from sgp_runner.execution import print_traceback_if_wanted
-    from sgp_runner.networks import launched_rank
 
     print_traceback_if_wanted(error)
-    if isinstance(error, Aborted) or (code in (2, SAVED) and launched_rank() not in (None, 0)):
+    if isinstance(error, Aborted) or (code in (2, SAVED) and said_by_another(error)):
         time.sleep(1)  # another rank speaks for all; the launcher kills the others when the first one ends
     else:
         print(f"sgp-run: {sentence}", file=sys.stderr, flush=True)
     return code
+
+
+def said_by_another(error: BaseException) -> bool:
+    """Whether the first rank reports the same; what is wrong with a rank's own environment it has to say itself."""
+    from sgp_runner.launchers import LaunchError, launched_rank
+
+    try:
+        return not isinstance(error, LaunchError) and launched_rank() not in (None, 0)
+    except LaunchError:
+        return False
 
 
 def act(words: Sequence[str]) -> int:
@@ -86,6 +95,8 @@ def act(words: Sequence[str]) -> int:
         for setting in settings:
             if setting.swept:
                 raise ConfigError(setting.name, "several values make a sweep; add -m to run one after the other.")
+            if setting.name == "hydra/launcher" and not command.hydra_flags:
+                raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
         hydra_words = [setting.word for setting in settings]
         if not command.hydra_flags:
             return run(hydra_words)

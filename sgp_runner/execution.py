@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.environment import environment
 from sgp_runner.errors import ConfigError
-from sgp_runner.networks import launched_rank
+from sgp_runner.launchers import launched_rank
 from sgp_runner.recorder import write_summary
 from sgp_runner.run import settings_of
 from sgp_runner.schema import shown

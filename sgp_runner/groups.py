@@ -15,8 +15,8 @@ NESTED = {"base": "algo.base", "topology": "algo.topology", "schedule": "optim.s
 
 @functools.cache
 def groups() -> Mapping[str, tuple[str, ...]]:
-    """Group -> its choices, both in alphabetical order."""
-    folders = sorted(path for path in CONFIGS.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+    """Group -> its choices, both in alphabetical order; those for Hydra itself are not among them."""
+    folders = sorted(path for path in CONFIGS.iterdir() if path.is_dir() and not path.name.startswith((".", "_", "hydra")))
     return {folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml"))) for folder in folders}
 
 

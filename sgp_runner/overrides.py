@@ -178,6 +178,8 @@ def explained(error: Exception, words: Sequence[str]) -> ConfigError:
     cause = error.__cause__
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
+        if name == "submitit_slurm":
+            return ConfigError(group, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'")
         return no_choice(group, name, error.options or [])
     if match := re.match(r"Could not (?:override|delete from config\.) '([^'=]+)", text):
         return nothing_to_override(match[1], words)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner import slurm
 from sgp_runner.errors import ConfigError, Stopped
 from sgp_runner.execution import perform, print_traceback_if_wanted, sentence_of
-from sgp_runner.networks import launched_rank
+from sgp_runner.launchers import launched_rank
 from sgp_runner.overrides import Setting, compose, compose_all, parse, quoted, typed
 from sgp_runner.schema import make_experiment
 
@@ -48,14 +49,29 @@ def sweep(settings: Sequence[Setting]) -> int:
         from hydra.core.hydra_config import HydraConfig
 
         number = HydraConfig.get().job.num
-        rows[number] = run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
+        try:
+            rows[number] = run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
+        except Stopped:
+            slurm.requeue()
+            raise
         return rows[number]
 
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None
+    print(f"{len(jobs)} runs; the sweep is in {directory}", flush=True)
+    earlier = slurm.submissions(directory)
     try:
         batches = hydra.multirun(config_name="config", task_function=task, overrides=for_hydra)
         rows |= dict(enumerate(result.return_value for batch in batches for result in batch))  # if jobs ran elsewhere
+    except KeyboardInterrupt:
+        slurm.cancel(slurm.submissions(directory) - earlier)
+        raise
+    except Exception:  # Slurm's launcher gives up at the first job that was lost, while the others go on
+        handed_over = slurm.jobs(slurm.submissions(directory) - earlier)
+        if not handed_over:
+            raise
+        for number, job in enumerate(handed_over):
+            rows[number] = {**jobs[number].experiment.facts, "job": jobs[number].title, **slurm.outcome(job)}
     finally:
         finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
         compare([row for row in finished if row is not None], directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner.errors import ConfigError
@@ -50,11 +49,3 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
 def leads(run: Run, gossip: str) -> bool:
     """Whether the first device of a node runs the algorithm alone: asynchronous ones and those with a server need that."""
     return gossip == "leader" or (gossip == "auto" and (run.algo.asynchronous or run.algo.servers > 0))
-
-
-def launched_rank() -> int | None:
-    """This process's rank if a launcher such as torchrun or mpirun has started it, else None."""
-    for rank, size in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")):
-        if rank in os.environ and size in os.environ:
-            return int(os.environ[rank])
-    return None

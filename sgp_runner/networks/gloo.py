@@ -1,11 +1,13 @@
-"""``network=gloo``: real processes on CPUs, one per device, started here or by a launcher such as torchrun."""
+"""``network=gloo``: real processes on CPUs, one per device, started here or by a launcher: torchrun, srun or mpirun."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.networks import check_devices, check_real, launched_rank, leads
+from sgp_runner.launchers import launched, rendezvous
+from sgp_runner.networks import check_devices, check_real, leads
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -33,10 +35,12 @@ class Gloo:
         check_devices(run, self.gossip, self.autocast)
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
-        if launched_rank() is None:
+        process = launched()
+        if process is None:
             from sgp_runner.launch import launch
 
             return launch(experiment)
+        os.environ.update(rendezvous(process))
         from sgp_runner.comm.groups import DistributedWorld
         from sgp_runner.problem import Compute
         from sgp_runner.rank import run_rank

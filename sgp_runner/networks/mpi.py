@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
-from sgp_runner.networks import check_real, launched_rank
+from sgp_runner.launchers import launched
+from sgp_runner.networks import check_real
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -25,7 +26,7 @@ class Mpi:
             raise ConfigError("gpus_per_node", "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.")
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
-        if launched_rank() is None:
+        if launched() is None:
             run = experiment.run
             command = f"mpirun -n {run.ranks} sgp-run network=mpi nodes={run.nodes} ..."
             raise ConfigError("network", f"mpi runs under mpirun: start it with {command}")

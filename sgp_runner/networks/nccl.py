@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
-from sgp_runner.networks import check_devices, check_real, launched_rank, leads
+from sgp_runner.launchers import launched, rendezvous
+from sgp_runner.networks import check_devices, check_real, leads
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -34,8 +35,8 @@ class Nccl:
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
         run = experiment.run
-        workers, rank = run.nodes * run.gpus_per_node, launched_rank()
-        if rank is None:
+        workers, process = run.nodes * run.gpus_per_node, launched()
+        if process is None:
             from sgp_runner.launch import launch
 
             have = count_gpus()
@@ -43,14 +44,15 @@ class Nccl:
                 gpus = f"{have} GPU{'s' if have > 1 else ''}"
                 raise ConfigError("nodes", f"{run.nodes} of {run.gpus_per_node} GPUs each need {workers}, but this machine has {gpus}.")
             return launch(experiment)
+        os.environ.update(rendezvous(process))
         from sgp_runner.comm.groups import DistributedWorld
         from sgp_runner.problem import Compute
         from sgp_runner.rank import run_rank
 
         paired = not leads(run, "auto")
-        if rank == 0 and not paired:
+        if process.rank == 0 and not paired:
             print(f"{run.algo.title} sends its messages over gloo, through pinned memory: NCCL cannot receive from anybody.", flush=True)
-        device = own_gpu() if rank < workers else "cpu"
+        device = own_gpu() if process.rank < workers else "cpu"
         compute = Compute(device, self.autocast == "bf16", self.channels_last, self.compile)
         return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute, "nccl", paired))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.cluster import check_ranks
 from sgp_runner.errors import ConfigError
+from sgp_runner.launchers import launched
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -37,6 +38,9 @@ class Sim:
             raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
 
     def execute(self, experiment: Experiment) -> dict[str, object]:
+        if (process := launched()) and process.size > 1:
+            several = f"{process.launcher} has started {process.size}"
+            raise ConfigError("network", f"the simulator is one process, but {several}; start one, or choose network=gloo.")
         from sgp_runner.checkpoint import going_on, read
         from sgp_runner.engine import choose_threads, make_engine
         from sgp_runner.observer import Observer, recording

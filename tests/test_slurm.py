@@ -1,0 +1,246 @@
+"""Jobs and sweeps on a real Slurm cluster of four nodes, which is this machine four times."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from processes import hear_interrupts
+from slurm_cluster import missing_programs, say, slurm_cluster, wait_until
+
+from sgp_runner.recorder import read_metrics
+from sgp_runner.units import percent
+
+pytestmark = pytest.mark.slurm
+SCRIPTS = Path(__file__).parent.parent / "slurm"
+RUN = ("model=mlp", "network=gloo", "logger=jsonl")
+LONG = (*RUN, "epochs=100000")
+TOO_BIG = 10**15  # elements, more than any address space holds
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Commands in a folder that all nodes share. environment: makes Slurm's commands talk to the cluster."""
+
+    environment: dict[str, str]
+    folder: Path
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, **pipes, text=True, cwd=self.folder, env=self.environment, preexec_fn=hear_interrupts)
+
+    def run(self, *command: str) -> tuple[int, str, str]:
+        with self.start(*command) as process:
+            out, error = process.communicate()
+        return process.returncode, out, error
+
+    def submit(self, *words: str) -> str:
+        """The number of the job."""
+        code, out, error = self.run("sbatch", "--parsable", *words)
+        assert code == 0, error
+        return out.strip()
+
+    def end_of(self, number: str) -> str:
+        """The state in which the job ends."""
+        ends = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        wait_until(lambda: self.job(number)["JobState"] in ends, f"job {number} to end", 180)
+        return self.job(number)["JobState"]
+
+    def job(self, number: str) -> dict[str, str]:
+        """What Slurm says of a job."""
+        return dict(re.findall(r"(\w+)=(\S*)", say(self.environment, "scontrol", "show", "job", "--oneliner", number)))
+
+    def records(self) -> list[str]:
+        """The lines that the first rank of the only run has written."""
+        return [line for path in self.folder.glob("results/runs/*/metrics.jsonl") for line in path.read_text().splitlines()]
+
+    def output(self, number: str) -> str:
+        return (self.folder / f"results/slurm/sgp-run-{number}.out").read_text()
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted(self.folder.glob("results/runs/*"))
+
+    def wait_for_jobs(self) -> None:
+        """Slurm learns some time after a job's result is there that it has ended."""
+        wait_until(lambda: not say(self.environment, "squeue", "--noheader"), "the jobs to end")
+
+    def ranks(self) -> list[int]:
+        """Process ids of the ranks on all nodes; they work in the folder."""
+        return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and self.is_rank(each)]
+
+    def is_rank(self, process: Path) -> bool:
+        try:
+            return (process / "cwd").readlink() == self.folder and b"logger=jsonl" in (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    if missing := missing_programs():
+        sentence = f"needs {', '.join(missing)}; on Debian: apt-get install slurm-wlm munge"
+        if "CI" in os.environ:
+            pytest.fail(sentence)
+        pytest.skip(sentence)
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as found:
+        path = f"{Path(sys.executable).parent}:{found['PATH']}"
+        yield {**found, "PATH": path, "OMP_NUM_THREADS": "1", "SGP_INTERFACE": "lo"}
+
+
+@pytest.fixture
+def cluster(environment: dict[str, str], tmp_path: Path) -> Cluster:
+    (tmp_path / "results/slurm").mkdir(parents=True)
+    found = Cluster(environment, tmp_path)
+    found.wait_for_jobs()
+    return found
+
+
+def test_a_job_trains_on_four_nodes(cluster: Cluster) -> None:
+    number = cluster.submit("--nodes=4", f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=4", "epochs=1")
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    assert cluster.job(number)["NodeList"] == "127.0.0.[1-4]"
+    assert cluster.output(number).count("4 nodes · gloo") == 2  # when it starts, and over the table
+    (run,) = cluster.runs
+    assert json.loads((run / "summary.json").read_text())["nodes"] == 4
+    assert {record["rank"] for record in read_metrics(run) if record["kind"] == "train"} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("network", "nodes"), [("sim", 1), ("gloo", 4)])
+def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: Cluster) -> None:
+    words = ["algo=sgp", *RUN, f"network={network}", "nodes=4", "epochs=50", "eval_every=25"]
+    number = cluster.submit(f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *words)
+    wait_until(lambda: len(cluster.records()) > 20, "some steps")
+    before = cluster.records()[:20]
+    say(cluster.environment, "scancel", "--signal=USR1", number)  # as Slurm does before the time is up
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    assert cluster.job(number)["Restarts"] == "1"
+    assert cluster.output(number).count("the job goes back into the queue") == 1
+    (run,) = cluster.runs
+    assert cluster.records()[:20] == before
+    for rank in range(4):  # nothing is done twice
+        steps = [record["step"] for record in read_metrics(run) if record["kind"] == "train" and record["rank"] == rank]
+        assert steps[:-1] == sorted(set(steps))  # the last one is recorded again at the end
+
+
+@pytest.mark.parametrize(("network", "nodes"), [("sim", 1), ("gloo", 4)])
+def test_a_cancelled_job_leaves_no_process(network: str, nodes: int, cluster: Cluster) -> None:
+    number = cluster.submit(f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *LONG, f"network={network}", "nodes=4")
+    wait_until(lambda: len(list(cluster.folder.glob("results/runs/*/metrics*.jsonl"))) == nodes, "the ranks")
+    assert len(cluster.ranks()) >= nodes
+    say(cluster.environment, "scancel", number)
+    wait_until(lambda: not cluster.ranks(), "the ranks to end")
+    assert cluster.end_of(number) == "CANCELLED"
+
+
+def test_a_command_in_a_batch_script_starts_its_own_ranks(cluster: Cluster) -> None:
+    command = " ".join(["sgp-run", *RUN, "nodes=2", "epochs=1"])
+    number = cluster.submit("--nodes=4", "--ntasks=4", "--output=%j.txt", f"--wrap={command}")
+    assert cluster.end_of(number) == "COMPLETED"
+    assert "2 nodes · gloo" in (cluster.folder / f"{number}.txt").read_text()
+
+
+def test_what_is_wrong_is_said_once(cluster: Cluster) -> None:
+    code, out, error = cluster.run("srun", "--nodes=4", "sgp-run", *RUN, "nodes=3")
+    assert (code, out) == (2, "")
+    assert error.count("sgp-run: nodes: 3 nodes need 3 processes, but the launcher started 4.") == error.count("sgp-run:") == 1
+    assert cluster.runs == []
+
+
+def comparisons(cluster: Cluster) -> dict[str, list[dict[str, str]]]:
+    """The rows of every sweep; those that have results are compared with the summaries on disk."""
+    found = {}
+    for path in cluster.folder.glob("results/sweeps/*/comparison.csv"):
+        with path.open() as file:
+            found[path.parent.name] = rows = list(csv.DictReader(file))
+        for row in rows:
+            if not row["failed"]:
+                summary = json.loads((cluster.folder / row["run_dir"] / "summary.json").read_text())
+                assert {key: row[key] for key in summary} == {key: "" if value is None else str(value) for key, value in summary.items()}
+    return found
+
+
+def sweep(*words: str) -> list[str]:
+    return ["sgp-run", "-m", "hydra/launcher=slurm", "hydra.sweep.dir=${results}/sweeps/here", "logger=jsonl", *words]
+
+
+def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
+    words = sweep("model=mlp", "epochs=1", "nodes=2", "algo=sgp,ar_sgd", "network=sim,gloo")
+    code, out, error = cluster.run(*words)
+    assert code == 0, error
+    (rows,) = comparisons(cluster).values()
+    assert [row["job"] for row in rows] == [f"algo={algo} network={network}" for algo in ("sgp", "ar_sgd") for network in ("sim", "gloo")]
+    assert len({row["run_dir"] for row in rows}) == 4 and not any(row["failed"] for row in rows)
+    table = out[out.index("Comparison") :]
+    assert all(percent(float(row["average"])) in table for row in rows)
+
+    before = {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/runs/*/*")}
+    code, out, error = cluster.run(*words)
+    assert (code, comparisons(cluster)) == (0, {"here": rows}), error
+    assert {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/runs/*/*")} == before
+
+
+@pytest.mark.parametrize(("network", "machines"), [("sim", 1), ("gloo", 1), ("gloo", 2)])
+def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(network: str, machines: int, cluster: Cluster) -> None:
+    words = [f"network={network}", "model=mlp", "nodes=2", "epochs=50", "eval_every=25", f"hydra.launcher.nodes={machines}"]
+    with cluster.start(*sweep(*words)) as process:
+        wait_until(lambda: len(cluster.records()) > 20, "some steps")
+        before = cluster.records()[:20]
+        (number,) = say(cluster.environment, "squeue", "--noheader", "--states=RUNNING", "--format=%i").split()
+        say(cluster.environment, "scancel", "--signal=USR2", number)
+        _, error = process.communicate()
+    assert process.returncode == 0, error
+    assert cluster.job(number)["Restarts"] == "1"
+    assert cluster.records()[:20] == before
+    ((row,),) = comparisons(cluster).values()
+    assert row["failed"] == ""
+
+
+def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> None:
+    assert cluster.run(*sweep("model=quadratic", "nodes=2", "data.dimension=2"))[0] == 0  # its jobs are not those of the next one
+    cluster.wait_for_jobs()
+    words = sweep("model=quadratic", "nodes=2", f"data.dimension=4,{TOO_BIG}", "epochs=100000000,1", "hydra.launcher.array_parallelism=1")
+    with cluster.start(*words) as process:
+        wait_until(lambda: len(cluster.runs) == 2, "the first job")
+        (first,) = say(cluster.environment, "squeue", "--noheader", "--states=RUNNING", "--array", "--format=%i").split()
+        say(cluster.environment, "scancel", first)
+        out, error = process.communicate()
+    assert process.returncode == 1, error
+    (rows,) = comparisons(cluster).values()
+    assert [row["job"] for row in rows] == [f"data.dimension={n} epochs={e}" for n in (4, TOO_BIG) for e in (100000000, 1)]
+    lost = f"Slurm's job {first} ended without a result; its log is in {cluster.folder}/results/sweeps/here/slurm/{first}"
+    assert rows[0]["failed"] == lost
+    assert f"data.dimension=4 epochs=100000000 failed: Slurm's job {first} ended" in " ".join(out.split())
+    assert rows[1]["failed"] == "" and float(rows[1]["average"]) > 0
+    assert all(re.match("(RuntimeError|MemoryError): ", row["failed"]) for row in rows[2:])
+
+
+def test_ctrl_c_cancels_a_sweep(cluster: Cluster) -> None:
+    with cluster.start(*sweep(*LONG, "nodes=2", "algo=sgp,ar_sgd")) as process:
+        wait_until(lambda: len(list(cluster.folder.glob("results/runs/*/metrics*.jsonl"))) == 4, "four ranks")
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate()
+    assert (process.returncode, error.splitlines()[-1]) == (130, "sgp-run: interrupted")
+    wait_until(lambda: not cluster.ranks(), "the ranks to end")
+
+
+def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
+    code, _, error = cluster.run(f"{SCRIPTS}/sweep.sh", "2,4", *RUN, "epochs=1", "algo=sgp,ar_sgd")
+    assert code == 0, error
+    found = comparisons(cluster)
+    assert sorted(name.rpartition("-")[2] for name in found) == ["n2", "n4"]
+    for name, rows in found.items():
+        assert [row["algorithm"] for row in rows] == ["SGP", "AR-SGD"]
+        assert {f"n{row['nodes']}" for row in rows} == {name.rpartition("-")[2]}
+        for row in rows:
+            ranks = {record["rank"] for record in read_metrics(cluster.folder / row["run_dir"]) if record["kind"] == "train"}
+            assert len(ranks) == int(row["nodes"])
