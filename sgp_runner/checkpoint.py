@@ -38,7 +38,7 @@ class Checkpoints:
     """
 
     every_steps: int | None = None
-    every_minutes: float | None = 10.0
+    every_minutes: float | None = 30.0
     keep: int = 2
 
     def __post_init__(self) -> None:
