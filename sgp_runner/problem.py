@@ -34,6 +34,9 @@ class Compute:
     compile: bool = False
 
 
+ON_CPU = Compute()
+
+
 @dataclass(frozen=True)
 class Problem:
     """One model on one data set, divided among ``workers``. Only one caller at a time may use the module.
@@ -48,7 +51,7 @@ class Problem:
     trains: bool  # False for timing studies, which have no gradients
     vectorizes: bool
     wire_scale: float  # parameters that one element of a message stands for
-    compute: Compute = Compute()
+    compute: Compute = ON_CPU
     part: Part = WHOLE
 
     def batch(self, rank: int, step: int) -> Batch:
@@ -121,7 +124,7 @@ class Problem:
 
 
 def make_problem(
-    model: ModelConfig, data: DataConfig, *, workers: int, batch_size: int, seed: int, dtype: torch.dtype, compute: Compute
+    model: ModelConfig, data: DataConfig, *, workers: int, batch_size: int, seed: int, dtype: torch.dtype, compute: Compute = ON_CPU
 ) -> Problem:
     """Load the data and build the model; the initial parameters depend on ``seed`` alone."""
     import torch

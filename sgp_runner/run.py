@@ -110,7 +110,7 @@ class Run:
 
     def make_problem(self, compute: Compute | None = None) -> Problem:
         """Load the data and build the model; without ``compute``, for this process's CPU."""
-        from sgp_runner.problem import Compute, make_problem
+        from sgp_runner.problem import ON_CPU, make_problem
 
         flush_denormals()
         return make_problem(
@@ -120,7 +120,7 @@ class Run:
             batch_size=self.batch_size,
             seed=self.seed,
             dtype=self.torch_dtype,
-            compute=compute or Compute(),
+            compute=compute or ON_CPU,
         )
 
     def steps(self, problem: Problem) -> int:

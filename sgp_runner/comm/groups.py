@@ -16,7 +16,7 @@ from sgp_runner.comm.distributed import DistributedComm
 from sgp_runner.comm.paired import PairedComm
 from sgp_runner.comm.sharded import ShardedComm
 from sgp_runner.place import WHOLE, Part, Place
-from sgp_runner.problem import Compute
+from sgp_runner.problem import ON_CPU, Compute
 
 if TYPE_CHECKING:
     from sgp_runner.scheduler import RealClock, Scheduler
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 FOREVER = timedelta(days=365)
 RUNS = count()  # of this process: a launcher's store may serve several, one after the other
-ON_CPU = Compute()
 T = TypeVar("T")
 
 

@@ -27,7 +27,7 @@ from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.distributed import DTYPES
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.place import Place
-from sgp_runner.problem import Compute
+from sgp_runner.problem import ON_CPU
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class MpiWorld:
     node: None = None
     hosts: None = None
     leads = False
-    compute = Compute()
+    compute = ON_CPU
 
     def __init__(self) -> None:
         atexit.unregister(MPI.Finalize)
