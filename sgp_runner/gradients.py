@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 STOP, OF_NODE, OF_ALL = 0, 1, 2  # what the first device of a node asks of the others
 
 
+class LossScale:
+    """Keeps small gradients above what float16 can hold (Micikevicius et al. 2018, section 3.2). Never waits for the device.
+
+    A gradient that overflows counts as zero and halves the factor; 2,000 in a row that do not double it. These are the values of
+    `torch.amp.GradScaler`, which would also leave out the optimizer's step.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.factor = torch.tensor(65536.0, device=device)
+        self.in_a_row = torch.zeros((), dtype=torch.int32, device=device)
+
+    def removed(self, g: Tensor) -> Tensor:
+        """``g`` [D] without the factor that it was computed with."""
+        overflow = g.isfinite().all().logical_not()
+        g = torch.where(overflow, 0.0, g / self.factor)
+        torch._amp_update_scale_(self.factor, self.in_a_row, overflow.float(), 2.0, 0.5, 2000)
+        return g
+
+
 class Gradients:
     """Gradient number 0, 1, 2, ... of node ``rank``: PyTorch's data parallelism averages those of its devices.
 
@@ -32,6 +51,7 @@ class Gradients:
         self.problem, self.world = problem, world
         self.rank = world.place.rank
         self.buffers = problem.flat.fresh_buffers()  # BatchNorm's statistics are those of this device's batches
+        self.scale = LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
         self.modules: dict[dist.ProcessGroup | None, nn.Module] = {}
         self.stream = torch.cuda.Stream(problem.compute.device) if problem.compute.device != "cpu" else None  # type: ignore[no-untyped-call]
 
@@ -91,7 +111,10 @@ class Gradients:
         if group is not None and group not in self.modules:
             # The reducer lays out its buckets anew after its first pass. One for nothing, and a resumed run adds up in the same order.
             self.problem.gradient(at, [buffer.clone() for buffer in self.buffers], self.rank, number, self.module(group))
-        return self.problem.gradient(at, self.buffers, self.rank, number, self.module(group))
+        if self.scale is None:
+            return self.problem.gradient(at, self.buffers, self.rank, number, self.module(group))
+        value, loss = self.problem.gradient(at, self.buffers, self.rank, number, self.module(group), self.scale.factor)
+        return self.scale.removed(value), loss
 
     def module(self, group: dist.ProcessGroup | None) -> nn.Module:
         """What to call for a gradient that is averaged over ``group``."""

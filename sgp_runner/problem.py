@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sgp_runner.data.sampler import Sampler, partition_of
 from sgp_runner.flat import FlatModule
@@ -25,11 +25,11 @@ _INIT, _DROPOUT, _RE_ESTIMATE = 101, 102, 103
 class Compute:
     """Where and how gradients are computed; evaluation is in full precision and not compiled.
 
-    bf16: autocast to it. channels_last: of images. compile: with torch.compile.
+    autocast: what the forward pass is cast to, ``none``, ``bf16`` or ``fp16``. channels_last: of images. compile: with torch.compile.
     """
 
     device: str = "cpu"
-    bf16: bool = False
+    autocast: Literal["none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
 
@@ -77,18 +77,24 @@ class Problem:
         return self.flat.vector()
 
     def gradient(
-        self, params: Tensor, buffers: list[Tensor], rank: int, step: int, module: nn.Module | None = None
+        self,
+        params: Tensor,
+        buffers: list[Tensor],
+        rank: int,
+        step: int,
+        module: nn.Module | None = None,
+        scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Gradient [D] and loss [] of one batch; BatchNorm's running statistics in ``buffers`` are updated.
 
-        module: to be called instead of the model itself, which it wraps.
+        module: to be called instead of the model itself, which it wraps. scale: [] of the gradient that is returned.
         """
         import torch
 
         bound = self.flat.bind(params, buffers).train()
         self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
         loss = self.loss(bound if module is None else module, self.batch(rank, step))
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss if scale is None else loss * scale).backward()  # type: ignore[no-untyped-call]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.flat.parameters]
         for p in self.flat.parameters:
             p.grad = None
@@ -98,7 +104,9 @@ class Problem:
         import torch
 
         inputs, targets = batch
-        with torch.autocast(torch.device(self.compute.device).type, torch.bfloat16, enabled=self.compute.bf16):
+        autocast = self.compute.autocast
+        dtype = torch.float16 if autocast == "fp16" else torch.bfloat16
+        with torch.autocast(torch.device(self.compute.device).type, dtype, enabled=autocast != "none"):
             return self.dataset.task.loss(module(*inputs), targets)
 
     def evaluate(self, params: Tensor, buffers: list[Tensor]) -> dict[str, float]:

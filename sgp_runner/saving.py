@@ -177,6 +177,7 @@ class RankSaver:
             "steps_taken": progress.steps_taken - begun,
             "gradients": progress.gradients,
             "loss": progress.loss,
+            "scale": None if (scale := runtime.gradients.scale) is None else (scale.factor, scale.in_a_row),
             "observed": progress.observed,
             "taken": worker.budget.taken - begun,
             "num_bytes_sent": runtime.comm.num_bytes_sent,
@@ -204,6 +205,8 @@ def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | No
         runtime.comm.mailbox.deliver(*message)
     progress = worker.progress
     progress.step, progress.steps_taken, progress.gradients = saved["step"], saved["steps_taken"], saved["gradients"]
+    if runtime.gradients.scale is not None:
+        runtime.gradients.scale.factor, runtime.gradients.scale.in_a_row = saved["scale"]
     progress.loss, progress.observed = saved["loss"], saved["observed"]
     worker.budget.taken = saved["taken"]
     runtime.comm.num_bytes_sent = saved["num_bytes_sent"]

@@ -13,6 +13,7 @@ from processes import ranks_of
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.errors import ConfigError, RankFailed
+from sgp_runner.gradients import LossScale
 from sgp_runner.launch import launch
 from sgp_runner.place import Part, Place
 from sgp_runner.problem import Compute
@@ -164,7 +165,6 @@ def test_parts() -> None:
             "gpus_per_node=2 algo=ps_sgd network.gossip=shards",
             "network.gossip: PS-SGD has a server, so one device must speak for its node",
         ),
-        ("network.autocast=fp16", "network.autocast: fp16 needs its losses scaled, which is not here: use network.autocast=bf16."),
         ("network.autocast=bf16 dtype=float64", "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none"),
         (
             "gpus_per_node=2 network.gossip=leader checkpoint.every_steps=9",
@@ -221,7 +221,25 @@ def gradient_with(compute: Compute, tmp_path: Path) -> torch.Tensor:
 def test_precision_and_memory_format_change_a_gradient_by_rounding(tmp_path: Path) -> None:
     expected = gradient_with(Compute(), tmp_path)
     images_last = gradient_with(Compute(channels_last=True), tmp_path)
-    bf16 = gradient_with(Compute(bf16=True), tmp_path)
-    assert bf16.dtype == torch.float32
+    bf16, fp16 = (gradient_with(Compute(autocast=each), tmp_path) for each in ("bf16", "fp16"))
+    assert bf16.dtype == fp16.dtype == torch.float32
     assert float((images_last - expected).norm() / expected.norm()) < 1e-5
     assert 1e-4 < float((bf16 - expected).norm() / expected.norm()) < 0.1
+    assert 1e-5 < float((fp16 - expected).norm() / expected.norm()) < 0.02
+
+
+def test_an_overflow_halves_the_scale_and_counts_as_no_gradient() -> None:
+    scale = LossScale("cpu")
+    assert scale.removed(torch.tensor([65536.0, 131072.0])).tolist() == [1.0, 2.0]
+    assert scale.removed(torch.tensor([65536.0, float("inf")])).tolist() == [0.0, 0.0]
+    assert (float(scale.factor), int(scale.in_a_row)) == (32768.0, 0)
+    for _ in range(2000):
+        assert scale.removed(torch.tensor([32768.0])).tolist() == [1.0]
+    assert float(scale.factor) == 65536.0
+
+
+def test_a_real_run_learns_in_half_precision(tmp_path: Path) -> None:
+    real = make_experiment(tmp_path, "network=gloo", "network.autocast=fp16", "nodes=2", "model=resnet8", "epochs=3")
+    start([real], "real_rank.py")
+    summary = read_summary(real.directory)
+    assert summary is not None and float(str(summary["average"])) > 0.9

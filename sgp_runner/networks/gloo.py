@@ -46,5 +46,5 @@ class Gloo:
         from sgp_runner.rank import run_rank
 
         run = experiment.run
-        compute = Compute("cpu", self.autocast == "bf16", self.channels_last, self.compile)
+        compute = Compute("cpu", self.autocast, self.channels_last, self.compile)
         return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute))

@@ -53,7 +53,7 @@ class Nccl:
         if process.rank == 0 and not paired:
             print(f"{run.algo.title} sends its messages over gloo, through pinned memory: NCCL cannot receive from anybody.", flush=True)
         device = own_gpu() if process.rank < workers else "cpu"
-        compute = Compute(device, self.autocast == "bf16", self.channels_last, self.compile)
+        compute = Compute(device, self.autocast, self.channels_last, self.compile)
         return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute, "nccl", paired))
 
 
