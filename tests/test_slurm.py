@@ -115,6 +115,13 @@ def test_a_job_trains_on_four_nodes(cluster: Cluster) -> None:
     assert {record["rank"] for record in read_metrics(run) if record["kind"] == "train"} == {0, 1, 2, 3}
 
 
+def test_a_node_of_two_devices_has_two_tasks(cluster: Cluster) -> None:
+    number = cluster.submit("--nodes=2", f"{SCRIPTS}/run.sbatch", *RUN, "nodes=2", "gpus_per_node=2", "epochs=1")
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    (run,) = cluster.runs
+    assert json.loads((run / "summary.json").read_text())["nodes"] == 2
+
+
 @pytest.mark.parametrize(("network", "nodes"), [("sim", 1), ("gloo", 4)])
 def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: Cluster) -> None:
     words = ["algo=sgp", *RUN, f"network={network}", "nodes=4", "epochs=50", "eval_every=25"]
