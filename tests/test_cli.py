@@ -276,7 +276,7 @@ def interrupt(*words: str) -> tuple[int, str, str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True, preexec_fn=hear_interrupts) as process:
         try:
-            while process.poll() is None and not any(Path("results").glob("runs/*-n4-*/metrics.jsonl")):
+            while process.poll() is None and not any(path.stat().st_size for path in Path("results").glob("runs/*-n4-*/metrics.jsonl")):
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
             out, error = process.communicate(timeout=60)

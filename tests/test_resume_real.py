@@ -113,13 +113,12 @@ def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(algo: str, 
 
 
 def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sgp_runner", "network=gloo", "algo=osgp", "model=mlp", "nodes=2", "epochs=200", "logger=jsonl"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for_ranks(tmp_path / "results", 2)
+    command = [sys.executable, "-m", "sgp_runner", "network=gloo", "algo=osgp", "model=mlp", "nodes=2", "epochs=200"]
+    command += ["logger=jsonl", f"results={tmp_path}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_ranks(tmp_path, 2)
     process.send_signal(signal.SIGTERM)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert re.fullmatch(
-        r"sgp-run: stopped by SIGTERM; saved in results/runs/\S+/checkpoints/step-\d+. The same command goes on from there.\n", error
-    )
+    assert re.fullmatch(r"sgp-run: stopped by SIGTERM; saved in \S+/checkpoints/step-\d+. The same command goes on from there.\n", error)
     assert "Traceback" not in out
