@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments import instrumented
 
-from sgp_runner.errors import Aborted, RankFailed
+from sgp_runner.errors import SAVED, Aborted, RankFailed, Stopped
 from sgp_runner.recorder import write_summary
 from sgp_runner.schema import load_experiment
 
@@ -20,6 +20,9 @@ for config_file in sys.argv[2:]:
     except (RankFailed, Aborted) as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         code = 1
+        break
+    except Stopped:
+        code = SAVED
         break
     if summary is not None:
         write_summary(experiment.directory, summary)

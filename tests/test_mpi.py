@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from experiments import make_experiment, steps_taken
+import torch
+from experiments import final_parameters, make_experiment, steps_taken
 from processes import hear_interrupts, ranks_of, wait_for_ranks
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
+from sgp_runner.checkpoint import saved_steps
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
@@ -49,7 +51,7 @@ def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, sy
 
 @pytest.mark.parametrize("algorithms", [("ad_psgd", "osgp"), ("gap_aware",)])
 def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithms: tuple[str, ...], tmp_path: Path) -> None:
-    overrides = ("network=mpi", "nodes=4", "model=mlp", "epochs=4")
+    overrides = ("network=mpi", "nodes=4", "model=mlp", "epochs=8")
     experiments = [make_experiment(tmp_path, f"algo={algorithm}", *overrides) for algorithm in algorithms]
     done = run_ranks(*experiments)
     assert done.returncode == 0, done.stderr
@@ -58,8 +60,28 @@ def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithms
         assert summary is not None
         assert float(str(summary["average"])) > 0.93
         taken = steps_taken(experiment)
-        assert sum(taken[:4]) == 4 * 4 * 44  # nodes x epochs x steps per epoch
+        assert sum(taken[:4]) == 4 * 8 * 44  # nodes x epochs x steps per epoch
         assert sum(taken[4:]) == sum(taken[:4]) * experiment.run.algo.servers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("algo=ar_sgd",), ("algo=pipe_sgd", "algo.depth=3"), ("algo=sgp",)], ids=" ".join)
+def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(words: tuple[str, ...], tmp_path: Path) -> None:
+    settings = ("network=mpi", "nodes=2", "model=mlp", "epochs=60", "eval_every=1000", *words)
+    whole = make_experiment(tmp_path / "whole", *settings)
+    assert run_ranks(whole).returncode == 0
+    cut = make_experiment(tmp_path / "cut", *settings)
+    configuration = str(cut.directory / "config.yaml")
+    command = [*MPIRUN, "-n", "2", sys.executable, str(HERE / "real_rank.py"), "-1", configuration]
+    first = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.kill(wait_for_ranks(tmp_path / "cut", 2)[1], signal.SIGUSR1)
+    _, error = first.communicate(timeout=60)
+    assert first.returncode == 75, error
+    assert len(saved_steps(cut.checkpoints)) == 1
+    again = run_ranks(cut)
+    assert again.returncode == 0 and "This run was cut off and goes on from step" in again.stdout
+    for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_messages_of_every_type_and_length_arrive_in_order() -> None:
