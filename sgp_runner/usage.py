@@ -15,7 +15,6 @@ INDENT = 25
 def usage() -> str:
     text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
-    keys = re.findall(r"^(\w+): (\S+) +# (.+)$", text, re.MULTILINE)
     lines = ["Trains with a decentralised algorithm, in simulated time or on real processes.", ""]
     lines += ["usage: sgp-run [GROUP=CHOICE ...] [KEY=VALUE ...]"]
     lines += ["       sgp-run -m GROUP=A,B KEY=1,2 ...   a sweep: one run for each combination", ""]
@@ -25,9 +24,9 @@ def usage() -> str:
     lines += ["", "chosen inside these"]
     for group, key in NESTED.items():
         lines += row(f"{key}=", listed(group, ""))
-    lines += row(" ".join(f"algo.{part}=" for part in ALGORITHM_PARTS), "an algorithm; for algo=slowmo and algo=hybrid")
+    lines += row(" ".join(f"algo.{part}=" for part in ALGORITHM_PARTS), "an algorithm; for algo=hybrid")
     lines += ["", "keys (with their defaults; a model brings its own batch_size and epochs)"]
-    for key, value, comment in keys:
+    for key, value, comment in keys(text):
         lines += row(f"{key}={value}", comment)
     lines += ["", "examples", "  sgp-run algo=osgp model=resnet50 nodes=32"]
     lines += ["  sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05", ""]
@@ -35,6 +34,16 @@ def usage() -> str:
     lines += ["  sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/"]
     lines += ["  sgp-run --version"]
     return "\n".join(lines)
+
+
+def keys(text: str) -> Iterator[tuple[str, str, str]]:
+    """(key, default, comment) of the settings in ``config.yaml`` that have one."""
+    parent = ""
+    for line in text.splitlines():
+        if match := re.fullmatch(r"(\w+):", line):
+            parent = f"{match[1]}."
+        elif match := re.fullmatch(r"( *)(\w+): (\S+) +# (.+)", line):
+            yield (parent if match[1] else "") + match[2], match[3], match[4]
 
 
 def others(defaults: dict[str, str]) -> Iterator[str]:
