@@ -57,7 +57,7 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
             codes = wait_for(children)
         finally:
             stop(children)
-    alarm = PrefixStore("alarm", store)
+    alarm = PrefixStore("alarm 0", store)
     if sentence := failure(codes, alarm):
         if alarm.check(["setting"]):
             raise ConfigError(str(alarm.get("setting"), "utf-8"), sentence)

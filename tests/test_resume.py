@@ -187,6 +187,11 @@ def test_the_latest_checkpoints_are_kept(tmp_path: Path, events: list[int]) -> N
     assert len(steps) == 3 and [a - b for a, b in itertools.pairwise(steps)] == [5, 5]
 
 
+def test_time_passing_asks_for_checkpoints_too(tmp_path: Path, events: list[int]) -> None:
+    often = ("checkpoint.every_steps=null", "checkpoint.every_minutes=0.0001")
+    assert len(saved_steps(cut_off(tmp_path, events, *often).checkpoints)) > 1
+
+
 def truncate(path: Path) -> None:
     os.truncate(path / "rank1.pt", 1000)
 

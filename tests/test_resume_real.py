@@ -32,7 +32,7 @@ SYNCHRONOUS = {  # with the signal that one process gets
 }
 MORE = {
     "d_psgd": (signal.SIGKILL,),
-    "slowmo": (signal.SIGKILL, "algo.tau=7"),
+    "slowmo": (signal.SIGKILL, "algo.tau=7", "epochs=40", "checkpoint.every_steps=null", "checkpoint.every_minutes=0.02"),
     "local_sgd": (signal.SIGUSR2, "algo.tau=5"),
     "pipe_sgd": (signal.SIGKILL, "algo.depth=3"),
     "pipe_sgd compressed": (signal.SIGUSR1, "algo.compression=quantize8"),
@@ -77,10 +77,10 @@ def training_losses(experiment: Experiment) -> list[tuple[object, object, object
 
 
 def check_same_end(tmp_path: Path, algo: str, number: int, *settings: str, times: int) -> None:
-    settings = (*SETTINGS, f"algo={algo}", *settings)
+    settings = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=9", *settings)
     whole = make_experiment(tmp_path / "whole", *settings)
     launch(whole, program=(REAL_RANK, "-1"))
-    cut = make_experiment(tmp_path / "cut", *settings, "checkpoint.every_steps=9")
+    cut = make_experiment(tmp_path / "cut", *settings)
     assert run_to_the_end(cut, Random(len(algo)), number, times) == times
     for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
         assert torch.equal(a, b)
@@ -122,3 +122,19 @@ def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> No
     assert process.returncode == 75
     assert re.fullmatch(r"sgp-run: stopped by SIGTERM; saved in \S+/checkpoints/step-\d+. The same command goes on from there.\n", error)
     assert "Traceback" not in out
+
+
+@pytest.mark.slow
+def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--max-restarts", "1", "-m", "sgp_runner"]
+    words = ["network=gloo", "nodes=2", "model=mlp", "epochs=100", "checkpoint.every_steps=300", "eval_every=1000", "logger=jsonl"]
+    process = subprocess.Popen([*torchrun, *words, "name=run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    directory = tmp_path / "results" / "runs" / "run"
+    while process.poll() is None and not saved_steps(directory / "checkpoints"):
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0
+    assert "This run was cut off and goes on from step" in out
+    assert read_summary(directory) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import count
@@ -41,8 +42,9 @@ class DistributedWorld:
         self, devices: int = 1, leads: bool = False, compute: Compute = ON_CPU, backend: str = "gloo", paired: bool = False
     ) -> None:
         store, self.rank, self.size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
-        self.alarm = PrefixStore("alarm", store.clone())
-        self.store = PrefixStore(f"run {next(RUNS)}", store)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun may start its ranks again and keep the store
+        self.alarm = PrefixStore(f"alarm {attempt}", store.clone())
+        self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
         self.devices, self.compute, self.backend, self.paired = devices, compute, backend, paired
         self.leads = leads and devices > 1
         self.device = torch.device(compute.device)
