@@ -24,43 +24,41 @@ from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
-SETTINGS = ("network=gloo", "nodes=3", "model=mlp", "batch_size=16", "epochs=2", "log_every=1", "eval_every=100")
+SETTINGS = ("network=gloo", "nodes=3", "model=mlp", "batch_size=16", "epochs=15", "log_every=1", "eval_every=1000")
 SYNCHRONOUS = {  # with the signal that one process gets
-    "ar_sgd": (signal.SIGKILL, "model=resnet8"),
+    "ar_sgd": (signal.SIGKILL, "model=resnet8", "epochs=4", "checkpoint.every_steps=9"),
     "sgp": (signal.SIGUSR1, "algo.topology.peers=2"),
     "ps_sgd": (signal.SIGTERM,),
 }
 MORE = {
     "d_psgd": (signal.SIGKILL,),
-    "slowmo": (signal.SIGKILL, "algo.tau=7", "epochs=40", "checkpoint.every_steps=null", "checkpoint.every_minutes=0.02"),
+    "slowmo": (signal.SIGKILL, "algo.tau=7", "checkpoint.every_steps=null", "checkpoint.every_minutes=0.02"),
     "local_sgd": (signal.SIGUSR2, "algo.tau=5"),
     "pipe_sgd": (signal.SIGKILL, "algo.depth=3"),
     "pipe_sgd compressed": (signal.SIGUSR1, "algo.compression=quantize8"),
-    "hybrid": (signal.SIGKILL, "algo.switch_epoch=1"),
+    "hybrid": (signal.SIGKILL, "algo.switch_epoch=7"),
     "sgp on nodes of two devices": (signal.SIGUSR1, "nodes=2", "gpus_per_node=2"),
 }
 
 
 def run_to_the_end(experiment: Experiment, random: Random, number: int, times: int) -> int:
-    """Start the run until it ends. ``times`` times, once it has a new checkpoint, a process of it gets ``number``; how often one did."""
-    sent = 0
+    """Start the run until it ends. Until it was cut off ``times`` times, a process of it gets ``number`` once there is a new checkpoint."""
+    cut_off = 0
 
     def strike(before: int) -> None:
-        nonlocal sent
         while not ended and max(saved_steps(experiment.checkpoints), default=0) <= before:
             time.sleep(0.01)
         time.sleep(random.random() * 0.2)
         if not ended and (ranks := ranks_of(experiment.directory)):
             os.kill(random.choice(ranks), number)
-            sent += 1
 
     while True:
         ended = False
-        striker = Thread(target=strike, args=(max(saved_steps(experiment.checkpoints), default=0) if sent < times else 10**9,))
+        striker = Thread(target=strike, args=(max(saved_steps(experiment.checkpoints), default=0) if cut_off < times else 10**9,))
         striker.start()
         try:
             launch(experiment, program=(REAL_RANK, "-1"))
-            return sent
+            return cut_off
         except Stopped as stopped:
             assert f"stopped by {signal.Signals(number).name}; saved in {experiment.checkpoints}/step-" in str(stopped)
         except RankFailed as failed:
@@ -69,6 +67,7 @@ def run_to_the_end(experiment: Experiment, random: Random, number: int, times: i
             ended = True
             striker.join()
             assert not ranks_of(experiment.directory)
+        cut_off += 1
 
 
 def training_losses(experiment: Experiment) -> list[tuple[object, object, object]]:
@@ -77,7 +76,7 @@ def training_losses(experiment: Experiment) -> list[tuple[object, object, object
 
 
 def check_same_end(tmp_path: Path, algo: str, number: int, *settings: str, times: int) -> None:
-    settings = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=9", *settings)
+    settings = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=60", *settings)
     whole = make_experiment(tmp_path / "whole", *settings)
     launch(whole, program=(REAL_RANK, "-1"))
     cut = make_experiment(tmp_path / "cut", *settings)
@@ -102,10 +101,10 @@ def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(name: str, t
 
 @pytest.mark.parametrize("algo", ["ad_psgd", "gap_aware"])
 def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(algo: str, tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path, *SETTINGS, "nodes=2", "epochs=40", f"algo={algo}", "checkpoint.every_steps=200")
+    experiment = make_experiment(tmp_path, *SETTINGS, "nodes=2", "epochs=120", "log_every=20", f"algo={algo}", "checkpoint.every_steps=200")
     assert run_to_the_end(experiment, Random(3), signal.SIGUSR1, 1) == 1
     taken = steps_taken(experiment)
-    assert sum(taken[:2]) == 2 * 40 * 44
+    assert sum(taken[:2]) == 2 * 120 * 44
     summary = read_summary(experiment.directory)
     assert summary is not None and float(str(summary["average"])) > 0.93
     times = [float(str(record["time_s"])) for record in read_metrics(experiment.directory) if record.get("rank") == 0]
