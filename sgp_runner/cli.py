@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -36,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         return complain(error, str(error), 2)
     except Stopped as error:
-        return complain(error, str(error), SAVED)
+        code = complain(error, str(error), SAVED)
+        sys.stdout.flush()
+        os._exit(code)  # what a rank has connected is not taken down in order
     except KeyboardInterrupt as error:
         return complain(error, " ".join(["interrupted", *error.args]), 130)
     except Exception as error:

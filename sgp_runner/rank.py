@@ -54,7 +54,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
             raise
         except Stopped as stop:
             alarm.set("stopped", str(stop))
-            world.close()
+            world.gather(None)  # and no more: the process is about to end
             raise
         except ConfigError as error:  # every rank finds the same
             alarm.set("setting", error.key)

@@ -115,15 +115,14 @@ class RankSaver:
             self.runtime.scheduler.settle()
         self.runtime.comm.rest()
         if self.come_to_rest():
-            path = self.write()
+            path, signal_name = self.write()
             self.trigger.saved(self.steps)
-            asked = self.asked
-            if asked is not None and (self.asynchronous or self.target == self.worker.steps_taken):
+            if self.asked is not None and (self.asynchronous or self.target == self.worker.steps_taken):
                 with self.lock:
                     self.asked, self.target, self.next = None, None, self.worker.steps_taken + 1
                     self.requests += 1
-                if asked.startswith("SIG"):
-                    raise stopped(asked, path)
+            if signal_name is not None:
+                raise stopped(signal_name, path)
         self.saving = False
         self.runtime.clock.exclude(time.monotonic() - started)
 
@@ -150,18 +149,20 @@ class RankSaver:
             self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
 
-    def write(self) -> Path:
+    def write(self) -> tuple[Path, str | None]:
+        """Where the checkpoint is, and the signal that a rank has got, whatever has asked for the checkpoint."""
         world, run = self.world, self.experiment.run
         draft = Draft(self.experiment.checkpoints, self.world.gather(self.steps)[0])
         if world.rank == 0:
             draft.clear()
         world.gather(None)
         checksum = write(draft.path / f"rank{world.rank}.pt", self.state())
-        draft.files = {f"rank{rank}.pt": each for rank, each in enumerate(world.gather(checksum))}
+        each = world.gather((checksum, self.trigger.signal_name))
+        draft.files = {f"rank{rank}.pt": own for rank, (own, _) in enumerate(each)}
         if world.rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
         world.gather(None)
-        return draft.place
+        return draft.place, next((name for _, name in each if name is not None), None)
 
     def state(self) -> State:
         worker, runtime = self.worker, self.runtime
