@@ -14,8 +14,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,23 +77,28 @@ class Trigger:
         """Of the signal that asks the run to stop."""
         return None if self.signal is None else signal.Signals(self.signal).name
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> AbstractContextManager[None]:
         """SIGTERM, SIGUSR1 and SIGUSR2 ask for a checkpoint, after which the run stops."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number
 
-        try:
-            before = {number: signal.signal(number, ask) for number in SIGNALS}
-        except ValueError:  # not on the main thread, where signals do not arrive
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return hearing(ask)
+
+
+@contextmanager
+def hearing(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """The signals that ask a run to save and stop go to ``handler``."""
+    try:
+        before = {number: signal.signal(number, handler) for number in SIGNALS}
+    except ValueError:  # not on the main thread, where signals do not arrive
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def going_on(path: Path) -> str:

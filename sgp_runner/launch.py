@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sgp_runner.checkpoint import SIGNALS
+from sgp_runner.checkpoint import hearing
 from sgp_runner.errors import ConfigError, RankFailed, Stopped
 from sgp_runner.recorder import read_summary
 
@@ -49,7 +48,12 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
     command = [sys.executable, *program, str(experiment.directory / "config.yaml")]
     command += [experiment.group] if experiment.group else []
     children: list[subprocess.Popen[bytes]] = []
-    with forwarding_signals(children):
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    with hearing(forward):
         try:
             for rank in range(ranks):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -98,23 +102,3 @@ def stop(children: list[subprocess.Popen[bytes]]) -> None:
             child.kill()
     for child in children:
         child.wait()
-
-
-@contextmanager
-def forwarding_signals(children: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """The ranks hear the signals that ask a run to save and stop."""
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        for child in children:
-            child.send_signal(number)
-
-    try:
-        before = {number: signal.signal(number, forward) for number in SIGNALS}
-    except ValueError:  # not on the main thread, where signals do not arrive
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

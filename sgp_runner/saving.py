@@ -44,7 +44,7 @@ class RankSaver:
         self.asynchronous = experiment.run.algo.asynchronous
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.lock = Lock()
-        self.asked: str | None = None  # what for, once somebody asks: the name of a signal, "time" or "steps"
+        self.asked = False  # for a checkpoint, by any rank
         self.requests = 0  # that were fulfilled
         self.next = worker.steps_taken  # the step that begins next
         self.target: int | None = None  # the step at whose start all save
@@ -57,22 +57,19 @@ class RankSaver:
         worker = self.worker
         return max(worker.step + 1, 0) // worker.size if self.asynchronous else worker.steps_taken
 
-    def ask(self, what_for: str) -> None:
-        """The first to ask says what for; a signal that comes second asks again."""
-        self.world.alarm.compare_set(f"save {self.requests}", "", what_for)
-
     # On the watching thread, twice a second.
 
     def look(self) -> None:
-        """Pass on a request for a checkpoint, and say how far this rank is when there is one."""
-        if self.asked is not None:
+        """Ask for a checkpoint if one is due, and say how far this rank is once any has asked."""
+        if self.asked:
             return
         alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.rank
-        if self.trigger.signal_name or (rank == 0 and self.trigger.late):
-            self.ask(self.trigger.signal_name or "time")
+        due = self.trigger.signal is not None or (rank == 0 and self.trigger.late)
+        if due or (self.asynchronous and self.steps >= self.trigger.next_step):
+            alarm.set(request, "")
         if alarm.check([request]):
             with self.lock:
-                self.asked = str(alarm.get(request), "utf-8")
+                self.asked = True
                 alarm.set(f"{request} {rank}", str(self.next))
             if self.asynchronous and self.worker.is_server:
                 self.runtime.clock.post(self.join_in)
@@ -84,21 +81,18 @@ class RankSaver:
             return
         with self.lock:
             asked = self.asked
-            if asked is None:
+            if not asked:
                 self.next = worker.steps_taken + 1
-        due = self.steps >= self.trigger.next_step
         if self.asynchronous:
-            if due and asked is None:
-                self.ask("steps")
-            if asked is not None and not worker.is_server:
+            if asked and not worker.is_server:
                 self.save()
             return
-        if asked is not None and self.target is None:
+        if asked and self.target is None:
             keys = [f"save {self.requests} {rank}" for rank in range(self.world.size)]
             while not self.world.alarm.check(keys):
                 self.serve()
             self.target = max(int(self.world.alarm.get(key)) for key in keys)
-        if due or worker.steps_taken == self.target:
+        if worker.steps_taken in (self.trigger.next_step, self.target):
             self.save()
 
     def join_in(self) -> None:
@@ -117,9 +111,9 @@ class RankSaver:
         if self.come_to_rest():
             path, signal_name = self.write()
             self.trigger.saved(self.steps)
-            if self.asked is not None and (self.asynchronous or self.target == self.worker.steps_taken):
+            if self.asked and (self.asynchronous or self.target == self.worker.steps_taken):
                 with self.lock:
-                    self.asked, self.target, self.next = None, None, self.worker.steps_taken + 1
+                    self.asked, self.target, self.next = False, None, self.worker.steps_taken + 1
                     self.requests += 1
             if signal_name is not None:
                 raise stopped(signal_name, path)
