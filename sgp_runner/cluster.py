@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, log, log2
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -11,6 +11,9 @@ from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
     from numpy.random import Generator
+
+# Of an asynchronous gradient: to the host, into the model there, and the model back to the device.
+ASYNC_HOST_PASSES = 3
 
 Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
 
@@ -72,7 +75,12 @@ def check_ranks(key: str, factors: Mapping[int, float], ranks: int) -> None:
 class Cluster:
     """A cluster of ``nodes`` identical nodes, but for ``node_factors``.
 
+    devices_per_node: devices that share a node's work and its interface; the times here are of a whole node.
     step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models that are not listed.
+    step_batch: samples per node that a time is meant for; other batches take proportionally longer. The times of models that are
+        not listed do not depend on the batch.
+    input_seconds: part of that time, at its beginning, in which parameters are not needed yet: loading and copying the batch. It
+        goes on while a node waits for messages, but not while it waits for an all-reduce, which holds up its stream.
     compute_time: how that time varies from step to step.
     node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast.
     heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is drawn once; 0 for equal nodes.
@@ -83,6 +91,10 @@ class Cluster:
     collective: the all-reduce algorithm.
     overlap: share of a gradient's compute time during which its all-reduce can already run (bucketed backward pass).
     bucket_bytes: size of the last bucket, which can only start when the gradient is complete.
+    host_seconds_per_byte: time for the processor to add up or copy one byte of a message, where the network stack is on the
+        host: once for what each round of an all-reduce adds, and `ASYNC_HOST_PASSES` times for each gradient of an asynchronous
+        algorithm, whose model lives where others can reach it at any time.
+    fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the times of others are predictions.
     """
 
     step_seconds: Mapping[str, float]
@@ -90,15 +102,23 @@ class Cluster:
     bandwidth: float
     latency_seconds: float
     node_factors: Mapping[int, float]
+    step_batch: Mapping[str, int] = field(default_factory=dict)
+    devices_per_node: int = 1
+    input_seconds: float = 0.0
+    host_seconds_per_byte: float = 0.0
     message_overhead_seconds: float = 0.0
     duplex: Literal["full", "half"] = "full"
     collective: Collective = "ring"
     overlap: float = 0.0
     bucket_bytes: int = 25 * 2**20
     heterogeneity: float = 0.0
+    fitted_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_positive("cluster.bandwidth", self.bandwidth)
+        check_positive("cluster.devices_per_node", self.devices_per_node)
+        for model, samples in self.step_batch.items():
+            check_positive(f"cluster.step_batch.{model}", samples)
         for model, seconds in self.step_seconds.items():
             check_positive(f"cluster.step_seconds.{model}", seconds)
         for rank, factor in self.node_factors.items():
@@ -107,17 +127,22 @@ class Cluster:
             ("latency_seconds", self.latency_seconds),
             ("message_overhead_seconds", self.message_overhead_seconds),
             ("heterogeneity", self.heterogeneity),
+            ("host_seconds_per_byte", self.host_seconds_per_byte),
+            ("input_seconds", self.input_seconds),
         ):
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"cluster.{key}", f"{value} must be zero or positive, and finite.")
         if not 0 <= self.overlap < 1:
             raise ConfigError("cluster.overlap", f"{self.overlap} must be in [0, 1).")
 
-    def mean_step(self, model: str) -> float:
-        """Mean seconds of one gradient of ``model``."""
+    def mean_step(self, model: str, batch_size: int) -> float:
+        """Mean seconds of one gradient of ``model`` on a batch of ``batch_size`` samples per node."""
         seconds = self.step_seconds.get(model, self.step_seconds.get("default"))
         if seconds is None:
             raise ConfigError(f"cluster.step_seconds.{model}", "no compute time for this model; add it, or a default.")
+        seconds *= batch_size / self.step_batch.get(model, batch_size)
+        if seconds < self.input_seconds:
+            raise ConfigError("cluster.input_seconds", f"{self.input_seconds} is more than the {seconds:.3g} s of a gradient of {model}.")
         return seconds
 
     def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
@@ -130,16 +155,17 @@ class Cluster:
             return 0.0
         start = self.latency_seconds + self.message_overhead_seconds
         transfer = num_bytes * 8 * slowest_link / self.bandwidth * (2 if self.duplex == "half" else 1)
+        add = num_bytes * self.host_seconds_per_byte
         rounds = ceil(log2(nodes))
         match self.collective:
             case "ring":
-                return 2 * (nodes - 1) * (start + transfer / nodes)
+                return 2 * (nodes - 1) * (start + transfer / nodes) + (nodes - 1) / nodes * add
             case "recursive_doubling":
-                return rounds * (start + transfer)
+                return rounds * (start + transfer + add)
             case "halving_doubling":
-                return 2 * rounds * start + 2 * (nodes - 1) / nodes * transfer
+                return 2 * rounds * start + (nodes - 1) / nodes * (2 * transfer + add)
             case "tree":  # reduce to the root, then broadcast
-                return 2 * rounds * (start + transfer)
+                return rounds * (2 * (start + transfer) + add)
 
     def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
         """Bytes that one node sends in it (tree: the mean over nodes)."""

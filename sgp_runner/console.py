@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sgp_runner.units import duration, num_bytes, number, percent
+from sgp_runner.units import duration, milliseconds, num_bytes, number, percent
 
 if TYPE_CHECKING:
     from rich.box import Box
@@ -180,15 +180,23 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     row(f"{quality} of the {model}", _shown(summary, "average"), "bold green")
     if (bleu := number(summary.get("bleu"))) is not None:
         row(f"BLEU of the {model}", f"{bleu:.1f}")
-    if (time_s := number(summary.get("time_s"))) is not None:
+    if (step := number(summary.get("ms_per_iteration"))) is not None:
+        row(f"{_text(summary, 'clock')} time per iteration", milliseconds(step))
+        hours, iterations = number(summary.get("hours")), number(summary.get("iterations"))
+        if hours is not None and iterations is not None:
+            row(f"{_text(summary, 'clock')} time of the schedule", f"{hours:.2f} h for {iterations:,.0f} iterations")
+    elif (time_s := number(summary.get("time_s"))) is not None:
         row(CLOCKS.get(_text(summary, "clock"), "time"), duration(time_s))
     if (real_s := number(summary.get("real_s"))) is not None:
         row("real time, all included", duration(real_s))
     if (sent := number(summary.get("bytes_per_node"))) is not None:
-        row("sent per node", num_bytes(sent))
+        if step is not None:
+            row("sent per node and iteration", num_bytes(sent / (number(summary.get("steps")) or 1)))
+        else:
+            row("sent per node", num_bytes(sent))
     if (distance := number(summary.get("consensus_distance"))) is not None:
         row("consensus distance", f"{distance:.3g}")
-    row("trained for", _amount(summary))
+    row("trained for" if step is None else "simulated", _amount(summary))
     return table
 
 
@@ -199,27 +207,24 @@ def comparison_table(rows: Sequence[Mapping[str, object]]) -> Table:
     which those that have no column are shown below the algorithm; ``failed``, a sentence, marks a run without results,
     which still needs ``algorithm`` and ``nodes``.
     """
-    from rich.box import SIMPLE_HEAD
     from rich.text import Text
 
     done = [row for row in rows if not row.get("failed")]
+    if done and all(number(row.get("ms_per_iteration")) is not None for row in done):
+        return timing_table(rows)
     metrics = {_metric_name(row) for row in done}
     quality = metrics.pop() if len(metrics) == 1 else "quality"
     clocks = {CLOCKS.get(_text(row, "clock"), "time") for row in done}
     bleus = any(row.get("bleu") is not None for row in done)
 
-    failures = [f"{_job(row)} failed: {row['failed']}" for row in rows if row.get("failed")]
-    table = _table("Comparison", Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
-    table.show_edge, table.pad_edge, table.collapse_padding = False, False, True  # every column counts when 80 are all
-    table.add_column("algorithm", overflow="fold")
+    table = _comparison(rows)
     clock = "time" if len(clocks) != 1 else "\n".join(next(iter(clocks)).split())
     measures = [f"{quality}\naveraged", f"{quality}\nof workers", *(["BLEU"] if bleus else []), clock]
     for name in ("nodes", *measures, "sent\nper node"):
         table.add_column(name, justify="right", no_wrap=True)
 
     for row in rows:
-        algorithm = Text.assemble(_text(row, "algorithm") or "?", *((f"\n{word}", "dim") for word in _settings(row)))
-        nodes = Text(_text(row, "nodes") or "?")
+        algorithm, nodes = _first_cells(row)
         if row.get("failed"):
             table.add_row(algorithm, nodes, Text("failed", style="bold red"))
             continue
@@ -231,6 +236,44 @@ def comparison_table(rows: Sequence[Mapping[str, object]]) -> Table:
         cells += ["" if sent is None else num_bytes(sent)]
         table.add_row(algorithm, nodes, Text(average or "", style="bold green"), *map(Text, cells))
     return table
+
+
+def timing_table(rows: Sequence[Mapping[str, object]]) -> Table:
+    """The end of a sweep of timing studies; rows as in `comparison_table`."""
+    from rich.text import Text
+
+    clock = next((_text(row, "clock") for row in rows if not row.get("failed")), "")
+    table = _comparison(rows)
+    for name in ("nodes", f"{clock} time\nper iteration", f"{clock} time\nof schedule", "sent per node\nand iteration"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [Text("failed", style="bold red")]
+        if not row.get("failed"):
+            step, hours, sent, steps = (number(row.get(key)) for key in ("ms_per_iteration", "hours", "bytes_per_node", "steps"))
+            cells = [Text(milliseconds(step or 0.0)), Text("" if hours is None else f"{hours:.2f} h")]
+            cells += [Text("" if sent is None or not steps else num_bytes(sent / steps))]
+        table.add_row(*_first_cells(row), *cells)
+    return table
+
+
+def _comparison(rows: Sequence[Mapping[str, object]]) -> Table:
+    """A table with its first column, and the failures below it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.text import Text
+
+    failures = [f"{_job(row)} failed: {row['failed']}" for row in rows if row.get("failed")]
+    table = _table("Comparison", Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
+    table.show_edge, table.pad_edge, table.collapse_padding = False, False, True  # every column counts when 80 are all
+    table.add_column("algorithm", overflow="fold")
+    return table
+
+
+def _first_cells(row: Mapping[str, object]) -> tuple[Text, Text]:
+    """The algorithm with the settings that have no column, and the number of nodes."""
+    from rich.text import Text
+
+    settings = ((f"\n{word}", "dim") for word in _settings(row))
+    return Text.assemble(_text(row, "algorithm") or "?", *settings), Text(_text(row, "nodes") or "?")
 
 
 def _table(title: str, notes: Text, box: Box) -> Table:

@@ -90,7 +90,7 @@ class Observer:
     ) -> None:
         self.run, self.problem, self.recorder, self.buffers, self.settle = run, problem, recorder, buffers, settle
         self.started = time.monotonic()
-        self.evaluated: dict[int, int] = {}  # rank -> last epoch that was evaluated
+        self.evaluated: dict[int, float] = {}  # rank -> last epoch that was evaluated
         self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
         self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
 
@@ -175,7 +175,7 @@ class Observer:
             self.record_training(worker)
         out = total_cost([cost_of(worker) for worker in gradient_workers], time.monotonic() - self.started)
         if not self.problem.trains:
-            return out
+            return out | self.run.study.extended(max(worker.now for worker in workers))
         self.gatherings.clear()
         metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
         return out | results(self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average)

@@ -22,7 +22,7 @@ class Horizon:
     """What a schedule may depend on, fixed for a run."""
 
     epochs: float
-    steps_per_epoch: int  # of one node
+    steps_per_epoch: float  # of one node
     nodes: int
     global_batch: int
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+PRESET = "experiment"  # its files set anything, so their place is the root: Hydra's experiment@_global_
+
+
 @dataclass(frozen=True)
 class Setting:
     """One word of the command line, as Hydra wants it.
@@ -47,6 +50,7 @@ class Setting:
 
 def typed(word: str) -> str:
     """What a user types for Hydra's ``word``."""
+    word = word.replace(f"{PRESET}@_global_", PRESET)
     return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", word)
 
 
@@ -112,6 +116,8 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
     if override.is_force_add():
         raise ConfigError(key, f"a choice is made without ++: write {typed(word)}.")
     check_choices(key, group, names or [word.partition("=")[2]], search)
+    if key == PRESET:
+        return Setting(word.replace(PRESET, f"{PRESET}@_global_", 1), swept, True)
     if "." not in key or override.package is not None:
         return Setting(word, swept, True)
     return Setting(f"{'+' if override.is_add() else ''}{group}@{word.lstrip('+')}", swept, True)
@@ -144,8 +150,19 @@ def check_choices(key: str, group: str, names: Sequence[str], search: Sequence[s
 
 
 def compose(words: Sequence[str]) -> dict[str, object]:
-    """The resolved configuration of one run, from words that were translated."""
-    return resolved(compose_all(words, hydra_too=False))
+    """The resolved configuration of one run, from words that were translated.
+
+    ``rehearsal=true`` adds the words that a preset lists under ``rehearse``, unless the same things are set on the command line.
+    """
+    config = resolved(compose_all(words, hydra_too=False))
+    rehearse = config.pop("rehearse", None)
+    if config.get("rehearsal") is not True:
+        return config
+    if not isinstance(rehearse, list):
+        raise ConfigError("rehearsal", "only presets that say how can be rehearsed; choose one, for example experiment=sgp_sgp_90.")
+    named = {typed(word).partition("=")[0] for word in words}
+    extra = [setting.word for setting in parse([str(word) for word in rehearse]) if setting.name not in named]
+    return {key: value for key, value in resolved(compose_all([*extra, *words], hydra_too=False)).items() if key != "rehearse"}
 
 
 def compose_all(words: Sequence[str], hydra_too: bool) -> DictConfig:

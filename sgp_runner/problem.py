@@ -50,7 +50,6 @@ class Problem:
     seed: int
     trains: bool  # False for timing studies, which have no gradients
     vectorizes: bool
-    wire_scale: float  # parameters that one element of a message stands for
     compute: Compute = ON_CPU
     part: Part = WHOLE
 
@@ -142,4 +141,4 @@ def make_problem(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, _INIT))
         module = model.build(dataset).to(compute.device, dtype)
-    return Problem(FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, model.wire_scale, compute)
+    return Problem(FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, compute)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from sgp_runner import timing
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.checkpoint import Checkpoints, latest
 from sgp_runner.cluster import Cluster
@@ -23,6 +24,7 @@ from sgp_runner.models.config import ModelConfig
 from sgp_runner.networks import Network
 from sgp_runner.optim import Horizon, Optimizer
 from sgp_runner.recorder import read_summary
+from sgp_runner.timing import TimedAs
 from sgp_runner.worker import OwnBudget, Worker
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class Run:
     checkpoint: when the state of the run is saved.
     resume: ``auto`` leaves a finished run alone and continues one that was cut off; ``never`` starts over.
     name: of the folder in ``results``/runs; ``null`` makes one from the settings.
+    timed_as: the training that simulated time stands for. row: the published row that this reproduces.
+    rehearsal: whether small data and a small model stand for those of the published row.
     results: folder for results, relative to where the command was started.
     """
 
@@ -64,6 +68,7 @@ class Run:
     optim: Optimizer
     logger: Logger
     checkpoint: Checkpoints = field(default=Checkpoints())
+    timed_as: TimedAs = field(default=TimedAs())
     nodes: int = 8
     gpus_per_node: int = 1
     epochs: float = 15
@@ -73,6 +78,8 @@ class Run:
     eval_every: int = 1
     log_every: int = 10
     resume: Literal["auto", "never"] = "auto"
+    row: str | None = None
+    rehearsal: bool = False
     name: str | None = None
     results: str = "results"
 
@@ -113,6 +120,8 @@ class Run:
         from sgp_runner.problem import ON_CPU, make_problem
 
         flush_denormals()
+        if not self.model.trains:
+            return timing.make_problem(self, self.study)
         return make_problem(
             self.model,
             self.data,
@@ -122,6 +131,11 @@ class Run:
             dtype=self.torch_dtype,
             compute=compute or ON_CPU,
         )
+
+    @property
+    def study(self) -> timing.Study:
+        """The length of a timing study."""
+        return timing.study(self, getattr(self.model, "sample_steps", None))
 
     def steps(self, problem: Problem) -> int:
         """Steps of one node."""
@@ -205,6 +219,8 @@ class Experiment:
             "network": run.network.name,
             "seed": run.seed,
             "epochs": run.epochs,
+            "row": run.row,
+            "fitted": run.row in run.cluster.fitted_on,
             "label": run.label,
             "clock": run.network.clock,
             "server": run.algo.servers > 0,

@@ -70,6 +70,8 @@ class Simulation:
         factors = [cluster.node_factors.get(rank, 1.0) * faults.slow_nodes.get(rank, 1.0) for rank in range(size)]
         self.mean_seconds = [step_seconds * float(own[rank]) * factors[rank] for rank in range(size)]
         self.slowest_link = max(1.0, *(faults.slow_links.get(rank, 1.0) for rank in range(size)))
+        self.input_share = cluster.input_seconds / step_seconds
+        self.free_at = [0.0] * size  # when each node last ended a gradient or an all-reduce
         self.all_reduces: dict[int, AllReduce] = {}
         self.model_buffers: dict[int, list[Tensor]] = {}  # by rank
         self.journals: dict[int, list[Event]] = {}  # by rank; see `sgp_runner.snapshot`
@@ -98,7 +100,8 @@ class Simulation:
             self.replay.gradients[worker.rank] = (worker, gradient, wait)
             return wait
         self.engine.start(gradient)
-        self.clock.at(self.clock.now + self.sample_seconds(worker.rank), self.finish_gradient, worker, gradient, wait)
+        end, _ = self.end_of_gradient(worker.rank)
+        self.clock.at(end, self.finish_gradient, worker, gradient, wait)
         return wait
 
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
@@ -107,11 +110,10 @@ class Simulation:
         if self.replay is not None:
             return self.mean_of(worker, gradient, self.replay.join(worker.rank, number, gradient))
         self.engine.start(gradient)
-        seconds = self.sample_seconds(worker.rank)
-        end = self.clock.now + seconds
+        end, seconds = self.end_of_gradient(worker.rank)
         wait = self.wait_for(number, worker.rank)
         num_bytes = worker.params.numel() * worker.params.element_size() * self.wire_scale
-        joins = self.clock.now + (1 - self.cluster.overlap) * seconds
+        joins = max(self.clock.now, end - self.cluster.overlap * seconds)
         self.clock.at(joins, self.join, number, worker.rank, gradient, num_bytes, end)
         return self.mean_of(worker, gradient, wait)
 
@@ -125,13 +127,16 @@ class Simulation:
         worker.progress.gradients += 1
         return gradient
 
-    def sample_seconds(self, rank: int) -> float:
-        """Compute time of a gradient."""
-        return self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
+    def end_of_gradient(self, rank: int) -> tuple[float, float]:
+        """When a gradient that begins now will be complete, and its compute time; loading its input may have begun before."""
+        seconds = self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
+        loading = self.input_share * seconds
+        return max(self.clock.now, self.free_at[rank] + loading) + (seconds - loading), seconds
 
     def finish_gradient(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> None:
         self.note(worker.rank, "gradient")
         value = self.engine.finish(gradient)
+        self.free_at[worker.rank] = self.clock.now
         worker.progress.loss = gradient.loss
         self.scheduler.resolve(wait, value)
 
@@ -190,6 +195,7 @@ class Simulation:
         num_bytes = self.cluster.all_reduce_bytes(operation.size, operation.num_bytes)
         for rank, wait in operation.waits.items():
             self.comms[rank].num_bytes_sent += round(num_bytes)
+            self.free_at[rank] = self.clock.now
             self.note(rank, "all_reduce", number, total)
             self.scheduler.resolve(wait, total)
 

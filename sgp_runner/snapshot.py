@@ -71,6 +71,7 @@ def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
         "tx_free": fabric.tx_free,
         "rx_free": None if fabric.rx_free is fabric.tx_free else fabric.rx_free,
         "in_flight": fabric.in_flight,
+        "free_at": simulation.free_at,
         "randoms": [random.bit_generator.state for random in simulation.randoms],
         "model_buffers": simulation.model_buffers,
         "all_reduces": [save_all_reduce(operation) for operation in simulation.all_reduces.values()],
@@ -138,6 +139,7 @@ def restore(
     if rest["rx_free"] is not None:
         fabric.rx_free[:] = rest["rx_free"]
     fabric.in_flight = rest["in_flight"]
+    simulation.free_at[:] = rest["free_at"]
     for random, state in zip(simulation.randoms, rest["randoms"], strict=True):
         random.bit_generator.state = state
     for rank, buffers in rest["model_buffers"].items():

@@ -25,6 +25,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 - 0.0005 else f"{seconds:.3g} s"
 
 
+def milliseconds(ms: float) -> str:
+    """A time for comparison with others of its kind, always in milliseconds: ``392 ms``, ``1,304 ms``, ``9.8 ms``."""
+    return f"{ms:,.0f} ms" if ms >= 99.95 else f"{ms:.3g} ms"
+
+
 def num_bytes(count: float) -> str:
     """A size, in powers of 1000 as networks count: ``812 B``, ``1.23 MB``."""
     unit = 0

@@ -86,7 +86,7 @@ class Worker:
     optim: Optimizer
     budget: Budget
     horizon: Horizon
-    steps_per_epoch: int
+    steps_per_epoch: float
     runtime: Runtime
     progress: Progress = field(default_factory=Progress)
     state: dict[str, Any] = field(default_factory=dict)

@@ -88,13 +88,12 @@ def test_a_new_block_is_its_shortcut() -> None:
 
 
 def test_timing_only_stands_for_a_larger_model() -> None:
-    model = TimingOnly(num_parameters=1000, grain=10)
-    module = model.build(_images(1, 8, 10))
-    assert [p.shape for p in module.parameters()] == [(10,)] and model.wire_scale == 100.0
+    module = TimingOnly(grain=10).build(_images(1, 8, 10))
+    assert [p.shape for p in module.parameters()] == [(10,)]
     with pytest.raises(RuntimeError, match="no forward pass"):
         module(torch.zeros(1))
     with pytest.raises(ConfigError, match=r"model\.grain"):
-        TimingOnly(num_parameters=10, grain=11)
+        TimingOnly(grain=0)
 
 
 # Dropout

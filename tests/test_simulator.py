@@ -44,7 +44,7 @@ class Custom:
 def network(duplex: str = "full", overhead: float = 0.0, faults: Faults | None = None) -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
     clock = VirtualClock()
-    cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, overhead, "half" if duplex == "half" else "full")
+    cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, message_overhead_seconds=overhead, duplex="half" if duplex == "half" else "full")
     return clock, Fabric(cluster, faults or Faults({}, {}), clock, 3, lambda sent: None)
 
 
@@ -312,7 +312,7 @@ def test_all_reduce_is_a_mean_in_a_tensor_of_ones_own() -> None:
         (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, -1.0, {}), "cluster.latency_seconds"),
         (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {2: -1.0}), "cluster.node_factors.2"),
         (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}, overlap=1.0), "cluster.overlap"),
-        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}).mean_step("b"), "cluster.step_seconds.b"),
+        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}).mean_step("b", 1), "cluster.step_seconds.b"),
         (lambda: LogNormalTime(0.0), "cluster.compute_time.cv"),
         (lambda: GammaTime(-1.0), "cluster.compute_time.shape"),
         (lambda: Faults({0: 0.5}, {}), "faults.slow_nodes.0"),

@@ -57,7 +57,7 @@ def tiny_problem() -> Problem:
     module = Diagonal(D).double()
     with torch.no_grad():
         next(module.parameters()).copy_(torch.from_numpy(START))
-    return Problem(FlatModule(module), Dataset("tiny", Regression(), split, split, (D,), D), OneSample(), 0, True, True, 1.0)
+    return Problem(FlatModule(module), Dataset("tiny", Regression(), split, split, (D,), D), OneSample(), 0, True, True)
 
 
 def sgd(lr: float = 0.1, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0, schedule: Schedule | None = None) -> SGD:
@@ -114,7 +114,7 @@ def run(
         size=nodes,
         servers=algo.servers,
         seed=seed,
-        step_seconds=cluster.mean_step("tiny"),
+        step_seconds=cluster.mean_step("tiny", 1),
         wire_scale=1.0,
     )
     total = steps * (nodes if algo.asynchronous else 1)

@@ -78,6 +78,10 @@ class DataConfig(Protocol):
     task: ClassVar[str]
 
     @property
+    def train_size(self) -> int | None:
+        """Training samples, known before they are loaded; None if they are not."""
+
+    @property
     def partition(self) -> str:
         """ "iid" or "dirichlet"."""
 

@@ -27,6 +27,7 @@ class Digits:
 
     name: ClassVar[str] = "digits"
     task: ClassVar[str] = "classification"
+    train_size: ClassVar[int] = 1437
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)

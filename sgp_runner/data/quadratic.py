@@ -38,6 +38,10 @@ class QuadraticData:
     name: ClassVar[str] = "quadratic"
     task: ClassVar[str] = "regression"
 
+    @property
+    def train_size(self) -> int:
+        return self.samples
+
     def __post_init__(self) -> None:
         partition_of(self)
         for field in ("dimension", "samples", "groups", "condition"):

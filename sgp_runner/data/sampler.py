@@ -22,8 +22,9 @@ class Sampler(Protocol):
     """The order in which every worker reads its samples."""
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Steps per worker in which all workers together read the training set once, incomplete batches dropped."""
+    def steps_per_epoch(self) -> float:
+        """Steps per worker in which all workers together read the training set once, incomplete batches dropped; a timing study's may
+        be a fraction."""
 
     def indices(self, worker: int, step: int) -> Tensor:
         """int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""

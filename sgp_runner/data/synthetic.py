@@ -33,6 +33,10 @@ class Synthetic:
     name: ClassVar[str] = "synthetic"
     task: ClassVar[str] = "classification"
 
+    @property
+    def train_size(self) -> int:
+        return self.size
+
     def __post_init__(self) -> None:
         partition_of(self)
         for field in ("image_size", "num_classes", "size", "valid_size"):

@@ -19,9 +19,5 @@ class ModelConfig(Protocol):
     default_data: ClassVar[str]  #: the data set that is used when the user names none
     trains: ClassVar[bool]  #: False for a placeholder without gradients
 
-    @property
-    def wire_scale(self) -> float:
-        """Parameters that one element of a message stands for; 1.0 for every real model."""
-
     def build(self, dataset: Dataset) -> nn.Module:
         """A float32 module on the CPU, initialised from torch's global generator, which the caller seeds."""

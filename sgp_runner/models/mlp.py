@@ -28,7 +28,6 @@ class MLP:
     vectorizes: ClassVar[bool] = True
     default_data: ClassVar[str] = "digits"
     trains: ClassVar[bool] = True
-    wire_scale: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if any(width < 1 for width in self.hidden):

@@ -20,7 +20,6 @@ class Quadratic:
     vectorizes: ClassVar[bool] = True
     default_data: ClassVar[str] = "quadratic"
     trains: ClassVar[bool] = True
-    wire_scale: ClassVar[float] = 1.0
 
     def build(self, dataset: Dataset) -> nn.Module:
         from sgp_runner.models.vector import Diagonal

@@ -20,7 +20,6 @@ class ResNet50:
     vectorizes: ClassVar[bool] = False
     default_data: ClassVar[str] = "digits"
     trains: ClassVar[bool] = True
-    wire_scale: ClassVar[float] = 1.0
 
     def build(self, dataset: Dataset) -> nn.Module:
         from sgp_runner.models.vision import imagenet_resnet

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimingOnly:
-    """A vector of ``grain`` elements that stands for ``num_parameters``, so that hundreds of nodes fit in memory.
+    """A vector of ``grain`` elements that stands for the model of ``timed_as``, so that thousands of nodes fit in memory.
 
-    There is no forward pass and no gradient. The default is the size of ResNet-50. The default data set is
-    ``synthetic``, for the length of an ImageNet epoch.
+    There is no forward pass and no gradient, and no data is read. The default data set is ``synthetic``, for the length of an
+    ImageNet epoch.
     """
 
-    num_parameters: int = 25_557_032  #: parameters of the model that is stood for; 4 bytes each on the wire
     grain: int = 2048  #: elements that are really kept and sent per node
+    sample_steps: int | None = 1440  #: steps of a node that are simulated, spread over the schedule; null: all
 
     name: ClassVar[str] = "timing_only"
     tasks: ClassVar[tuple[str, ...]] = ("classification", "translation", "regression")
@@ -31,12 +31,10 @@ class TimingOnly:
     trains: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.grain <= self.num_parameters:
-            raise ConfigError("model.grain", f"must be between 1 and model.num_parameters={self.num_parameters}.")
-
-    @property
-    def wire_scale(self) -> float:
-        return self.num_parameters / self.grain
+        for key in ("grain", "sample_steps"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ConfigError(f"model.{key}", f"{value} must be at least 1.")
 
     def build(self, dataset: Dataset) -> nn.Module:
         from sgp_runner.models.vector import Placeholder

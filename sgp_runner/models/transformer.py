@@ -30,7 +30,6 @@ class Transformer:
     vectorizes: ClassVar[bool] = True
     default_data: ClassVar[str] = "numbers_en_de"
     trains: ClassVar[bool] = True
-    wire_scale: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         for field in ("width", "heads", "feed_forward", "encoder_layers", "decoder_layers"):

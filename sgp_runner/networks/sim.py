@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.cluster import check_ranks
+from sgp_runner.cluster import ASYNC_HOST_PASSES, check_ranks
 from sgp_runner.errors import ConfigError
 from sgp_runner.launchers import launched
 
@@ -33,7 +33,7 @@ class Sim:
     def check(self, run: Run) -> None:
         run.faults.check(run.nodes, run.algo.servers)
         check_ranks("cluster.node_factors", run.cluster.node_factors, run.nodes)
-        run.cluster.mean_step(run.model.name)
+        run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         if self.engine == "vmap" and not run.model.vectorizes:
             raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
 
@@ -50,6 +50,12 @@ class Sim:
         run = experiment.run
         problem = run.make_problem()
         choose_threads(problem)
+        start = problem.start()
+        wire_scale = run.timed_as.wire_scale(start)
+        seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+        if run.algo.asynchronous:
+            num_bytes = start.numel() * start.element_size() * wire_scale
+            seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
         simulation = Simulation(
             run.cluster,
             run.faults,
@@ -57,8 +63,8 @@ class Sim:
             size=run.nodes,
             servers=run.algo.servers,
             seed=run.seed,
-            step_seconds=run.cluster.mean_step(run.model.name),
-            wire_scale=problem.wire_scale,
+            step_seconds=seconds,
+            wire_scale=wire_scale,
         )
         shared = run.budget(problem)
         workers: list[Worker] = []

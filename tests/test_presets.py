@@ -1,0 +1,54 @@
+"""Every preset: its first lines, and two steps of it as a rehearsal and as a timing study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from experiments import make_experiment
+
+from sgp_runner.groups import CONFIGS, groups
+from sgp_runner.overrides import compose, configs, parse
+from sgp_runner.run import Experiment
+from sgp_runner.schema import make_experiment as from_tree
+
+PRESETS = groups()["experiment"]
+ROWS = [name for name in PRESETS if "row" in yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())]
+
+
+def composed(*words: str) -> Experiment:
+    with configs():
+        return from_tree(compose([setting.word for setting in parse([*words, "logger=jsonl"])]))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_says_what_to_type_and_what_to_expect(name: str) -> None:
+    command, expectation, *_ = (CONFIGS / "experiment" / f"{name}.yaml").read_text().splitlines()
+    words = command.split()
+    assert words[:2] == ["#", "sgp-run"] and f"experiment={name}" in words
+    assert expectation.startswith(("# Published", "# Expect: "))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: str) -> None:
+    whole, timed, rehearsal = (composed(f"experiment={name}", *words) for words in ([], ["model=timing_only"], ["rehearsal=true"]))
+    assert whole.run.row == timed.run.row == rehearsal.run.row == name
+    assert whole.run.algo == timed.run.algo == rehearsal.run.algo
+    assert whole.run.cluster == timed.run.cluster == rehearsal.run.cluster
+    assert whole.run.timed_as == timed.run.timed_as == rehearsal.run.timed_as
+    assert timed.run.label == "timing only; time simulated"
+    assert rehearsal.run.label == f"rehearsal on {rehearsal.run.data.name}; time simulated"
+    assert rehearsal.run.data.name != whole.run.data.name and rehearsal.run.nodes == whole.run.nodes
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
+    timed = make_experiment(tmp_path / "timed", f"experiment={name}", "model=timing_only", "model.sample_steps=2").execute()
+    assert timed is not None and timed["steps"] == 2 and timed["row"] == name
+    small = ["nodes=1"] if name == "goyal_256" else ["nodes=4"]
+    rehearsal = make_experiment(tmp_path / "small", f"experiment={name}", "rehearsal=true", "epochs=0.001", *small)
+    per_epoch = rehearsal.run.make_problem().sampler.steps_per_epoch
+    rehearsal = make_experiment(tmp_path / "two", f"experiment={name}", "rehearsal=true", f"epochs={2 / per_epoch}", *small)
+    summary = rehearsal.execute()
+    assert summary is not None and summary["steps"] == 2 and summary["row"] == name

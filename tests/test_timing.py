@@ -1,0 +1,132 @@
+"""Timing studies: sizes, compute-time laws, samples of a schedule, and the published rows that profiles were not fitted on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from experiments import make_experiment
+from tiny import machines, run, sgd
+
+from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.cluster import Cluster, ConstantTime
+from sgp_runner.errors import ConfigError
+from sgp_runner.timing import Study, TimedAs
+from sgp_runner.topology import DirectedExponential
+
+MS = 1e-3
+
+
+def timed(results: Path, *words: str) -> dict[str, object]:
+    """The summary of a timing study."""
+    summary = make_experiment(results, "model=timing_only", *words).execute()
+    assert summary is not None
+    return summary
+
+
+def test_messages_have_the_size_of_what_they_stand_for() -> None:
+    assert TimedAs(num_parameters=1000).wire_scale(torch.zeros(10)) == 100.0
+    assert TimedAs(num_parameters=1000).wire_scale(torch.zeros(10, dtype=torch.float64)) == 50.0
+    assert TimedAs().wire_scale(torch.zeros(10)) == 1.0
+
+
+def test_compute_time_is_proportional_to_the_batch_where_the_law_says_so() -> None:
+    cluster = Cluster({"a": 0.2, "b": 0.1}, ConstantTime(), 1e9, 0.0, {}, {"a": 256})
+    assert cluster.mean_step("a", 256) == 0.2 and cluster.mean_step("a", 64) == 0.05
+    assert cluster.mean_step("b", 1) == cluster.mean_step("b", 99) == 0.1
+    assert TimedAs("a", None, 128).step_seconds(cluster, "b", 7) == 0.1
+
+
+def test_input_is_loaded_while_a_node_waits_for_messages_but_not_for_an_all_reduce() -> None:
+    def end(algo: ARSGD | SGP, input_seconds: float) -> float:
+        # 6 parameters and a weight in float64 at 8 bit/s: a message of 56 bytes takes 56 s, an all-reduce of 48 bytes on two nodes 48 s.
+        cluster = Cluster({"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, input_seconds=input_seconds)
+        return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
+
+    params = machines_bytes()
+    message, ring = params + 8.0, float(params)
+    assert end(SGP(DirectedExponential()), 0.0) == 3 * (10 + message)
+    assert end(SGP(DirectedExponential()), 4.0) == 3 * (10 + message) - 2 * 4
+    assert end(ARSGD(), 0.0) == end(ARSGD(), 4.0) == 3 * (10 + ring)
+
+
+def machines_bytes() -> int:
+    """Bytes of the tiny problem's parameters."""
+    return 8 * int(run(ARSGD(), 2, 1, sgd(), machines()).workers[0].params.numel())
+
+
+def test_a_host_that_adds_up_slows_every_round() -> None:
+    def seconds(collective: str, host: float) -> float:
+        cluster = Cluster({}, ConstantTime(), 8.0, 0.0, {}, host_seconds_per_byte=host, collective=collective)  # type: ignore[arg-type]
+        return cluster.all_reduce_seconds(8, 100.0)
+
+    assert seconds("recursive_doubling", 0.5) - seconds("recursive_doubling", 0.0) == 3 * 50
+    assert seconds("tree", 0.5) - seconds("tree", 0.0) == 3 * 50
+    for collective in ("ring", "halving_doubling"):
+        assert seconds(collective, 0.5) - seconds(collective, 0.0) == pytest.approx(7 / 8 * 50, rel=1e-12)
+
+
+def test_a_sample_is_extended_in_proportion() -> None:
+    assert Study(real=3600, simulated=100).extended(50.0) == {"ms_per_iteration": 500.0, "hours": 0.5, "iterations": 3600}
+    assert Study(real=None, simulated=100).extended(50.0) == {"ms_per_iteration": 500.0, "hours": None, "iterations": None}
+
+
+def test_a_sample_has_the_time_of_the_whole_schedule(tmp_path: Path) -> None:
+    # 40 epochs of 36 steps, the first 10 with two peers; the sample has 144 of the 1440 steps.
+    words = ["algo=sgp", "algo.topology.peers={0: 2, 10: 1}", "epochs=40", "nodes=4", "cluster=sgp_ethernet", "data.size=36864"]
+    whole = timed(tmp_path / "whole", *words, "model.sample_steps=null")
+    sample = timed(tmp_path / "sample", *words, "model.sample_steps=144")
+    assert (whole["steps"], sample["steps"]) == (1440, 144)
+    assert whole["iterations"] == sample["iterations"] == 1440
+    assert 394 < float(str(sample["ms_per_iteration"])) < 558  # one peer and two
+    assert sample["ms_per_iteration"] == pytest.approx(whole["ms_per_iteration"], rel=2e-3)
+    assert sample["hours"] == pytest.approx(whole["hours"], rel=2e-3)
+
+
+def test_a_sample_needs_at_least_one_step_and_an_epoch_at_least_one_batch(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.sample_steps: 0 must be at least 1\.$"):
+        timed(tmp_path, "model.sample_steps=0")
+    with pytest.raises(ConfigError, match=r"^batch_size: 100 training samples do not fill one batch of 2048, all nodes together\.$"):
+        timed(tmp_path, "data.size=100")
+
+
+# Published milliseconds per iteration: of the SGP paper hours / (epochs x 1,281,167 / 8192 iterations).
+PUBLISHED = {
+    "sgp_ar_sgd_90": 1304.4,
+    "sgp_sgp_90": 383.7,
+    "sgp_sgp_270": 392.2,
+    "sgp_osgp_270": 230.2,
+    "sgp_ad_psgd_270": 400.7,
+    "slowmo_imagenet_local_sgd": 294,
+    "slowmo_imagenet_local_sgd_slowmo": 282,
+    "slowmo_imagenet_osgp": 271,
+    "slowmo_imagenet_osgp_slowmo": 271,
+    "slowmo_imagenet_sgp": 304,
+    "slowmo_imagenet_sgp_slowmo": 302,
+    "slowmo_imagenet_ar_sgd": 420,
+    "slowmo_wmt16_local_adam": 503,
+    "slowmo_wmt16_local_adam_slowmo": 505,
+}
+FITTED = {
+    "sgp_osgp_270",
+    "sgp_ar_sgd_90",
+    "sgp_sgp_270",
+    "slowmo_imagenet_osgp",
+    "slowmo_imagenet_sgp",
+    "slowmo_wmt16_local_adam",
+}
+
+
+def test_published_times_are_predicted_within_ten_percent_and_five_on_average(tmp_path: Path) -> None:
+    errors = {}
+    for row, published in PUBLISHED.items():
+        summary = timed(tmp_path, f"experiment={row}", "model.sample_steps=240")
+        assert (summary["row"], summary["fitted"]) == (row, row in FITTED)
+        step = summary["ms_per_iteration"]
+        assert isinstance(step, float)
+        errors[row] = step / published - 1
+    assert all(abs(errors[row]) < 0.01 for row in FITTED), errors
+    predicted = [abs(error) for row, error in errors.items() if row not in FITTED]
+    assert len(predicted) == 8 and max(predicted) < 0.10 and sum(predicted) / 8 < 0.05, errors
