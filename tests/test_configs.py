@@ -48,7 +48,9 @@ def test_a_file_has_the_fields_of_its_class_and_no_others(group: str, choice: st
 
 def test_the_root_has_the_fields_of_a_run_and_no_others() -> None:
     keys = {key for key in ROOT if key not in ("defaults", "_target_", "hydra")}
-    chosen = {group.removesuffix("@_global_") for entry in ROOT["defaults"] if isinstance(entry, dict) for group in entry if "hydra" not in group}
+    chosen = {
+        group.removesuffix("@_global_") for entry in ROOT["defaults"] if isinstance(entry, dict) for group in entry if "hydra" not in group
+    }
     assert keys | (chosen - {"experiment"}) == {field.name for field in dataclasses.fields(Run)}
     # Their defaults agree, but for those that every model replaces.
     values = {key: build(ROOT[key], key) if isinstance(ROOT[key], dict) else ROOT[key] for key in keys}

@@ -44,7 +44,9 @@ class Custom:
 def network(duplex: str = "full", overhead: float = 0.0, faults: Faults | None = None) -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
     clock = VirtualClock()
-    cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, message_overhead_seconds=overhead, duplex="half" if duplex == "half" else "full")
+    cluster = Cluster(
+        {"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, message_overhead_seconds=overhead, duplex="half" if duplex == "half" else "full"
+    )
     return clock, Fabric(cluster, faults or Faults({}, {}), clock, 3, lambda sent: None)
 
 

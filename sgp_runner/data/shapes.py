@@ -1,0 +1,168 @@
+"""Generated images of shapes in clutter: harder than digits, so that differences between algorithms can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, pi, sin
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.data.dataset import Dataset, TensorSplit, check_label_smoothing
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import Classification
+from sgp_runner.errors import ConfigError
+from sgp_runner.seeding import generator
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Generator, Tensor
+
+    Field = Callable[[Tensor, Tensor], Tensor]  # how far points lie inside a shape
+
+_SEED = 3210  # the images are the same whatever the run's seed
+_CHUNK = 100  # images rendered at once
+CLASSES = 10  # triangle, square, pentagon, hexagon, disc, ring, half disc, plus, stars of four and of five points
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Colour images [3, size, size] of one shape each, in ten classes of equal number, normalised per channel.
+
+    A shape has any place, angle, size and colour. Two smaller shapes of any class lie behind it, lines behind and over it, and all
+    pixels are noisy. The validation images are drawn independently of the training images, in the same way.
+    """
+
+    image_size: int = 32  #: height and width in pixels
+    train_size: int = 8000  #: training images
+    valid_size: int = 2000  #: validation images
+    noise: float = 0.15  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
+    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
+    alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer shapes per node
+    label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+
+    name: ClassVar[str] = "shapes"
+    task: ClassVar[str] = "classification"
+
+    def __post_init__(self) -> None:
+        check_label_smoothing(self.label_smoothing)
+        partition_of(self)
+        for field, least in (("image_size", 8), ("train_size", 1), ("valid_size", 1)):
+            if getattr(self, field) < least:
+                raise ConfigError(f"data.{field}", f"must be at least {least}, not {getattr(self, field)}.")
+        if self.noise < 0:
+            raise ConfigError("data.noise", f"must not be negative, but is {self.noise}.")
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        import torch
+
+        total = self.train_size + self.valid_size
+        labels = torch.arange(total) % CLASSES
+        rendered = [self.render(part, generator(_SEED, i)) for i, part in enumerate(torch.split(labels, _CHUNK))]
+        images = torch.cat(rendered)
+        train = slice(0, self.train_size)
+        mean, std = (f(images[train], (0, 2, 3), keepdim=True) for f in (torch.mean, torch.std))
+        images = ((images - mean) / std).to(dtype)
+        valid = slice(self.train_size, total)
+        return Dataset(
+            name=self.name,
+            task=Classification(self.label_smoothing),
+            train=TensorSplit((images[train],), labels[train], labels[train]),
+            valid=TensorSplit((images[valid],), labels[valid], labels[valid]),
+            input_shape=(3, self.image_size, self.image_size),
+            num_classes=CLASSES,
+        )
+
+    def render(self, labels: Tensor, rng: Generator) -> Tensor:
+        """Images [N, 3, size, size] of brightness about 0 to 1, for ``labels`` int64 [N]. Lengths are in halves of an image."""
+        import torch
+
+        count, size = len(labels), self.image_size
+
+        def between(low: float, high: float, *shape: int) -> Tensor:
+            return low + (high - low) * torch.rand(count, *shape, generator=rng)
+
+        axis = (torch.arange(size) + 0.5) / size * 2 - 1
+        y, x = torch.meshgrid(axis, axis, indexing="ij")
+        soft = size / 2  # an edge is one pixel wide
+
+        def paint(image: Tensor, coverage: Tensor) -> Tensor:
+            return image.lerp(between(0, 1, 3, 1, 1).expand_as(image), coverage.unsqueeze(1).expand_as(image))
+
+        def line(image: Tensor) -> Tensor:
+            angle, offset, width = between(0, 2 * pi, 1, 1), between(-1, 1, 1, 1), between(0.01, 0.05, 1, 1)
+            distance = (x * angle.cos() + y * angle.sin() - offset).abs()
+            return paint(image, ((width - distance) * soft + 0.5).clamp(0, 1))
+
+        def shape(image: Tensor, kinds: Tensor, radius: Tensor, margin: float) -> Tensor:
+            center_x, center_y, angle = between(-margin, margin, 1, 1), between(-margin, margin, 1, 1), between(0, 2 * pi, 1, 1)
+            dx, dy = (x - center_x) / radius, (y - center_y) / radius
+            turned_x, turned_y = dx * angle.cos() + dy * angle.sin(), dy * angle.cos() - dx * angle.sin()
+            return paint(image, (inside(kinds, turned_x, turned_y) * radius * soft + 0.5).clamp(0, 1))
+
+        tilt = between(-0.3, 0.3, 3, 2, 1, 1)
+        image = between(0, 1, 3, 1, 1) + tilt[:, :, 0] * x + tilt[:, :, 1] * y
+        for _ in range(3):
+            image = line(image)
+        for _ in range(2):
+            kinds = torch.randint(CLASSES, (count,), generator=rng)
+            image = shape(image, kinds, between(0.12, 0.25, 1, 1), margin=0.9)
+        image = shape(image, labels, between(0.35, 0.65, 1, 1), margin=0.35)
+        for _ in range(2):
+            image = line(image)
+        return image + self.noise * torch.randn(image.shape, generator=rng)
+
+
+def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """How far the points (x, y) [N, H, W] lie inside the unit-sized shapes ``kinds`` int64 [N], along a ray; negative outside."""
+    depth = x.new_empty(x.shape)
+    for kind, field in enumerate(FIELDS):
+        mine = kinds == kind
+        depth[mine] = field(x[mine], y[mine])
+    return depth
+
+
+def polygon(corners: int) -> Field:
+    """Regular, with its corners at distance 1 from the centre."""
+
+    def field(x: Tensor, y: Tensor) -> Tensor:
+        half = pi / corners
+        return cos(half) / (atan2(y, x) % (2 * half) - half).cos() - x.hypot(y)
+
+    return field
+
+
+def star(points: int, inner: float = 0.45) -> Field:
+    """With its points at distance 1 from the centre and its notches at ``inner``."""
+
+    def field(x: Tensor, y: Tensor) -> Tensor:
+        half = pi / points
+        from_point = ((atan2(y, x) + half) % (2 * half) - half).abs()
+        notch_x, notch_y = inner * cos(half), inner * sin(half)
+        return notch_y / (notch_y * from_point.cos() + (1 - notch_x) * from_point.sin()) - x.hypot(y)
+
+    return field
+
+
+def disc(x: Tensor, y: Tensor) -> Tensor:
+    return 1 - x.hypot(y)
+
+
+def ring(x: Tensor, y: Tensor) -> Tensor:
+    return disc(x, y).minimum(x.hypot(y) - 0.55)
+
+
+def half_disc(x: Tensor, y: Tensor) -> Tensor:
+    return disc(x, y + 0.4).minimum(y + 0.4)
+
+
+def plus(x: Tensor, y: Tensor) -> Tensor:
+    return (0.35 - x.abs()).minimum(1 - y.abs()).maximum((0.35 - y.abs()).minimum(1 - x.abs()))
+
+
+def atan2(y: Tensor, x: Tensor) -> Tensor:
+    import torch
+
+    return torch.atan2(y, x)
+
+
+FIELDS: tuple[Field, ...] = (polygon(3), polygon(4), polygon(5), polygon(6), disc, ring, half_disc, plus, star(4), star(5))
