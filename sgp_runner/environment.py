@@ -13,6 +13,7 @@ from pathlib import Path
 from sgp_runner import __version__
 
 SOURCE = Path(__file__).resolve().parents[1]
+CODE = ("sgp_runner", "configs")  # what a run is made by, in a clone; results may be kept in it too
 PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",
@@ -34,7 +35,7 @@ def environment() -> dict[str, object]:
         "packages": {name: _version(package) for name, package in PACKAGES.items()},
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "command": list(sys.argv),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
@@ -55,7 +56,7 @@ def _git(source: Path) -> dict[str, object] | None:
     """Commit (None before the first one) and whether files differ from it, if ``source`` is the top of a clone."""
     if not _is_clone(source):
         return None
-    status = _run_git(source, "status", "--porcelain")
+    status = _run_git(source, "status", "--porcelain", "--", *CODE)
     return {"commit": _commit(source), "dirty": None if status is None else bool(status)}
 
 

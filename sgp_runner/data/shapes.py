@@ -35,7 +35,7 @@ class Shapes:
     image_size: int = 32  #: height and width in pixels
     train_size: int = 8000  #: training images
     valid_size: int = 2000  #: validation images
-    noise: float = 0.15  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
+    noise: float = 0.1  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
     partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
     alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
@@ -85,8 +85,8 @@ class Shapes:
         y, x = torch.meshgrid(axis, axis, indexing="ij")
         soft = size / 2  # an edge is one pixel wide
 
-        def paint(image: Tensor, coverage: Tensor) -> Tensor:
-            return image.lerp(between(0, 1, 3, 1, 1).expand_as(image), coverage.unsqueeze(1).expand_as(image))
+        def paint(image: Tensor, coverage: Tensor, dark: float = 0.0) -> Tensor:
+            return image.lerp(between(dark, 1, 3, 1, 1).expand_as(image), coverage.unsqueeze(1).expand_as(image))
 
         def line(image: Tensor) -> Tensor:
             angle, offset, width = between(0, 2 * pi, 1, 1), between(-1, 1, 1, 1), between(0.01, 0.05, 1, 1)
@@ -97,16 +97,16 @@ class Shapes:
             center_x, center_y, angle = between(-margin, margin, 1, 1), between(-margin, margin, 1, 1), between(0, 2 * pi, 1, 1)
             dx, dy = (x - center_x) / radius, (y - center_y) / radius
             turned_x, turned_y = dx * angle.cos() + dy * angle.sin(), dy * angle.cos() - dx * angle.sin()
-            return paint(image, (inside(kinds, turned_x, turned_y) * radius * soft + 0.5).clamp(0, 1))
+            return paint(image, (inside(kinds, turned_x, turned_y) * radius * soft + 0.5).clamp(0, 1), dark=0.5)
 
-        tilt = between(-0.3, 0.3, 3, 2, 1, 1)
-        image = between(0, 1, 3, 1, 1) + tilt[:, :, 0] * x + tilt[:, :, 1] * y
+        tilt = between(-0.2, 0.2, 3, 2, 1, 1)
+        image = between(0, 0.5, 3, 1, 1) + tilt[:, :, 0] * x + tilt[:, :, 1] * y
         for _ in range(3):
             image = line(image)
         for _ in range(2):
             kinds = torch.randint(CLASSES, (count,), generator=rng)
-            image = shape(image, kinds, between(0.12, 0.25, 1, 1), margin=0.9)
-        image = shape(image, labels, between(0.35, 0.65, 1, 1), margin=0.35)
+            image = shape(image, kinds, between(0.1, 0.22, 1, 1), margin=0.9)
+        image = shape(image, labels, between(0.45, 0.7, 1, 1), margin=0.25)
         for _ in range(2):
             image = line(image)
         return image + self.noise * torch.randn(image.shape, generator=rng)

@@ -1,0 +1,286 @@
+#!/usr/bin/env python
+"""The papers' tables, as far as one machine can: ``make reproduce`` fills ``results/reproduced/`` and writes ``results/README.md``.
+
+Times of every published row come from timing studies on the papers' cluster profiles; accuracies from rehearsals on small data. Finished
+runs are not repeated, so an interrupted call goes on where it was.
+
+    scripts/reproduce.py [timing | rehearsal] ...     only these parts; the tables are made of whatever is there
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from sgp_runner.published import Published, published
+from sgp_runner.recorder import read_summary
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "results" / "reproduced"
+SEEDS = (1, 2, 3)
+SCALED = ("sgp_ar_sgd_90", "sgp_sgp_90", "sgp_osgp_270", "sgp_ad_psgd_270")
+# The accuracy tables, by how their rows begin.
+TABLES = {
+    "sgp": "SGP paper, ResNet-50 on ImageNet, 32 nodes",
+    "slowmo_cifar10": "SlowMo paper, Table 1, ResNet-18 on CIFAR-10, 32 nodes",
+    "slowmo_imagenet": "SlowMo paper, Table 1, ResNet-50 on ImageNet, 32 nodes",
+    "slowmo_wmt16": "SlowMo paper, Table 1, Transformer big on WMT'16 English-German, 8 nodes",
+}
+METRICS = {"val_top1": "top-1 accuracy, %", "bleu": "BLEU"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of ``sgp-run``: its name and settings."""
+
+    name: str
+    words: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        return OUT / "runs" / self.name
+
+    @property
+    def command(self) -> str:
+        return " ".join(["sgp-run", *self.words])
+
+    @property
+    def summary(self) -> Mapping[str, object] | None:
+        return read_summary(self.folder)
+
+
+def timing(row: str) -> Job:
+    return Job(f"timing-{row}", (f"experiment={row}", "model=timing_only"))
+
+
+def scaling(row: str, nodes: int, cluster: str) -> Job:
+    words = (f"experiment={row}", "model=timing_only", f"nodes={nodes}", f"cluster={cluster}", "row=null")
+    return Job(f"scaling-{row}-{cluster}-n{nodes}", words)
+
+
+def rehearsal(row: str, seed: int) -> Job:
+    return Job(f"rehearsal-{row}-s{seed}", (f"experiment={row}", "rehearsal=true", f"seed={seed}", "log_every=100"))
+
+
+def rows_with(*metrics: str) -> list[str]:
+    return [row for row, figures in published().items() if any(metric in figures for metric in metrics)]
+
+
+def jobs(parts: Sequence[str]) -> Iterator[Job]:
+    if "timing" in parts:
+        yield from map(timing, rows_with("ms_per_iteration"))
+        for row, nodes in product(SCALED, (4, 8, 16)):
+            yield scaling(row, nodes, "sgp_ethernet")
+        for row, nodes in product(SCALED, (4, 8, 16, 32)):
+            yield scaling(row, nodes, "sgp_infiniband")
+    if "rehearsal" in parts:
+        for seed, table in product(SEEDS, TABLES):
+            yield from (rehearsal(row, seed) for row in rows_of(table))
+
+
+def rows_of(table: str) -> list[str]:
+    return [row for row in rows_with(*METRICS) if row.startswith(f"{table}_")]
+
+
+def run(job: Job) -> bool:
+    """Whether it has finished, now or before."""
+    if job.summary is not None:
+        return True
+    program = Path(sys.executable).with_name("sgp-run")
+    words = [*job.words, f"name={job.name}", f"results={OUT.relative_to(ROOT)}", "logger=jsonl"]
+    done = subprocess.run([program, *words], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    print(f"{'done' if done.returncode == 0 else 'FAILED'}: {job.name}", flush=True)
+    if done.returncode:
+        print(done.stderr or done.stdout, file=sys.stderr, flush=True)
+    return done.returncode == 0
+
+
+def main(parts: Sequence[str]) -> int:
+    parts = parts or ("timing", "rehearsal")
+    if unknown := sorted(set(parts) - {"timing", "rehearsal"}):
+        print(f"scripts/reproduce.py: '{unknown[0]}' is neither timing nor rehearsal", file=sys.stderr)
+        return 2
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        finished = list(pool.map(run, jobs(parts)))
+    write_tables()
+    return 0 if all(finished) else 1
+
+
+# Tables, of the runs that have finished.
+
+
+def write_tables() -> None:
+    from sgp_runner.report.write import write_report
+
+    OUT.mkdir(parents=True, exist_ok=True)
+    parts = [timing_section(), scaling_section(), *map(rehearsal_section, TABLES)]
+    if any((OUT / "runs").glob("*/summary.json")):
+        write_report([OUT / "runs"], OUT / "report", title="Published results, reproduced as far as one machine can")
+    (ROOT / "results" / "README.md").write_text(readme([part for part in parts if part]), encoding="utf-8")
+
+
+def timing_section() -> str:
+    lines, errors = [], []
+    for row in rows_with("ms_per_iteration"):
+        summary = timing(row).summary
+        if summary is None:
+            continue
+        figures = published()[row]
+        error = percent_off(summary["ms_per_iteration"], figures["ms_per_iteration"])
+        hours = figures.get("hours")
+        if not summary["fitted"]:
+            errors.append(abs(error))
+        times = [shown(figures["ms_per_iteration"]), f"{real(summary['ms_per_iteration']):.0f}", f"{error:+.1f} %"]
+        both = [f"{hours.value:g}" if hours else "", f"{real(summary['hours']):.2f}" if summary["hours"] is not None else ""]
+        lines.append([row, *times, *both, "fitted" if summary["fitted"] else "predicted", log(timing(row)), commit(timing(row))])
+    if not lines:
+        return ""
+    head = ["row", "published, ms", "simulated, ms", "error", "published, h", "simulated, h", "our time is", "log", "commit"]
+    verdict = f"Of the {len(errors)} predicted rows the largest error is {max(errors):.1f} %, the mean {sum(errors) / len(errors):.1f} %."
+    return "\n".join(
+        [
+            "## Time per iteration: simulated",
+            "",
+            "Event simulation of the papers' clusters (`configs/cluster/sgp_ethernet.yaml`, `slowmo_ethernet.yaml`), at most three fitted",
+            f"constants for each paper. {verdict} A tilde marks a time derived from published hours.",
+            "",
+            *table(head, lines),
+            "",
+            f"Repeat one: `{timing('sgp_ar_sgd_90').command}`.",
+        ]
+    )
+
+
+def scaling_section() -> str:
+    lines = []
+    for row, cluster in product(SCALED, ("sgp_ethernet", "sgp_infiniband")):
+        summaries = [scaling(row, nodes, cluster).summary for nodes in (4, 8, 16, 32)]
+        if cluster == "sgp_ethernet":
+            summaries[-1] = timing(row).summary
+        known = [summary for summary in summaries if summary]
+        if len(known) == len(summaries):
+            times = [f"{real(summary['ms_per_iteration']):.0f}" for summary in known]
+            lines.append([str(known[0]["algorithm"]), cluster, *times, log(scaling(row, 4, cluster))])
+    if not lines:
+        return ""
+    head = ["algorithm", "cluster profile", *(f"{nodes} nodes, ms" for nodes in (4, 8, 16, 32)), "log of 4 nodes"]
+    return "\n".join(
+        [
+            "## Time per iteration at other sizes and on InfiniBand: simulated, and no published number is available here",
+            "",
+            *table(head, lines),
+            "",
+            f"Repeat one: `{scaling('sgp_ar_sgd_90', 8, 'sgp_infiniband').command}`.",
+        ]
+    )
+
+
+def rehearsal_section(name: str) -> str:
+    lines = []
+    data = set()
+    for row in rows_of(name):
+        done = [job for job in (rehearsal(row, seed) for seed in SEEDS) if job.summary is not None]
+        if not done:
+            continue
+        summaries = [job.summary or {} for job in done]
+        metric = next(metric for metric in METRICS if metric in published()[row])
+        data |= {f"{summary['model']} on {summary['data']}, {real(summary['epochs']):g} epochs" for summary in summaries}
+        averaged = [quality(summary, "average", metric) for summary in summaries]
+        workers = [quality(summary, "worker_mean", metric) for summary in summaries]
+        seeds = " ".join(f"[{summary['seed']}]({relative(job)})" for job, summary in zip(done, summaries, strict=True))
+        ours = [spread(averaged), spread(workers)] if None not in workers else [spread(averaged), ""]
+        lines.append([row, f"{published()[row][metric].value:g}", *ours, seeds, commit(done[0])])
+    if not lines:
+        return ""
+    metric = next(metric for metric in METRICS if metric in published()[rows_of(name)[0]])
+    head = ["row", f"published {METRICS[metric]}", "ours, averaged model", "ours, mean of workers", "seeds and logs", "commit"]
+    return "\n".join(
+        [
+            f"## {TABLES[name]}: rehearsal, not comparable with the published numbers",
+            "",
+            f"Ours: {' and '.join(sorted(data))}; the same algorithms and settings, other data and models. Mean over the seeds, lowest to highest.",
+            "",
+            *table(head, lines),
+            "",
+            f"Repeat one: `{rehearsal(rows_of(name)[0], 1).command}`.",
+        ]
+    )
+
+
+def readme(sections: Sequence[str]) -> str:
+    return "\n".join(
+        [
+            "<!-- Generated by scripts/reproduce.py. -->",
+            "# Results",
+            "",
+            "- [paper/](paper): the published numbers, each with its source.",
+            "- [reproduced/](reproduced): ours, made by `make reproduce` on one machine without a GPU; every run with its settings, raw log",
+            "  and versions in `reproduced/runs/`, and all of them in one page, `reproduced/report/index.html`.",
+            "",
+            "What these are, plainly:",
+            "",
+            "- **Reproduced here, for real:** nothing of ImageNet, CIFAR or WMT'16. No published accuracy has been reproduced.",
+            "- **Only simulated:** times per iteration and hours, from models of the papers' clusters.",
+            "- **Rehearsed:** the order of the algorithms on small data. A rehearsal's accuracy says nothing about ImageNet's.",
+            "- **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/` are the commands, for example",
+            "  `sbatch --nodes=32 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.",
+            "",
+            *("\n\n".join(sections).split("\n")),
+            "",
+        ]
+    )
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    rules = ["---", *["---:"] * (len(head) - 1)]
+    return ["| " + " | ".join(cells) + " |" for cells in (head, rules, *lines)]
+
+
+def real(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def percent_off(ours: object, figure: Published) -> float:
+    return 100 * (real(ours) / figure.value - 1)
+
+
+def shown(figure: Published) -> str:
+    return f"{'~' if figure.derived else ''}{figure.value:.0f}"
+
+
+def quality(summary: Mapping[str, object], key: str, metric: str) -> float | None:
+    """In the published unit; BLEU is only known of the averaged model."""
+    if metric == "bleu":
+        return real(summary["bleu"]) if key == "average" else None
+    return 100 * real(summary[key])
+
+
+def spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known) / len(known):.1f} ({min(known):.1f} to {max(known):.1f})"
+
+
+def relative(job: Job) -> str:
+    return f"{job.folder.relative_to(ROOT / 'results').as_posix()}/metrics.jsonl"
+
+
+def log(job: Job) -> str:
+    return f"[log]({relative(job)})"
+
+
+def commit(job: Job) -> str:
+    import json
+
+    facts = json.loads((job.folder / "environment.json").read_text(encoding="utf-8"))
+    return str((facts["git"] or {}).get("commit") or "unknown")[:9]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
