@@ -1,0 +1,72 @@
+"""The command ``sgp-report``. What it cannot do is one sentence on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sgp_runner import __version__
+from sgp_runner.errors import ConfigError
+
+EXAMPLES = """examples
+  sgp-report results/runs                       everything that is there
+  sgp-report results/sweeps/2026-01-31_12-00-00 the runs of a sweep
+  sgp-report results/runs/sgp-* --target 0.9    some runs, and their time to 90 %"""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}", file=sys.stderr, flush=True)
+        sys.exit(2)
+
+
+def parser() -> Parser:
+    out = Parser(
+        prog="sgp-report",
+        description="Compares runs: tables, a web page with plots that needs no network, and every plot as a picture.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    out.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a run, of a sweep, or with such folders in it")
+    out.add_argument("--out", type=Path, default=Path("results/report"), metavar="FOLDER", help="where the report goes (default: %(default)s)")
+    out.add_argument(
+        "--target",
+        type=target,
+        help="quality whose time is compared: accuracy between 0 and 1, BLEU, or loss (default: what half of the settings reach)",
+    )
+    out.add_argument("--version", action="version", version=f"sgp-report {__version__}")
+    return out
+
+
+def target(word: str) -> float:
+    value = float(word)
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code: 0, 2 for what cannot work, 130 after Ctrl-C."""
+    asked = parser().parse_args(argv)
+
+    from sgp_runner.console import comparison_table, show
+    from sgp_runner.report.tables import terminal_rows
+    from sgp_runner.report.write import write_report
+
+    try:
+        report = write_report(asked.folders, asked.out, asked.target)
+    except ConfigError as error:
+        print(f"sgp-report: {error}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        print("sgp-report: interrupted", file=sys.stderr, flush=True)
+        return 130
+    show(comparison_table(terminal_rows(report.settings)))
+    for sentence in report.skipped:
+        print(f"sgp-report: {sentence}", file=sys.stderr, flush=True)
+    print(f"\nreport in {report.page}", flush=True)
+    return 0

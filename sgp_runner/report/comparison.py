@@ -1,0 +1,100 @@
+"""Published figures beside ours, joined by the row that a run's preset reproduces.
+
+A quality is only compared when it was reached with the published data set, model and epochs, a time when it is that of the modelled
+machines or of such a run. Anything else is shown beside the published figure and called not comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sgp_runner.published import Published, published
+from sgp_runner.report.runs import REAL, TIMING
+
+if TYPE_CHECKING:
+    from sgp_runner.report.settings import Setting
+
+COMPARABLE = {
+    "hours": "training time",
+    "ms_per_iteration": "time per iteration",
+    "val_top1": "top-1 accuracy",
+    "top1_error": "top-1 error",
+    "bleu": "BLEU",
+}
+UNITS = {"hours": "in hours", "ms_per_iteration": "in ms", "val_top1": "in %", "top1_error": "in %", "bleu": ""}
+TIMES = ("hours", "ms_per_iteration")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One published figure and ours: mean over the seeds, lowest and highest, all in the published unit.
+
+    averaged: the same of the averaged model, where that is a thing to have. comparable: whether the error means anything.
+    """
+
+    published: Published
+    setting: Setting
+    ours: float
+    low: float
+    high: float
+    averaged: float | None
+    comparable: bool
+
+    @property
+    def row(self) -> str:
+        return self.published.row
+
+    @property
+    def metric(self) -> str:
+        return self.published.metric
+
+    @property
+    def kind(self) -> str:
+        return str(self.setting.kind)
+
+    @property
+    def error(self) -> float | None:
+        """In percent of the published figure; None where the two cannot be compared."""
+        return 100 * (self.ours - self.published.value) / self.published.value if self.comparable else None
+
+    @property
+    def verdict(self) -> str:
+        """What ours is, in words."""
+        what = self.kind if self.kind == REAL or self.metric not in TIMES else f"simulated ({self.kind})"
+        return what if self.comparable else f"{self.kind} on {self.setting.data}: not comparable"
+
+
+def pairs_of(settings: Sequence[Setting], rows: Mapping[str, Mapping[str, Published]] | None = None) -> list[Pair]:
+    """In the order of the published rows, then of the settings."""
+    rows = published() if rows is None else rows
+    return [
+        pair
+        for row, figures in rows.items()
+        for setting in settings
+        if setting.row == row and setting.finished
+        for pair in pairs_in(setting, figures)
+    ]
+
+
+def pairs_in(setting: Setting, figures: Mapping[str, Published]) -> Iterator[Pair]:
+    for metric in (name for name in COMPARABLE if name in figures):
+        figure = figures[metric]
+        same = (setting.data, setting.model, float(setting.epochs)) == (figure.dataset, figure.model, figure.epochs)
+        if metric in TIMES:
+            values, averaged, comparable = setting.runs[metric].astype(float), None, same or bool(setting.predicted)
+        elif setting.kind != TIMING and (metric == "bleu") == (setting.metric == "bleu") and setting.metric != "loss":
+            values, averaged = (in_unit(setting.runs[key].astype(float), metric) for key in ("quality", "averaged"))
+            averaged, comparable = float(averaged.mean()), same
+        else:
+            continue
+        if values.notna().all():
+            yield Pair(figure, setting, float(values.mean()), float(values.min()), float(values.max()), averaged, comparable)
+
+
+def in_unit(values, metric: str):  # type: ignore[no-untyped-def]
+    """Fractions as the percent of a published accuracy or error."""
+    if metric == "bleu":
+        return values
+    return 100 * values if metric == "val_top1" else 100 - 100 * values

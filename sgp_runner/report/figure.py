@@ -1,0 +1,79 @@
+"""What a plot shows, whoever draws it: ``interactive`` for the page, ``images`` for PNG and SVG.
+
+Colour and shape of a marker tell the method, the dash of a line the number of nodes, and how a marker is filled the kind of result:
+full for real runs, hollow for rehearsals, hollow with a dot for timing only, a star for published figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING
+
+# Okabe and Ito's colours, which colour-blind people can tell apart, without black and yellow: one of them vanishes on any background.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+SHAPES = ("circle", "square", "diamond", "triangle-up", "pentagon", "triangle-down", "hexagon")  # not as many as colours
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+Fill = Literal["full", "hollow", "dotted"]
+FILLS: dict[str, Fill] = {REAL: "full", REHEARSAL: "hollow", TIMING: "dotted", PUBLISHED: "full"}
+GLYPHS = {REAL: "●", REHEARSAL: "○", TIMING: "◉", PUBLISHED: "★"}
+
+
+@dataclass(frozen=True)
+class Style:
+    """colour: None is that of the text. shape: None for no markers. dash: None for no line."""
+
+    colour: str | None = None
+    shape: str | None = "star"
+    fill: Fill = "full"
+    dash: str | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """x, y: a number, or the name of a category, for each point. low, high: range of the seeds at each point, along ``Plot.spread``.
+
+    texts: more about each point, shown when one points at it.
+    """
+
+    name: str
+    style: Style
+    x: Sequence[float | str]
+    y: Sequence[float | str]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    texts: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Axis:
+    """ticks: the only values that are marked, on a logarithmic axis."""
+
+    title: str
+    scale: Literal["linear", "log", "category"] = "linear"
+    ticks: Sequence[float] = ()
+    from_zero: bool = False
+
+
+@dataclass(frozen=True)
+class Plot:
+    """name: of its files. title: what is plotted, of which kind of runs. note: one or two sentences on how to read it.
+
+    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y.
+    """
+
+    name: str
+    title: str
+    note: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    spread: Literal["band", "x", "y"] = "band"
+
+
+def style(method: int, nodes: int, kind: str, line: bool = True) -> Style:
+    """method, nodes: their numbers among those of the report."""
+    dash = DASHES[nodes % len(DASHES)] if line else None
+    return Style(COLOURS[method % len(COLOURS)], SHAPES[method % len(SHAPES)], FILLS[kind], dash)

@@ -1,0 +1,95 @@
+"""Plots as PNG and SVG, drawn by matplotlib without a display."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.report.figure import Axis, Plot, Series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = ("png", "svg")
+INK = "#222222"
+SHAPES = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "pentagon": "p", "hexagon": "h", "star": "*"}
+DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (9, 3))}
+TITLE_WIDTH = 70  # characters
+
+
+def save(plot: Plot, folder: Path) -> None:
+    """``<name>.png`` and ``<name>.svg``, the same bytes for the same plot."""
+    import textwrap
+
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": plot.name, "font.size": 10}):
+        rows = len({y for series in plot.series for y in series.y}) if plot.y.scale == "category" else 0
+        columns = 1 if max(len(series.name) for series in plot.series) > 36 else 2
+        legend = -(-len(plot.series) // columns)
+        figure = Figure(figsize=(7, (1.6 + 0.45 * rows if rows else 4) + 0.22 * legend), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        for series in plot.series:
+            draw(axes, plot, series)
+        set_axis(axes, "x", plot.x)
+        set_axis(axes, "y", plot.y)
+        if rows:
+            axes.invert_yaxis()
+            axes.margins(y=0.5 / rows)
+        axes.set_title(textwrap.fill(plot.title, TITLE_WIDTH), loc="left", fontsize=11)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        handles, names = axes.get_legend_handles_labels()
+        unique = dict(zip(names, handles, strict=True))
+        figure.legend(unique.values(), unique.keys(), loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
+        for kind in FORMATS:
+            figure.savefig(folder / f"{plot.name}.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+
+
+def draw(axes: Axes, plot: Plot, series: Series) -> None:
+    style = series.style
+    colour = style.colour or INK
+    x, y = list(series.x), list(series.y)
+    size = 11 if style.shape == "star" else 6
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        linestyle=DASHES[style.dash] if style.dash else "none",
+        marker=SHAPES[style.shape] if style.shape else "none",
+        markersize=size,
+        markerfacecolor=colour if style.fill == "full" else "white",
+        label=series.name,
+    )
+    if style.fill == "dotted":
+        axes.plot(x, y, color=colour, linestyle="none", marker=".", markersize=4)
+    if series.low is None or series.high is None:
+        return
+    if plot.spread == "band":
+        axes.fill_between(x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
+        return
+    middle = [float(value) for value in (x if plot.spread == "x" else y)]
+    ends = [[m - low for m, low in zip(middle, series.low, strict=True)], [high - m for m, high in zip(middle, series.high, strict=True)]]
+    axes.errorbar(x, y, **{f"{plot.spread}err": ends}, fmt="none", ecolor=colour, capsize=3)
+
+
+def set_axis(axes: Axes, name: str, axis: Axis) -> None:
+    getattr(axes, f"set_{name}label")(axis.title)
+    if axis.scale == "log":
+        getattr(axes, f"set_{name}scale")("log")
+    if axis.ticks:
+        ticks = getattr(axes, f"{name}axis")
+        ticks.set_ticks(list(axis.ticks), [f"{tick:g}" for tick in axis.ticks])
+        ticks.set_ticks([], minor=True)
+    if axis.from_zero:
+        getattr(axes, f"set_{name}lim")(0, None)
+
+
+def save_all(plots: Iterable[Plot], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for plot in plots:
+        save(plot, folder)

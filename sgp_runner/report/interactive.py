@@ -1,0 +1,79 @@
+"""Plots as plotly.js takes them: plain data and layout, without its Python package. Colours of text and grid are the page's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sgp_runner.report.figure import Axis, Plot, Series
+
+SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
+
+
+def figure(plot: Plot) -> dict[str, Any]:
+    """A figure, as JSON. ``null`` for a colour is that of the text."""
+    traces = [trace for series in plot.series for trace in traces_of(plot, series)]
+    layout = {"xaxis": axis(plot.x), "yaxis": axis(plot.y)}
+    if plot.y.scale == "category":
+        layout["yaxis"] |= {"autorange": "reversed"}
+    return {"name": plot.name, "data": traces, "layout": layout}
+
+
+def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
+    style, traces = series.style, []
+    if plot.spread == "band" and series.low is not None and series.high is not None:
+        edges = [*series.high, *reversed(series.low)]
+        shape = {"x": [*series.x, *reversed(series.x)], "y": list(map(finite, edges)), "fill": "toself", "fillcolor": faint(style.colour)}
+        hidden = {"showlegend": False, "hoverinfo": "skip", "line": {"width": 0}, "mode": "lines"}
+        traces.append({"type": "scatter", "legendgroup": series.name, **shape, **hidden})
+    parts = [name for name, wanted in (("lines", style.dash), ("markers", style.shape)) if wanted]
+    trace: dict[str, Any] = {"type": "scatter", "name": series.name, "legendgroup": series.name, "mode": "+".join(parts)}
+    trace |= {"x": list(map(category, series.x)), "y": list(map(category, series.y))}
+    if style.dash:
+        trace["line"] = {"color": style.colour, "dash": style.dash, "width": 2}
+    if style.shape:
+        size = {"size": 12 if style.shape == "star" else 8 if style.dash else 11}
+        trace["marker"] = {"color": style.colour, "symbol": style.shape + SYMBOLS[style.fill], **size, "line": {"width": 1.5}}
+    if plot.spread in ("x", "y") and series.low is not None and series.high is not None:
+        middle = series.x if plot.spread == "x" else series.y
+        up = [high - float(value) for high, value in zip(series.high, middle, strict=True)]
+        down = [float(value) - low for low, value in zip(series.low, middle, strict=True)]
+        trace[f"error_{plot.spread}"] = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.5, "width": 5}
+        trace[f"error_{plot.spread}"]["color"] = style.colour
+    if series.texts:
+        trace["text"] = list(series.texts)
+    x, y = ("%{x}" if each.scale == "category" else f"%{{{name}:.4~g}}" for name, each in (("x", plot.x), ("y", plot.y)))
+    y = "%{y}" if plot.y.scale == "category" else y
+    where = f"{plot.x.title}: {x}" + (f"<br>{plot.y.title}: {y}" if plot.y.title else "")
+    trace["hovertemplate"] = f"<b>{series.name}</b><br>{where}" + ("<br>%{text}" if series.texts else "") + "<extra></extra>"
+    return [*traces, trace]
+
+
+def axis(of: Axis) -> dict[str, Any]:
+    out: dict[str, Any] = {"title": {"text": of.title, "standoff": 8}, "type": of.scale, "automargin": True, "zeroline": False}
+    if of.ticks:
+        out |= {"tickmode": "array", "tickvals": list(of.ticks), "ticktext": [f"{tick:g}" for tick in of.ticks]}
+    elif of.scale == "log":
+        out |= {"dtick": 1, "exponentformat": "power"}
+    if of.from_zero:
+        out["rangemode"] = "tozero"
+    return out
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def category(value: float | str) -> float | str | None:
+    return value.replace("\n", "<br>") if isinstance(value, str) else finite(value)
+
+
+def faint(colour: str | None) -> str:
+    """The colour of a band."""
+    red, green, blue = (int((colour or "#808080")[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"
+
+
+def figures(plots: Sequence[Plot]) -> list[dict[str, Any]]:
+    return [figure(plot) for plot in plots]

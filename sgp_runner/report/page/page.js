@@ -1,0 +1,85 @@
+// Draws the figures in the page's colours, as wide as their boxes, with the legend below.
+"use strict";
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const touch = matchMedia("(pointer: coarse)").matches;
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// A long name in several lines, broken between its words.
+function folded(name, chars) {
+  const lines = [""];
+  for (const word of name.split(" ")) {
+    const last = lines[lines.length - 1];
+    if (last && last.length + 1 + word.length > chars) lines.push(word);
+    else lines[lines.length - 1] = last ? last + " " + word : word;
+  }
+  return lines.join("<br>");
+}
+
+function traces(figure, chars, ink) {
+  return figure.data.map((trace) => {
+    const out = { ...trace };
+    for (const part of ["line", "marker", "error_x", "error_y"]) {
+      if (trace[part] && trace[part].color === null) out[part] = { ...trace[part], color: ink };
+    }
+    if (trace.name) out.name = folded(trace.name, chars);
+    return out;
+  });
+}
+
+function draw(figure) {
+  const box = document.getElementById(figure.name);
+  const width = box.clientWidth;
+  const narrow = width < 480;
+  const size = narrow ? 11 : 12.5;
+  const ink = colour("--ink");
+  const grid = colour("--line");
+  const data = traces(figure, Math.floor((width - 60) / (0.58 * size)), ink);
+
+  const named = [...new Set(data.filter((t) => t.name && t.showlegend !== false).map((t) => t.name))];
+  const longest = Math.max(...named.flatMap((name) => name.split("<br>")).map((line) => line.length));
+  const perRow = Math.max(1, Math.floor(width / (54 + 0.58 * size * longest)));
+  const lines = Math.max(...named.map((name) => name.split("<br>").length));
+  const legend = Math.ceil(named.length / perRow) * lines * (size * 1.3 + 5) + 10;
+
+  const categories = new Set(data.flatMap((t) => (figure.layout.yaxis.type === "category" ? t.y : []))).size;
+  const plot = categories ? 70 + 52 * categories : narrow ? 260 : 340;
+  const font = { family: getComputedStyle(document.body).fontFamily, size, color: ink };
+  const axis = { gridcolor: grid, linecolor: grid, tickcolor: grid, ticks: "outside", ticklen: 4, showline: true };
+  const seen = new Set();
+  for (const trace of data) {
+    if (trace.name && seen.has(trace.name)) trace.showlegend = false;
+    seen.add(trace.name);
+  }
+  Plotly.react(box, data, {
+    height: plot + 50 + legend,
+    margin: { l: 48, r: 14, t: 12, b: 52 + legend },
+    font,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    hoverlabel: { font: { ...font, size: 12, color: ink }, bgcolor: colour("--paper"), bordercolor: grid, align: "left" },
+    hovermode: "closest",
+    dragmode: touch ? false : "zoom",
+    legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
+    xaxis: { ...axis, ...figure.layout.xaxis, fixedrange: touch },
+    yaxis: { ...axis, ...figure.layout.yaxis, fixedrange: touch },
+  }, { displaylogo: false, responsive: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["lasso2d", "select2d"] });
+}
+
+function drawAll() {
+  figures.forEach(draw);
+}
+
+let width = document.documentElement.clientWidth;
+let waiting;
+addEventListener("resize", () => {
+  if (document.documentElement.clientWidth === width) return; // a phone's bars come and go
+  width = document.documentElement.clientWidth;
+  clearTimeout(waiting);
+  waiting = setTimeout(drawAll, 100);
+});
+dark.addEventListener("change", drawAll);
+drawAll();

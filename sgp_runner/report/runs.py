@@ -1,0 +1,200 @@
+"""Run folders as data frames, whatever state they are in.
+
+``table`` has a line for each run, in the order of the folders:
+``run folder state kind algorithm model data nodes network seed epochs batch_size clock server label metric quality low high averaged
+time_s steps ms_per_iteration bytes_per_node hours row predicted commit dirty settings``. ``quality`` is the mean over the workers'
+models, ``low`` and ``high`` their range; with a server all three are the server's model. ``predicted`` says that the time per iteration
+is meant to be that of the modelled machines. ``settings`` are the dotted keys of the configuration.
+
+``curves`` has a line for each run and evaluated epoch: ``run epoch time_s bytes quality low high averaged``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.execution import flat
+from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.run import settings_of
+from sgp_runner.units import number
+
+REAL, REHEARSAL, TIMING, PUBLISHED = "real", "rehearsal", "timing only", "published"
+FINISHED, UNFINISHED = "finished", "unfinished"
+# What a summary must say to be of use; ``time_s`` and the like come with it.
+FACTS = ("algorithm", "model", "data", "nodes", "network", "seed", "epochs", "clock", "label", "server")
+COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
+CURVE = ("run", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """skipped: one sentence for each folder that could not be read."""
+
+    table: pd.DataFrame
+    curves: pd.DataFrame
+    skipped: tuple[str, ...]
+
+
+class Damaged(Exception):
+    """A run folder that cannot be used, and why."""
+
+
+def read_runs(folders: Sequence[Path]) -> Runs:
+    """Every run in or below the folders. Raises ConfigError if there is none."""
+    lines, curves, skipped = [], [], []
+    found = [path for folder in folders for path in run_folders(folder)]
+    for path in dict.fromkeys(found):
+        try:
+            line, curve = read_run(path)
+        except Damaged as error:
+            skipped.append(f"{path} is left out: {error}")
+            continue
+        lines.append(line)
+        curves.append(curve)
+    if not lines:
+        raise ConfigError(str(folders[0]), skipped[0] if skipped else "there are no runs in it; name folders such as results/runs.")
+    return Runs(pd.DataFrame(lines), pd.concat(curves, ignore_index=True), tuple(skipped))
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folder itself if it holds a run; the runs that a sweep has listed; or those below it."""
+    if not folder.is_dir():
+        raise ConfigError(str(folder), "there is no such folder.")
+    if is_run(folder):
+        return [folder]
+    if (folder / "comparison.csv").is_file():
+        with (folder / "comparison.csv").open(encoding="utf-8", newline="") as file:
+            names = [Path(row["run_dir"]) for row in csv.DictReader(file) if row.get("run_dir")]
+        # The path was relative to where the sweep was started: beside sweeps/ there is runs/.
+        both = [(name, folder.resolve().parents[1] / "runs" / name.name) for name in names]
+        return [next((path for path in pair if is_run(path)), pair[0]) for pair in both if any(map(is_run, pair))]
+    return sorted(path.parent for name in ("config.yaml", "summary.json") for path in folder.rglob(name) if is_run(path.parent))
+
+
+def is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("metrics.jsonl", "summary.json", "config.yaml"))
+
+
+def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Its line of the table, and its curve. Raises Damaged."""
+    import yaml
+
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        settings = dict(flat(settings_of(config)))
+    except FileNotFoundError:
+        raise Damaged("it has no config.yaml.") from None
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        raise Damaged("its config.yaml cannot be read.") from None
+    summary = read_summary(folder)
+    if summary is None and (folder / "summary.json").exists():
+        raise Damaged("its summary.json is not a JSON object.")
+    facts = summary if summary is not None else facts_of(config)
+    if missing := [key for key in FACTS if key not in facts]:
+        raise Damaged(f"its summary.json does not say {', '.join(missing)}.")
+    try:
+        records = read_metrics(folder)
+        curve = curve_of(records, bool(facts["server"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"its records cannot be read ({error}).") from None
+    metric, curve = curve.attrs["metric"], curve.assign(run=folder.name)
+    last = curve.iloc[-1] if len(curve) else pd.Series(dict.fromkeys(CURVE, np.nan))
+    averaged = last["averaged"]
+    if np.isnan(averaged) and metric == facts.get("metric"):
+        averaged = number(facts.get("average"))
+    line = {
+        "run": folder.name,
+        "folder": str(folder),
+        "state": FINISHED if summary is not None else UNFINISHED,
+        "kind": kind_of(facts),
+        **{key: facts[key] for key in FACTS},
+        "batch_size": settings.get("batch_size"),
+        "metric": metric,
+        **{key: last[key] for key in ("quality", "low", "high")},
+        "averaged": averaged,
+        **(costs(facts) if summary is not None else costs_so_far(records)),
+        "row": facts.get("row") or config.get("row"),
+        "predicted": facts["clock"] == "simulated" and ("ms_per_iteration" in facts or kind_of(facts) == TIMING),
+        **version(folder),
+        "settings": {key: value for key, value in settings.items() if key not in ("seed", "row")},
+    }
+    return line, curve
+
+
+def facts_of(config: Mapping[str, Any]) -> Mapping[str, object]:
+    """What the summary of a run that has not finished would say."""
+    from sgp_runner.schema import make_experiment
+
+    try:
+        return make_experiment(config).facts
+    except ConfigError as error:
+        raise Damaged(f"it did not finish, and its config.yaml is not one of this version ({error}).") from None
+
+
+def kind_of(facts: Mapping[str, object]) -> str:
+    if facts["clock"] == "wall":
+        return REAL
+    return TIMING if str(facts["label"]).startswith(TIMING) else REHEARSAL
+
+
+def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
+    """Time per iteration is that of a node: its time divided by its steps, unless the run says better."""
+    out = {key: number(summary.get(key)) for key in COSTS}
+    if out["ms_per_iteration"] is None and out["time_s"] is not None and out["steps"]:
+        out["ms_per_iteration"] = 1000 * out["time_s"] / out["steps"]
+    return out
+
+
+def costs_so_far(records: Iterable[Mapping[str, object]]) -> dict[str, float | None]:
+    """Only the time is known of a run that has not finished."""
+    return dict.fromkeys(COSTS) | {"time_s": max((number(record["time_s"]) or 0.0 for record in records), default=None)}
+
+
+def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFrame:
+    """One line for each epoch that all its workers were evaluated at; ``attrs["metric"]`` names what was measured."""
+    frame = pd.DataFrame([record for record in records if record["kind"] in ("eval", "average")])
+    frames = {kind: part for kind, part in frame.groupby("kind")} if len(frame) else {}
+    average, each = frames.get("average"), frames.get("average" if server else "eval")
+    if each is None:
+        empty = pd.DataFrame(columns=list(CURVE), dtype=float)
+        empty.attrs["metric"] = None
+        return empty
+    metric = next(name for name in ("bleu", "accuracy", "loss") if name in each and each[name].notna().any() or name == "loss")
+    each = each.assign(epoch=each["epoch"].astype(float).round(6), rank=0 if server else each["rank"]).drop_duplicates(["epoch", "rank"], keep="last")
+    epochs = each.groupby("epoch")
+    values = each[metric].astype(float).groupby(each["epoch"])
+    out = pd.DataFrame({"time_s": epochs["time_s"].max(), "quality": values.mean(), "low": values.min(), "high": values.max()})
+    out = out[epochs["rank"].count() == each["rank"].nunique()]
+    out["averaged"] = np.nan
+    if average is not None and metric in average:
+        averages = average.assign(epoch=average["epoch"].astype(float).round(6)).drop_duplicates("epoch", keep="last").set_index("epoch")
+        out["averaged"] = averages[metric].astype(float).reindex(out.index)
+    out["bytes"] = bytes_at(out["time_s"].to_numpy(), records)
+    out = out.reset_index()
+    out.attrs["metric"] = metric
+    return out
+
+
+def bytes_at(times: np.ndarray[Any, Any], records: Sequence[Mapping[str, object]]) -> np.ndarray[Any, Any]:
+    """Sent by a node until each of ``times`` [T]: mean over the workers, between two records on the straight line."""
+    sent = pd.DataFrame([(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"], columns=["rank", "t", "bytes"])
+    ranks = [np.interp(times, part["t"].astype(float), part["bytes"].astype(float)) for _, part in sent.groupby("rank")]
+    return np.mean(ranks, axis=0) if ranks else np.full(len(times), np.nan)
+
+
+def version(folder: Path) -> dict[str, object]:
+    """The commit it was made with, and whether files differed from it; None where the run does not say."""
+    try:
+        git = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["git"] or {}
+        return {"commit": git.get("commit"), "dirty": git.get("dirty")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {"commit": None, "dirty": None}

@@ -1,0 +1,153 @@
+"""The runs of one setting: those that differ only in their seed. A setting is shown by its method, its nodes and its kind."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.report.runs import UNFINISHED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sgp_runner.report.runs import Runs
+
+MEASURED = ("epoch", "time_s", "bytes", "quality")
+HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """method: the algorithm, and what distinguishes it from other runs of it in this report.
+
+    runs: its lines of ``Runs.table``, one per seed. curves: their lines of ``Runs.curves``.
+    curve: over the epochs that every seed has: mean over the seeds of ``MEASURED``, and the range ``low`` to ``high`` of the quality.
+    """
+
+    method: str
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    curve: pd.DataFrame
+
+    def __getattr__(self, name: str) -> Any:
+        """What all its runs have in common."""
+        if name.startswith("_") or name not in self.runs:
+            raise AttributeError(name)
+        return self.runs[name].iloc[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(seed) for seed in self.runs["seed"]]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.state != UNFINISHED)
+
+    def mean(self, column: str) -> float:
+        """Over the seeds; not a number where it is not known."""
+        return float(self.runs[column].astype(float).mean())
+
+    def range(self, column: str) -> tuple[float, float]:
+        values = self.runs[column].astype(float)
+        return float(values.min()), float(values.max())
+
+    @property
+    def better(self) -> float:
+        """1 when a higher quality is better, -1 when a lower one is."""
+        return 1.0 if HIGHER_IS_BETTER[self.metric] else -1.0
+
+    @property
+    def best(self) -> float:
+        """The best quality that every seed reached; not a number if it was never evaluated."""
+        if self.curves.empty or self.metric is None:
+            return math.nan
+        return float(self.better * (self.better * self.curves["quality"]).groupby(self.curves["run"]).max().min())
+
+    def times_to(self, target: float) -> list[float]:
+        """Seconds until the first evaluation at the target or better, of the seeds that got there."""
+        there = self.curves[self.better * self.curves["quality"] >= self.better * target]
+        return [float(time) for time in there.groupby("run")["time_s"].min()]
+
+
+def settings_in(runs: Runs) -> list[Setting]:
+    """Settings in order of method, model, data and nodes; methods in the order of the runs."""
+    table = runs.table
+    keys = [json.dumps([line["settings"], line["state"]], sort_keys=True, default=str) for _, line in table.iterrows()]
+    methods = method_names(list(table.to_dict("records")))
+    out = []
+    for _, lines in table.groupby(keys, sort=False):
+        curves = runs.curves[runs.curves["run"].isin(lines["run"])]
+        by_epoch = curves.groupby("epoch", as_index=False)
+        curve = by_epoch[list(MEASURED[1:])].mean()
+        quality = curves.groupby("epoch")["quality"]
+        curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
+        curve = curve[(quality.count() == len(lines)).to_numpy()]
+        out.append(Setting(methods[lines.index[0]], lines, curves, curve))
+    first = {method: number for number, method in reversed(list(enumerate(methods)))}
+    return sorted(out, key=lambda each: (first[each.method], str(each.model), str(each.data), int(each.nodes), not each.finished))
+
+
+def method_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each run, its algorithm and as few settings as tell it from the others of the same algorithm, task and nodes."""
+    keys: dict[str, list[str]] = {}
+    cells: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
+    for line in lines:
+        cell = tuple(line[key] for key in ("algorithm", "model", "data", "network", "nodes"))
+        cells.setdefault(cell, []).append(line["settings"])
+    for (algorithm, *_), members in cells.items():
+        known = keys.setdefault(str(algorithm), [])
+        known += [key for key in distinguishing(members, known) if key not in known]
+    return [" ".join([line["algorithm"], *words(line["settings"], keys[line["algorithm"]])]) for line in lines]
+
+
+def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
+    """Keys, ``known`` ones first, whose values together tell all different members apart; only those that help."""
+    chosen: list[str] = []
+    for key in dict.fromkeys([*known, *(key for member in members for key in member)]):
+        if len(set(shown(members, [*chosen, key]))) > len(set(shown(members, chosen))):
+            chosen.append(key)
+    return chosen
+
+
+def shown(members: Iterable[Mapping[str, object]], keys: Sequence[str]) -> list[str]:
+    return [repr([member.get(key) for key in keys]) for member in members]
+
+
+def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
+    """``algo.tau=2 algo.topology=Ring``."""
+    out = []
+    for key in keys:
+        value = settings.get(key)
+        if key.endswith("._target_"):
+            key, value = key.removesuffix("._target_"), str(value).rpartition(".")[2]
+        out.append(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}")
+    return out
+
+
+def labels(settings: Sequence[Setting]) -> list[str]:
+    """A name for each: the method, and what else differs among these settings."""
+    texts = {
+        "model": lambda each: each.model,
+        "data": lambda each: f"on {each.data}",
+        "nodes": lambda each: f"{each.nodes} nodes",
+        "kind": lambda each: each.kind,
+        "network": lambda each: each.network,
+    }
+    differing = [key for key in texts if len({getattr(each, key) for each in settings}) > 1]
+    return [
+        " · ".join([each.method, *(texts[key](each) for key in differing), *([] if each.finished else [UNFINISHED])]) for each in settings
+    ]
+
+
+def default_target(settings: Sequence[Setting]) -> float:
+    """What at least half of the settings reach with every seed, rounded to the easier side: to 1 %, to 0.1 BLEU, to two digits of a loss."""
+    better, metric = settings[0].better, settings[0].metric
+    best = sorted((each.best for each in settings), key=lambda value: -better * value)[math.ceil(len(settings) / 2) - 1]
+    if metric == "loss":
+        unit = 10.0 ** (math.floor(math.log10(best)) - 1) if best > 0 else 1.0
+        return float(f"{math.ceil(round(best / unit, 9)) * unit:.6g}")
+    unit = 100 if metric == "accuracy" else 10
+    return math.floor(round(best * unit, 9)) / unit

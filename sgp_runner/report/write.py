@@ -1,0 +1,59 @@
+"""A report in a folder: ``index.html``, the tables as CSV and Markdown, and ``plots/`` with every plot as PNG and SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.report.comparison import pairs_of
+from sgp_runner.report.images import save_all
+from sgp_runner.report.page import render
+from sgp_runner.report.plots import count, sections
+from sgp_runner.report.runs import read_runs
+from sgp_runner.report.settings import Setting, settings_in
+from sgp_runner.report.tables import markdown, tables
+
+
+@dataclass(frozen=True)
+class Report:
+    """page: where it is. settings: what it shows. skipped: a sentence for each folder that could not be read."""
+
+    page: Path
+    settings: Sequence[Setting]
+    skipped: Sequence[str]
+
+
+def write_report(folders: Sequence[Path], out: Path, target: float | None = None, title: str = "sgp-run report") -> Report:
+    """Report on the runs in ``folders``; what an earlier report has left in ``out`` is replaced.
+
+    target: quality whose time is compared; None chooses one. Raises ConfigError if there are no runs, or ``out`` cannot be written.
+    """
+    runs = read_runs(folders)
+    settings = settings_in(runs)
+    check_target(target, settings)
+    pairs = pairs_of(settings)
+    shown = sections(settings, target, pairs)
+    all_tables = tables(settings, pairs, out)
+    unfinished = sum(len(each.seeds) for each in settings if not each.finished)
+    subtitle = f"{count(len(runs.table), 'run')} of {count(len(settings), 'setting')}"
+    subtitle += f", of which {count(unfinished, 'run')} unfinished." if unfinished else "."
+    page = out / "index.html"
+    try:
+        (out / "plots").mkdir(parents=True, exist_ok=True)
+        for path in (*out.glob("plots/*.png"), *out.glob("plots/*.svg")):
+            path.unlink()
+        for table in all_tables:
+            table.raw.to_csv(out / f"{table.name}.csv", index=False)
+            (out / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
+        save_all((plot for section in shown for plot in section.plots), out / "plots")
+        page.write_text(render(title, subtitle, shown, all_tables, runs.skipped), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("--out", f"cannot write to {out}: {error.strerror}.") from error
+    return Report(page, settings, runs.skipped)
+
+
+def check_target(target: float | None, settings: Sequence[Setting]) -> None:
+    if target is not None and target > 1 and any(each.metric == "accuracy" for each in settings):
+        raise ConfigError("--target", f"{target:g} is no accuracy, which lies between 0 and 1: 90 % is --target 0.9.")
