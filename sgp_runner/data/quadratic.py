@@ -37,6 +37,7 @@ class QuadraticData:
 
     name: ClassVar[str] = "quadratic"
     task: ClassVar[str] = "regression"
+    stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         partition_of(self)
@@ -68,4 +69,5 @@ class QuadraticData:
             valid=TensorSplit((scale.to(dtype).expand(1, -1),), (scale * optimum).to(dtype), None),
             input_shape=(self.dimension,),
             num_classes=self.dimension,
+            partition=partition_of(self),
         )

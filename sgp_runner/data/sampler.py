@@ -12,7 +12,8 @@ from sgp_runner.seeding import seed_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.data.dataset import DataConfig, Split
+    from sgp_runner.data.dataset import Split
+    from sgp_runner.place import Part
 
 # Streams of random numbers that must not coincide for equal (worker, epoch).
 _EPOCH_ORDER, _DEAL, _SHARD_ORDER = 1, 2, 3
@@ -27,6 +28,9 @@ class Sampler(Protocol):
 
     def indices(self, worker: int, step: int) -> Tensor:
         """int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
+
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        """What the mean loss over ``part`` of these samples counts when it is averaged with those of all parts and workers."""
 
 
 class Partition(Protocol):
@@ -69,8 +73,20 @@ class Dirichlet:
         return ShardSampler(shards, batch_size, seed, steps)
 
 
-def partition_of(data: DataConfig) -> Partition:
-    """The partition that the fields ``partition`` and ``alpha`` of a data config ask for."""
+class Dealt(Protocol):
+    """A data config whose user chooses the partition."""
+
+    @property
+    def partition(self) -> str:
+        """ "iid" or "dirichlet"."""
+
+    @property
+    def alpha(self) -> float:
+        """Concentration of the Dirichlet partition."""
+
+
+def partition_of(data: Dealt) -> Partition:
+    """The partition that the fields ``partition`` and ``alpha`` ask for."""
     match data.partition:
         case "iid":
             return IID()
@@ -97,6 +113,9 @@ class IIDSampler:
         order = _permutation(self.samples, seed_of(self.seed, _EPOCH_ORDER, epoch))
         return order[start : start + self.batch_size]
 
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        return 1.0
+
 
 @dataclass(frozen=True)
 class ShardSampler:
@@ -116,6 +135,9 @@ class ShardSampler:
         missing = self.batch_size - len(batch)
         # A shard is never shorter than a batch, so a batch touches two passes at most.
         return batch if missing == 0 else torch.cat([batch, self._pass(worker, number + 1)[:missing]])
+
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        return 1.0
 
     def _pass(self, worker: int, number: int) -> Tensor:
         shard = self.shards[worker]
