@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from sgp_runner.data import pieces
+from sgp_runner.data.numbers_en_de import sentences
 from sgp_runner.models.vision import import_torchvision
 
 WNIDS = ("n01440764", "n01443537", "n02484975")
@@ -59,3 +63,33 @@ def cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def md5(path: Path) -> str:
     return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def parallel_text(folder: Path, train: int = 600, valid: int = 40) -> Path:
+    """Generated English and German text, German words in pieces ("drei@@ und@@ zwanzig"), under the names of Google's archive."""
+    rows = sentences(train + 2 * valid)
+    folder.mkdir(parents=True)
+    parts = {
+        "train.tok.clean.bpe.32000": rows[:train],
+        "newstest2013.tok.bpe.32000": rows[train : train + valid],
+        "newstest2014.tok.bpe.32000": rows[train + valid :],
+    }
+    for name, part in parts.items():
+        (folder / f"{name}.en").write_text("".join(f"{' '.join(pieces.english_words(en))}\n" for en, _, _ in part))
+        (folder / f"{name}.de").write_text("".join(f"{in_pieces(de)}\n" for _, de, _ in part))
+    return folder
+
+
+def in_pieces(german: str) -> str:
+    return " ".join("@@ ".join(pieces.german_pieces(word)) for word in german.replace(",", " ,").split())
+
+
+def binarised(folder: Path, text: Path) -> Path:
+    """What scripts/prepare_wmt16.sh makes of it."""
+    prefixes = {"train": "train.tok.clean.bpe.32000", "valid": "newstest2013.tok.bpe.32000", "test": "newstest2014.tok.bpe.32000"}
+    command = [str(Path(sys.executable).with_name("fairseq-preprocess")), "--source-lang", "en", "--target-lang", "de"]
+    for split, prefix in prefixes.items():
+        command += [f"--{split}pref", str(text / prefix)]
+    command += ["--destdir", str(folder), "--joined-dictionary", "--workers", "1"]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder

@@ -144,6 +144,45 @@ class ShardSampler:
         return shard[_permutation(len(shard), seed_of(self.seed, _SHARD_ORDER, worker, number))]
 
 
+@dataclass(frozen=True)
+class TokenSampler:
+    """Batches of many lengths, planned once. An epoch deals all of them, in a new order, one to each worker at a time.
+
+    The gradients of a step are normalised by the target tokens of all workers together (Ott et al. 2018): a mean over the tokens of one
+    batch weighs as much as its share of them, so that every token counts the same, whichever worker reads it. As all workers know the
+    plan, that takes no communication. Where there is no global update, the same weights let the mean of the workers' models move as
+    under an exact all-reduce; workers that do not move in step divide by the tokens of the others' batches of the same number.
+    """
+
+    batches: tuple[Tensor, ...]  #: of indices, int64 [B]
+    tokens: Tensor  #: int64 [N], of each sample
+    workers: int
+    seed: int
+
+    @functools.cached_property
+    def batch_tokens(self) -> list[int]:
+        return [int(self.tokens[batch].sum()) for batch in self.batches]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.batches) // self.workers
+
+    def indices(self, worker: int, step: int) -> Tensor:
+        return self.batches[self.row(step)[worker]]
+
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        indices = self.indices(worker, step)
+        own = int(self.tokens[indices[part.of(len(indices))]].sum())
+        return own * self.workers * part.count / sum(self.batch_tokens[batch] for batch in self.row(step))
+
+    def row(self, step: int) -> list[int]:
+        """The numbers of all workers' batches."""
+        epoch, r = divmod(step, self.steps_per_epoch)
+        order = _permutation(len(self.batches), seed_of(self.seed, _EPOCH_ORDER, epoch))
+        numbers: list[int] = order[r * self.workers : (r + 1) * self.workers].tolist()
+        return numbers
+
+
 def deal(labels: Tensor, workers: int, at_least: int, alpha: float, seed: int) -> tuple[Tensor, ...]:
     """Disjoint shards (int64) that cover ``range(len(labels))``, by the rule of ``Dirichlet``."""
     import numpy

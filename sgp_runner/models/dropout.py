@@ -42,6 +42,10 @@ class SeededDropout(nn.Module):
         return f"p={self.p}, layer={self.layer}"
 
 
+class DrawsFromTorch(nn.Module):
+    """A module whose dropouts draw from torch's global generators, which the caller seeds for each (worker, step)."""
+
+
 def dropout_buffers(module: nn.Module) -> list[str]:
     """Names of the seed buffers in ``module``, as in ``named_buffers``. All of them take the same seed."""
     return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]

@@ -25,7 +25,7 @@ class TimingOnly:
     grain: int = 2048  #: elements that are really kept and sent per node
 
     name: ClassVar[str] = "timing_only"
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "translation", "regression")
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "translation", "fairseq_translation", "regression")
     vectorizes: ClassVar[bool] = False
     default_data: ClassVar[str] = "synthetic"
     trains: ClassVar[bool] = False
