@@ -178,7 +178,7 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     mean, low, high = (_shown(summary, key) for key in ("worker_mean", "worker_min", "worker_max"))
     row(f"{quality} per worker", mean and f"{mean} mean, {low} min, {high} max")
     row(f"{quality} of the {model}", _shown(summary, "average"), "bold green")
-    if (bleu := number(summary.get("bleu"))) is not None:
+    if (bleu := number(summary.get("bleu"))) is not None and summary.get("metric") != "bleu":
         row(f"BLEU of the {model}", f"{bleu:.1f}")
     if (step := number(summary.get("ms_per_iteration"))) is not None:
         row(f"{_text(summary, 'clock')} time per iteration", milliseconds(step))
@@ -215,7 +215,7 @@ def comparison_table(rows: Sequence[Mapping[str, object]]) -> Table:
     metrics = {_metric_name(row) for row in done}
     quality = metrics.pop() if len(metrics) == 1 else "quality"
     clocks = {CLOCKS.get(_text(row, "clock"), "time") for row in done}
-    bleus = any(row.get("bleu") is not None for row in done)
+    bleus = any(row.get("bleu") is not None and row.get("metric") != "bleu" for row in done)
 
     table = _comparison(rows)
     clock = "time" if len(clocks) != 1 else "\n".join(next(iter(clocks)).split())
@@ -300,7 +300,8 @@ def _metric_name(summary: Mapping[str, object]) -> str:
     """A translation is right when every word is: its accuracy is known as exact match."""
     if summary.get("metric") == "accuracy" and summary.get("bleu") is not None:
         return "exact match"
-    return str(summary.get("metric", "loss"))
+    name = str(summary.get("metric", "loss"))
+    return name.upper() if name == "bleu" else name
 
 
 def _shown(summary: Mapping[str, object], key: str) -> str | None:

@@ -34,3 +34,7 @@ SAVED = 75  # exit code of a run that was Stopped; EX_TEMPFAIL of sysexits.h: tr
 
 class Stopped(RuntimeError):
     """A signal asked the run to stop, and it has saved where it is."""
+
+
+class DataError(RuntimeError):
+    """Data that turn out to be unreadable in the middle of a run, in one sentence that says which and what to do."""

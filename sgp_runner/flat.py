@@ -15,12 +15,15 @@ class FlatModule:
     def __init__(self, module: nn.Module) -> None:
         from torch.nn.modules.batchnorm import _BatchNorm
 
+        from sgp_runner.models.dropout import DrawsFromTorch
+
         self.module = module
         self.parameters = list(module.parameters())
         self.own = [p.data for p in self.parameters]  # the initial values, which `bind` leaves alone
         self.layers = tuple(p.numel() for p in self.parameters)
         self.has_batch_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
         self.slots = [(m, name) for m in module.modules() for name, b in m._buffers.items() if b is not None]
+        self.draws = any(isinstance(m, DrawsFromTorch) for m in module.modules())
         self.seeds = [i for i, (_, name) in enumerate(self.slots) if name == "dropout_seed"]
         self.initial = [buffer.clone() for m, name in self.slots if (buffer := m._buffers[name]) is not None]
 
@@ -35,8 +38,12 @@ class FlatModule:
         return [buffer.clone() for buffer in self.initial]
 
     def set_dropout_seed(self, buffers: Sequence[Tensor], seed: int) -> None:
+        import torch
+
         for i in self.seeds:
             buffers[i].fill_(seed)
+        if self.draws:
+            torch.manual_seed(seed)
 
     def bind(self, vector: Tensor, buffers: Sequence[Tensor]) -> nn.Module:
         """The module with these parameters [D] and these buffers, which it updates in place."""

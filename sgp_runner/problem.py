@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from sgp_runner.data.sampler import Sampler, partition_of
+from sgp_runner.data.dataset import read
+from sgp_runner.data.sampler import Sampler
 from sgp_runner.flat import FlatModule
 from sgp_runner.place import WHOLE, Part
 from sgp_runner.seeding import generator, seed_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sgp_runner.models.config import ModelConfig
 
 # Streams of random numbers that must not coincide.
-_INIT, _DROPOUT, _RE_ESTIMATE = 101, 102, 103
+_INIT, _DROPOUT, _RE_ESTIMATE, _AUGMENT = 101, 102, 103, 104
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,18 @@ class Problem:
 
     def batch(self, rank: int, step: int) -> Batch:
         """The batch of worker ``rank`` for its own ``step``, or the part of it that is read here."""
-        indices = self.sampler.indices(rank, step)
-        inputs, targets = self.dataset.train.batch(indices[self.part.of(len(indices))])
+        train = self.dataset.train
+        requests = [self.request(rank, later) for later in range(step, step + 1 + train.ahead)]
+        for request in requests:
+            train.prepare(*request)
+        inputs, targets = train.batch(*requests[0])
         return tuple(map(self.placed, inputs)), self.placed(targets)
+
+    def request(self, rank: int, step: int) -> tuple[Tensor, int]:
+        """The samples that are read here (one that counts for nothing, if there are fewer than devices), and what augments them."""
+        indices = self.sampler.indices(rank, step)
+        mine = indices[self.part.of(len(indices))]
+        return mine if len(mine) else indices[:1], seed_of(self.seed, _AUGMENT, rank, step)
 
     def placed(self, t: Tensor) -> Tensor:
         """On the device, without waiting for it, and in the order that its convolutions like."""
@@ -93,7 +103,8 @@ class Problem:
         bound = self.flat.bind(params, buffers).train()
         self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
         loss = self.loss(bound if module is None else module, self.batch(rank, step))
-        (loss if scale is None else loss * scale).backward()  # type: ignore[no-untyped-call]
+        weight = self.sampler.weight(rank, step, self.part)
+        (loss * (weight if scale is None else weight * scale)).backward()  # type: ignore[no-untyped-call]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.flat.parameters]
         for p in self.flat.parameters:
             p.grad = None
@@ -126,8 +137,13 @@ class Problem:
         train = self.dataset.train
         if self.flat.has_batch_norm:
             order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:512]
-            update_bn([train.batch(part)[0] for part in order.chunk(4)], module, torch.device(self.compute.device))
+            update_bn((inputs for inputs, _ in read(train, order.chunk(4))), module, torch.device(self.compute.device))
         return self.evaluate(params, buffers)
+
+    def close(self) -> None:
+        """End what reads the data."""
+        self.dataset.train.close()
+        self.dataset.valid.close()
 
 
 def make_problem(
@@ -137,8 +153,13 @@ def make_problem(
     import torch
 
     dataset = data.load(dtype)
-    sampler = partition_of(data).sampler(dataset.train, workers, batch_size, seed)
+    sampler = dataset.partition.sampler(dataset.train, workers, batch_size, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, _INIT))
-        module = model.build(dataset).to(compute.device, dtype)
+        module = model.build(dataset)
+        if dataset.pixels is not None:
+            from sgp_runner.models.vision import Normalise
+
+            module = torch.nn.Sequential(Normalise(dataset.pixels), module)
+        module = module.to(compute.device, dtype)
     return Problem(FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, compute)

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -92,7 +92,8 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
         go(experiment, world, runtime, worker, watch, saved, None)
         conclude_quietly(worker, world)
         return None
-    with recording(experiment, place.rank, own.total, saved["metrics_bytes"] if saved is not None else 0) as recorder:
+    start = saved["metrics_bytes"] if saved is not None else 0
+    with closing(problem), recording(experiment, place.rank, own.total, start) as recorder:
         observer = Observer(run, problem, recorder, {place.rank: runtime.buffers}, runtime.settle)
         runtime.end_of_step_hook = observer.end_of_step
         if found is not None and world.rank == 0:

@@ -35,12 +35,17 @@ if TYPE_CHECKING:
     from sgp_runner.worker import Budget, Runtime
 
 # What does not change the result of a run, and so not its name.
-NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint")
+NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers")
 
 
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
     """The part of a configuration that changes the result."""
-    return {key: value for key, value in config.items() if key not in NOT_IN_NAME}
+
+    def kept(node: Mapping[str, object], parent: str) -> dict[str, object]:
+        inner = {key: kept(value, f"{parent}{key}.") if isinstance(value, Mapping) else value for key, value in node.items()}
+        return {key: value for key, value in inner.items() if parent + key not in NOT_IN_NAME}
+
+    return kept(config, "")
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,9 @@ class Run:
         """What kind of result this is."""
         if self.network.clock == "wall":
             return "measured on this machine"
-        return f"rehearsal on {self.data.name}; time simulated" if self.model.trains else "timing only; time simulated"
+        if not self.model.trains:
+            return "timing only; time simulated"
+        return f"{'rehearsal' if self.data.stand_in else 'trained'} on {self.data.name}; time simulated"
 
     def make_problem(self, compute: Compute | None = None) -> Problem:
         """Load the data and build the model; without ``compute``, for this process's CPU."""

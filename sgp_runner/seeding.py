@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+
+# SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit integers; products wrap around.
+GAMMA, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def seed_of(*ints: int) -> int:
@@ -21,3 +25,17 @@ def generator(*ints: int) -> torch.Generator:
     import torch
 
     return torch.Generator().manual_seed(seed_of(*ints))
+
+
+def seeds_of(seed: int, indices: Tensor) -> Tensor:
+    """A 64-bit hash (int64) of ``seed`` and each of ``indices`` (int64), whichever others there are."""
+    import torch
+
+    return mix(mix(torch.tensor(seed)) + indices * GAMMA)
+
+
+def mix(z: Tensor) -> Tensor:
+    """The finaliser of SplitMix64. Shifts of signed integers copy the sign; the masks make them logical."""
+    z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX1
+    z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX2
+    return z ^ ((z >> 31) & (2**33 - 1))

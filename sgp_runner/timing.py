@@ -9,7 +9,7 @@ of the time in a sample of 1,440 steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.errors import ConfigError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.cluster import Cluster
     from sgp_runner.data.dataset import Batch
+    from sgp_runner.place import Part
     from sgp_runner.problem import Problem
     from sgp_runner.run import Run
 
@@ -93,16 +94,30 @@ def make_problem(run: Run, study: Study) -> Problem:
 
 @dataclass(frozen=True)
 class Unread:
-    """A data set of which only the length matters, and its sampler."""
+    """A data set of which only the length matters, and its sampler; whatever would read it is refused."""
 
     steps_per_epoch: float
     labels: None = None
+    ahead: ClassVar[int] = 0
 
     def __len__(self) -> int:
         return 0
 
     def indices(self, worker: int, step: int) -> Tensor:
-        raise RuntimeError("a timing study reads no data")
+        raise no_data()
 
-    def batch(self, indices: Tensor) -> Batch:
-        raise RuntimeError("a timing study reads no data")
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        raise no_data()
+
+    def prepare(self, indices: Tensor, seed: int = 0) -> None:
+        raise no_data()
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
+        raise no_data()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def no_data() -> RuntimeError:
+    return RuntimeError("a timing study reads no data")

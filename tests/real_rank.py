@@ -12,19 +12,22 @@ from sgp_runner.errors import SAVED, Aborted, RankFailed, Stopped
 from sgp_runner.recorder import write_summary
 from sgp_runner.schema import load_experiment
 
-code = 0
-for config_file in sys.argv[2:]:
-    experiment = load_experiment(Path(config_file), None)
-    try:
-        summary = instrumented(experiment, int(sys.argv[1])).execute()
-    except (RankFailed, Aborted) as error:
-        print(f"{type(error).__name__}: {error}", flush=True)
-        code = 1
-        break
-    except Stopped:
-        code = SAVED
-        break
-    if summary is not None:
-        write_summary(experiment.directory, summary)
-if code:
-    os._exit(code)
+
+def main() -> int:
+    for config_file in sys.argv[2:]:
+        experiment = load_experiment(Path(config_file), None)
+        try:
+            summary = instrumented(experiment, int(sys.argv[1])).execute()
+        except (RankFailed, Aborted) as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            return 1
+        except Stopped:
+            return SAVED
+        if summary is not None:
+            write_summary(experiment.directory, summary)
+    return 0
+
+
+if __name__ == "__main__":  # processes that decode images import this file
+    if code := main():
+        os._exit(code)

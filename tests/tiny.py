@@ -21,6 +21,7 @@ from sgp_runner.faults import Faults
 from sgp_runner.flat import FlatModule
 from sgp_runner.models.vector import Diagonal
 from sgp_runner.optim import SGD, Adam, Constant, Horizon, Schedule
+from sgp_runner.place import Part
 from sgp_runner.problem import Problem
 from sgp_runner.simulation import Simulation
 from sgp_runner.worker import OwnBudget, Worker
@@ -49,6 +50,9 @@ class OneSample:
 
     def indices(self, worker: int, step: int) -> Tensor:
         return torch.tensor([worker * STEPS + step % STEPS])
+
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        return 1.0
 
 
 def tiny_problem() -> Problem:

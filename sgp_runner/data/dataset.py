@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
+from sgp_runner.data.sampler import IID, Partition
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,10 +25,31 @@ class Split(Protocol):
     def labels(self) -> Tensor | None:
         """int64 [N], or None where samples have no class. Only the Dirichlet partition reads it."""
 
+    @property
+    def ahead(self) -> int:
+        """How many batches to ``prepare`` before they are needed; 0 where that gains nothing."""
+
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Tensor) -> Batch:
-        """The samples at ``indices`` (int64 [B]), in that order."""
+    def prepare(self, indices: Tensor, seed: int = 0) -> None:
+        """Begin with what ``batch`` will soon be asked for."""
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
+        """The samples at ``indices`` (int64 [B]), in that order. Augmentation depends on ``seed`` and a sample's index alone."""
+
+    def close(self) -> None:
+        """Give back what it has opened; it may be used again."""
+
+
+def read(split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
+    """The samples of each part in turn; those of the next ones are prepared meanwhile."""
+    waiting: deque[Tensor] = deque()
+    for part in parts:
+        split.prepare(part)
+        waiting.append(part)
+        if len(waiting) > split.ahead:
+            yield split.batch(waiting.popleft())
+    yield from map(split.batch, waiting)
 
 
 @dataclass(frozen=True)
@@ -36,11 +60,19 @@ class TensorSplit:
     targets: Tensor
     labels: Tensor | None
 
+    ahead: ClassVar[int] = 0
+
     def __len__(self) -> int:
         return len(self.targets)
 
-    def batch(self, indices: Tensor) -> Batch:
+    def prepare(self, indices: Tensor, seed: int = 0) -> None:
+        """Nothing to do."""
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         return tuple(t[indices] for t in self.inputs), self.targets[indices]
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Task(Protocol):
@@ -60,6 +92,14 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """Mean and standard deviation of each channel, where 0 is black and 1 is white."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A loaded data set."""
 
@@ -69,6 +109,8 @@ class Dataset:
     valid: Split
     input_shape: tuple[int, ...]  #: of one sample: (C, H, W), (source length,) or (dimension,)
     num_classes: int  #: classes; vocabulary size for text; dimension for regression
+    partition: Partition = field(default=IID())  #: how the training split is divided among the nodes
+    pixels: Pixels | None = None  #: of images that come as bytes; the model normalises them first
 
 
 class DataConfig(Protocol):
@@ -76,21 +118,14 @@ class DataConfig(Protocol):
 
     name: ClassVar[str]
     task: ClassVar[str]
+    stand_in: ClassVar[bool]  #: for the data that results are published on
 
     @property
     def train_size(self) -> int | None:
         """Training samples, known before they are loaded; None if they are not."""
 
-    @property
-    def partition(self) -> str:
-        """ "iid" or "dirichlet"."""
-
-    @property
-    def alpha(self) -> float:
-        """Concentration of the Dirichlet partition."""
-
     def load(self, dtype: torch.dtype) -> Dataset:
-        """The data with floating-point inputs in ``dtype``."""
+        """The data with floating-point inputs in ``dtype``. Raises ConfigError where they are missing."""
 
 
 def check_label_smoothing(share: float) -> None:

@@ -28,6 +28,7 @@ class Digits:
     name: ClassVar[str] = "digits"
     task: ClassVar[str] = "classification"
     train_size: ClassVar[int] = 1437
+    stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)
@@ -50,4 +51,5 @@ class Digits:
             valid=TensorSplit((images[valid],), labels[valid], labels[valid]),
             input_shape=(1, 8, 8),
             num_classes=10,
+            partition=partition_of(self),
         )

@@ -33,6 +33,7 @@ class NumbersEnDe:
 
     name: ClassVar[str] = "numbers_en_de"
     task: ClassVar[str] = "translation"
+    stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)
@@ -64,6 +65,7 @@ class NumbersEnDe:
             valid=split(slice(self.valid_size)),
             input_shape=(sources.shape[1],),
             num_classes=len(pieces.VOCABULARY),
+            partition=partition_of(self),
         )
 
 

@@ -37,6 +37,7 @@ class QuadraticData:
 
     name: ClassVar[str] = "quadratic"
     task: ClassVar[str] = "regression"
+    stand_in: ClassVar[bool] = True
 
     @property
     def train_size(self) -> int:
@@ -72,4 +73,5 @@ class QuadraticData:
             valid=TensorSplit((scale.to(dtype).expand(1, -1),), (scale * optimum).to(dtype), None),
             input_shape=(self.dimension,),
             num_classes=self.dimension,
+            partition=partition_of(self),
         )

@@ -12,7 +12,8 @@ from sgp_runner.seeding import seed_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.data.dataset import DataConfig, Split
+    from sgp_runner.data.dataset import Split
+    from sgp_runner.place import Part
 
 # Streams of random numbers that must not coincide for equal (worker, epoch).
 _EPOCH_ORDER, _DEAL, _SHARD_ORDER = 1, 2, 3
@@ -28,6 +29,9 @@ class Sampler(Protocol):
 
     def indices(self, worker: int, step: int) -> Tensor:
         """int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
+
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        """What the mean loss over ``part`` of these samples counts when it is averaged with those of all parts and workers."""
 
 
 class Partition(Protocol):
@@ -70,8 +74,20 @@ class Dirichlet:
         return ShardSampler(shards, batch_size, seed, steps)
 
 
-def partition_of(data: DataConfig) -> Partition:
-    """The partition that the fields ``partition`` and ``alpha`` of a data config ask for."""
+class Dealt(Protocol):
+    """A data config whose user chooses the partition."""
+
+    @property
+    def partition(self) -> str:
+        """ "iid" or "dirichlet"."""
+
+    @property
+    def alpha(self) -> float:
+        """Concentration of the Dirichlet partition."""
+
+
+def partition_of(data: Dealt) -> Partition:
+    """The partition that the fields ``partition`` and ``alpha`` ask for."""
     match data.partition:
         case "iid":
             return IID()
@@ -98,6 +114,9 @@ class IIDSampler:
         order = _permutation(self.samples, seed_of(self.seed, _EPOCH_ORDER, epoch))
         return order[start : start + self.batch_size]
 
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        return 1.0
+
 
 @dataclass(frozen=True)
 class ShardSampler:
@@ -118,9 +137,51 @@ class ShardSampler:
         # A shard is never shorter than a batch, so a batch touches two passes at most.
         return batch if missing == 0 else torch.cat([batch, self._pass(worker, number + 1)[:missing]])
 
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        return 1.0
+
     def _pass(self, worker: int, number: int) -> Tensor:
         shard = self.shards[worker]
         return shard[_permutation(len(shard), seed_of(self.seed, _SHARD_ORDER, worker, number))]
+
+
+@dataclass(frozen=True)
+class TokenSampler:
+    """Batches of many lengths, planned once. An epoch deals all of them, in a new order, one to each worker at a time.
+
+    The gradients of a step are normalised by the target tokens of all workers together (Ott et al. 2018): a mean over the tokens of one
+    batch weighs as much as its share of them, so that every token counts the same, whichever worker reads it. As all workers know the
+    plan, that takes no communication. Where there is no global update, the same weights let the mean of the workers' models move as
+    under an exact all-reduce; workers that do not move in step divide by the tokens of the others' batches of the same number.
+    """
+
+    batches: tuple[Tensor, ...]  #: of indices, int64 [B]
+    tokens: Tensor  #: int64 [N], of each sample
+    workers: int
+    seed: int
+
+    @functools.cached_property
+    def batch_tokens(self) -> list[int]:
+        return [int(self.tokens[batch].sum()) for batch in self.batches]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.batches) // self.workers
+
+    def indices(self, worker: int, step: int) -> Tensor:
+        return self.batches[self.row(step)[worker]]
+
+    def weight(self, worker: int, step: int, part: Part) -> float:
+        indices = self.indices(worker, step)
+        own = int(self.tokens[indices[part.of(len(indices))]].sum())
+        return own * self.workers * part.count / sum(self.batch_tokens[batch] for batch in self.row(step))
+
+    def row(self, step: int) -> list[int]:
+        """The numbers of all workers' batches."""
+        epoch, r = divmod(step, self.steps_per_epoch)
+        order = _permutation(len(self.batches), seed_of(self.seed, _EPOCH_ORDER, epoch))
+        numbers: list[int] = order[r * self.workers : (r + 1) * self.workers].tolist()
+        return numbers
 
 
 def deal(labels: Tensor, workers: int, at_least: int, alpha: float, seed: int) -> tuple[Tensor, ...]:

@@ -42,6 +42,7 @@ class Shapes:
 
     name: ClassVar[str] = "shapes"
     task: ClassVar[str] = "classification"
+    stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)
@@ -70,6 +71,7 @@ class Shapes:
             valid=TensorSplit((images[valid],), labels[valid], labels[valid]),
             input_shape=(3, self.image_size, self.image_size),
             num_classes=CLASSES,
+            partition=partition_of(self),
         )
 
     def render(self, labels: Tensor, rng: Generator) -> Tensor:

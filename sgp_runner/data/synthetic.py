@@ -32,6 +32,7 @@ class Synthetic:
 
     name: ClassVar[str] = "synthetic"
     task: ClassVar[str] = "classification"
+    stand_in: ClassVar[bool] = True
 
     @property
     def train_size(self) -> int:
@@ -56,6 +57,7 @@ class Synthetic:
             valid=NoiseSplit(noise, labels[self.size :], shape, first=self.size),
             input_shape=shape,
             num_classes=self.num_classes,
+            partition=partition_of(self),
         )
 
 
@@ -68,11 +70,19 @@ class NoiseSplit:
     shape: tuple[int, int, int]
     first: int  #: index of sample 0 in the numbering that both splits share
 
+    ahead: ClassVar[int] = 0
+
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, indices: Tensor) -> Batch:
+    def prepare(self, indices: Tensor, seed: int = 0) -> None:
+        """Nothing to do."""
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         channels, height, width = self.shape
         windows = self.noise.unfold(0, channels * height * width, 1)
         offsets = (indices + self.first) * (seed_of(_SEED) % _OFFSETS) % _OFFSETS
         return (windows[offsets].view(-1, *self.shape),), self.labels[indices]
+
+    def close(self) -> None:
+        """Nothing is open."""

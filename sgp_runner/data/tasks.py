@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
+from sgp_runner.data.dataset import read
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -19,8 +21,7 @@ def _chunks(module: nn.Module, split: Split) -> Iterator[Batch]:
     import torch
 
     device = next(module.parameters()).device
-    for indices in torch.split(torch.arange(len(split)), CHUNK):
-        inputs, targets = split.batch(indices)
+    for inputs, targets in read(split, torch.split(torch.arange(len(split)), CHUNK)):
         yield tuple(t.to(device) for t in inputs), targets.to(device)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-# SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit integers; products wrap around.
-_GAMMA, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+from sgp_runner.seeding import GAMMA, mix
+
 _LANES = 4  # 16-bit numbers in a hash; hashing is most of the cost, so each hash decides for four elements
 
 
@@ -33,8 +33,8 @@ class SeededDropout(nn.Module):
             return x
         drop = round(self.p * 2**16)  # values of a lane, out of 65,536
         counter = torch.arange(-(-x.numel() // _LANES), device=x.device)
-        stream = _mix(_mix(self.dropout_seed) + self.layer)
-        lanes = _mix(stream + counter * _GAMMA).view(torch.int16)
+        stream = mix(mix(self.dropout_seed) + self.layer)
+        lanes = mix(stream + counter * GAMMA).view(torch.int16)
         keep = (lanes[: x.numel()] >= drop - 2**15).view(x.shape)
         return x * (keep * (2**16 / (2**16 - drop)))
 
@@ -42,13 +42,10 @@ class SeededDropout(nn.Module):
         return f"p={self.p}, layer={self.layer}"
 
 
+class DrawsFromTorch(nn.Module):
+    """A module whose dropouts draw from torch's global generators, which the caller seeds for each (worker, step)."""
+
+
 def dropout_buffers(module: nn.Module) -> list[str]:
     """Names of the seed buffers in ``module``, as in ``named_buffers``. All of them take the same seed."""
     return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]
-
-
-def _mix(z: Tensor) -> Tensor:
-    """The finaliser of SplitMix64. Shifts of signed integers copy the sign; the masks make them logical."""
-    z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX1
-    z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX2
-    return z ^ ((z >> 31) & (2**33 - 1))

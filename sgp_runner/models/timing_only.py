@@ -25,7 +25,7 @@ class TimingOnly:
     sample_steps: int | None = 1440  #: steps of a node that are simulated, spread over the schedule; null: all
 
     name: ClassVar[str] = "timing_only"
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "translation", "regression")
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "translation", "fairseq_translation", "regression")
     vectorizes: ClassVar[bool] = False
     default_data: ClassVar[str] = "synthetic"
     trains: ClassVar[bool] = False

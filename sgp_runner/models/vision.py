@@ -7,8 +7,9 @@ import sys
 from types import ModuleType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from sgp_runner.data.dataset import Pixels
 from sgp_runner.models.residual import init_classifier
 
 #: Schemas declared by ``import_torchvision``; they are undone when this object is collected, hence global.
@@ -37,6 +38,22 @@ def import_torchvision() -> ModuleType:
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
     _declared.append(library)
     return importlib.import_module("torchvision")
+
+
+class Normalise(nn.Module):
+    """Images of bytes [B, C, H, W] to floating point, each channel with mean 0 and deviation 1. A byte is cheaper to move than a float."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, pixels: Pixels) -> None:
+        nn.Module.__init__(self)
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (pixels.mean, pixels.std))
+        self.register_buffer("scale", 1 / (255 * std))
+        self.register_buffer("shift", -mean / std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.to(self.scale.dtype) * self.scale + self.shift
 
 
 def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) -> nn.Module:

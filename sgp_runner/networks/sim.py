@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -74,7 +75,7 @@ class Sim:
             simulation.model_buffers[rank] = problem.flat.fresh_buffers()
         found = experiment.latest_checkpoint()
         saved = read(found / "run.pt") if found is not None else None
-        with recording(experiment, 0, shared.total, saved["metrics_bytes"] if saved else 0) as recorder:
+        with closing(problem), recording(experiment, 0, shared.total, saved["metrics_bytes"] if saved else 0) as recorder:
             observer = Observer(run, problem, recorder, simulation.model_buffers)
             if saved and found:
                 print(going_on(found), flush=True)

@@ -1,0 +1,92 @@
+"""ImageNet (Deng et al. 2009; ILSVRC 2012), or any images in a folder per class, for training and for validation."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.data.dataset import Dataset, Pixels, check_label_smoothing
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import Classification
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from sgp_runner.data.images import Decoders, ImageFiles
+
+PIXELS = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of ImageNet's training set
+
+
+@dataclass(frozen=True)
+class ImageNet:
+    """1,281,167 training and 50,000 validation images of 1000 classes, when complete.
+
+    Random crops and mirror images for training, the centre at evaluation. The validation classes are the training classes.
+    """
+
+    root: str = "data/imagenet"  #: with train/<class>/ and val/<class>/
+    image_size: int = 224  #: height and width in pixels, of what the model sees
+    workers: int = 4  #: processes that decode images, for each process of the run; 0 = that process itself
+    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
+    alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer classes per node
+    label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+
+    name: ClassVar[str] = "imagenet"
+    task: ClassVar[str] = "classification"
+    stand_in: ClassVar[bool] = False
+    train_size: ClassVar[int] = 1_281_167
+
+    def __post_init__(self) -> None:
+        check_label_smoothing(self.label_smoothing)
+        partition_of(self)
+        if self.image_size < 1:
+            raise ConfigError("data.image_size", f"must be at least 1 pixel, not {self.image_size}.")
+        if self.workers < 0:
+            raise ConfigError("data.workers", f"must be 0 or more processes, not {self.workers}.")
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        """``dtype`` has no effect: images are bytes."""
+        from sgp_runner.data.images import Decoders
+
+        classes = self.classes("train")
+        if extra := sorted(set(self.classes("val")) - set(classes)):
+            raise ConfigError("data.root", f"{self.root}/val has the class {extra[0]}, which {self.root}/train does not have.")
+        decoders = Decoders(self.workers)
+        return Dataset(
+            name=self.name,
+            task=Classification(self.label_smoothing),
+            train=self.split("train", classes, decoders, augment=True),
+            valid=self.split("val", classes, decoders, augment=False),
+            input_shape=(3, self.image_size, self.image_size),
+            num_classes=len(classes),
+            partition=partition_of(self),
+            pixels=PIXELS,
+        )
+
+    def classes(self, part: str) -> list[str]:
+        """The names of the folders, in order."""
+        folder = Path(self.root) / part
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        if not names:
+            get = "get ILSVRC 2012 from image-net.org and unpack it with scripts/prepare_imagenet.sh, or set data.root"
+            raise ConfigError("data.root", f"there is no ImageNet at {self.root}, whose images are in {part}/<class>/: {get}.")
+        return names
+
+    def split(self, part: str, classes: list[str], decoders: Decoders, augment: bool) -> ImageFiles:
+        import torch
+
+        from sgp_runner.data.images import ImageFiles
+        from sgp_runner.models.vision import import_torchvision
+
+        import_torchvision()
+        folder = importlib.import_module("torchvision.datasets.folder")
+        numbers = {name: number for number, name in enumerate(classes)}
+        try:
+            files = folder.make_dataset(str(Path(self.root) / part), numbers, folder.IMG_EXTENSIONS, allow_empty=not augment)
+        except FileNotFoundError as error:
+            raise ConfigError("data.root", f"a class has no images: {error}.") from None
+        paths, labels = zip(*files, strict=True)
+        return ImageFiles(paths, torch.tensor(labels), self.image_size, augment, decoders)

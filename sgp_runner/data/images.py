@@ -1,0 +1,136 @@
+"""Image files that other processes decode, ahead of when they are needed.
+
+What is asked for is a function of (worker, step), so what comes next is known, and nothing has to be remembered when a run goes on. The
+random numbers of an image depend on a seed and its index: results do not depend on who decodes it, nor on how many do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from sgp_runner.checkpoint import SIGNALS
+from sgp_runner.errors import DataError
+from sgp_runner.seeding import seeds_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.data.dataset import Batch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MANY_FILES = 65_536  # an image batch in shared memory is an open file
+
+
+class Decoders:
+    """``count`` processes, started when the first is needed; with 0, this process does the work when its result is wanted."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.pool: ProcessPoolExecutor | None = None
+
+    def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if self.pool is None:
+            self.pool = start_processes(self.count)
+        try:
+            return self.pool.submit(function, *args, **kwargs)
+        except BrokenProcessPool:
+            raise self.died() from None
+
+    def result(self, future: Future[T]) -> T:
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            raise self.died() from None
+
+    def died(self) -> DataError:
+        """One is gone; the others have to go too, and do not hear when the pool asks them to."""
+        for process in multiprocessing.active_children():
+            process.kill()
+        return DataError("a process that decodes images has died, perhaps for want of memory; try fewer of them (data.workers).")
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+            self.pool = None
+
+
+def start_processes(count: int) -> ProcessPoolExecutor:
+    """They come from a fresh process that has imported what they need: no threads, locks or signal handlers of this one get into them."""
+    from sgp_runner.data.decoding import start_process
+
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(most, MANY_FILES)), most))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([start_process.__module__])
+    for start in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first lets SIGTERM through again
+        with unheard():
+            start()
+    return ProcessPoolExecutor(count, context, start_process)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Processes started here never notice the signals that ask a run to stop, which launchers send to all processes."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*SIGNALS, signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Labelled image files. ``augment``: random crops and mirror images instead of the centre."""
+
+    paths: Sequence[str]
+    labels: Tensor  # int64 [N]
+    size: int  # height and width in pixels, of what comes out
+    augment: bool
+    decoders: Decoders
+    waiting: dict[tuple[int, bytes], list[Future[Tensor]]] = field(default_factory=dict)  # batches under way
+
+    @property
+    def ahead(self) -> int:
+        return 2 if self.decoders.count else 0
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def prepare(self, indices: Tensor, seed: int = 0) -> None:
+        """All processes share every batch, so that the next one is always the first to be ready."""
+        from sgp_runner.data.decoding import decode
+
+        key = (seed, indices.numpy().tobytes())
+        if self.decoders.count and key not in self.waiting:
+            parts = indices.chunk(self.decoders.count)
+            self.waiting[key] = [self.decoders.submit(decode, *self.order(part, seed)) for part in parts]
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
+        import torch
+
+        from sgp_runner.data.decoding import decode
+
+        if not self.decoders.count:
+            return (decode(*self.order(indices, seed)),), self.labels[indices]
+        self.prepare(indices, seed)
+        parts = self.waiting.pop((seed, indices.numpy().tobytes()))
+        return (torch.cat([self.decoders.result(part) for part in parts]),), self.labels[indices]
+
+    def order(self, indices: Tensor, seed: int) -> tuple[list[str], int, list[int] | None]:
+        """The arguments of ``decode``."""
+        return [self.paths[i] for i in indices.tolist()], self.size, seeds_of(seed, indices).tolist() if self.augment else None
+
+    def close(self) -> None:
+        self.waiting.clear()
+        self.decoders.close()

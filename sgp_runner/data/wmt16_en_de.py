@@ -1,0 +1,57 @@
+"""WMT'16, English to German: 4.5 million sentence pairs, as prepared for Ott et al. (2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.data.dataset import Dataset, check_label_smoothing
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class WMT16EnDe:
+    """What ``fairseq-preprocess`` has made of any English-German text will do."""
+
+    root: str = "data/wmt16_en_de"  #: with dict.en.txt, train.en-de.en.bin and so on
+    max_tokens: int = 3584  #: of each language, padding included, in a batch of one node
+    required_batch_size_multiple: int = 8  #: sentences of a batch, if they are not fewer
+    label_smoothing: float = 0.1  #: share of the target's probability that is spread over the vocabulary
+    evaluate_on: Literal["valid", "test"] = "valid"  #: newstest2013 or newstest2014
+    beam: int = 4  #: hypotheses of the beam search
+    length_penalty: float = 0.6  #: below 1 favours short translations
+
+    name: ClassVar[str] = "wmt16_en_de"
+    task: ClassVar[str] = "fairseq_translation"
+    stand_in: ClassVar[bool] = False
+    train_size: ClassVar[int | None] = None  # batches are of tokens
+
+    def __post_init__(self) -> None:
+        check_label_smoothing(self.label_smoothing)
+        for field in ("max_tokens", "required_batch_size_multiple", "beam"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"data.{field}", f"must be at least 1, not {getattr(self, field)}.")
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        """``dtype`` has no effect: tokens are integers."""
+        from sgp_runner.data.with_fairseq import BeamTranslation, SentencePairs, TokenBatches, load_pairs
+
+        root = Path(self.root)
+        texts = [f"{split}.en-de.{language}.idx" for split in ("train", self.evaluate_on) for language in ("en", "de")]
+        if missing := [name for name in ("dict.en.txt", "dict.de.txt", *texts) if not (root / name).exists()]:
+            get = "get Google's wmt16_en_de.tar.gz and binarise it with scripts/prepare_wmt16.sh, or set data.root"
+            raise ConfigError("data.root", f"there is no binarised WMT'16 at {root}, where {missing[0]} should be: {get}.")
+        train, valid = (load_pairs(root, split, "en", "de", shuffle=split == "train") for split in ("train", self.evaluate_on))
+        return Dataset(
+            name=self.name,
+            task=BeamTranslation(train.src_dict, train.tgt_dict, self.label_smoothing, self.beam, self.length_penalty, self.max_tokens),
+            train=SentencePairs(train),
+            valid=SentencePairs(valid),
+            input_shape=(int(train.src_sizes.max()),),
+            num_classes=len(train.tgt_dict),
+            partition=TokenBatches(self.max_tokens, self.required_batch_size_multiple),
+        )

@@ -1,0 +1,34 @@
+"""fairseq's translation models; by default the large Transformer of Vaswani et al. (2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sgp_runner.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class FairseqTransformer:
+    """Any architecture that is registered in fairseq and translates, with the options that fairseq gives it."""
+
+    arch: str = "transformer_vaswani_wmt_en_de_big"  #: as in ``fairseq-train --arch``
+    share_all_embeddings: bool = True  #: one matrix embeds both languages and scores the output; needs a joined dictionary
+    overrides: Mapping[str, bool | int | float | str] = field(default_factory=dict)  #: options of the architecture, e.g. encoder_layers
+
+    name: ClassVar[str] = "fairseq_transformer"
+    tasks: ClassVar[tuple[str, ...]] = ("fairseq_translation",)
+    vectorizes: ClassVar[bool] = False
+    default_data: ClassVar[str] = "wmt16_en_de"
+    trains: ClassVar[bool] = True
+
+    def build(self, dataset: Dataset) -> nn.Module:
+        from sgp_runner.data.with_fairseq import BeamTranslation
+        from sgp_runner.models.from_fairseq import build
+
+        assert isinstance(dataset.task, BeamTranslation)  # the only task in ``tasks``
+        return build(self, dataset.task)
