@@ -94,7 +94,8 @@ def run(job: Job) -> bool:
         return True
     program = Path(sys.executable).with_name("sgp-run")
     words = [*job.words, f"name={job.name}", f"results={OUT.relative_to(ROOT)}", "logger=jsonl"]
-    done = subprocess.run([program, *words], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([program, *words], check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
     print(f"{'done' if done.returncode == 0 else 'FAILED'}: {job.name}", flush=True)
     if done.returncode:
         print(done.stderr or done.stdout, file=sys.stderr, flush=True)
@@ -204,7 +205,8 @@ def rehearsal_section(name: str) -> str:
         [
             f"## {TABLES[name]}: rehearsal, not comparable with the published numbers",
             "",
-            f"Ours: {' and '.join(sorted(data))}; the same algorithms and settings, other data and models. Mean over the seeds, lowest to highest.",
+            f"Ours: {' and '.join(sorted(data))}; the same algorithms and settings, other data and models. Mean over the seeds, and",
+            "lowest to highest.",
             "",
             *table(head, lines),
             "",
@@ -220,16 +222,16 @@ def readme(sections: Sequence[str]) -> str:
             "# Results",
             "",
             "- [paper/](paper): the published numbers, each with its source.",
-            "- [reproduced/](reproduced): ours, made by `make reproduce` on one machine without a GPU; every run with its settings, raw log",
-            "  and versions in `reproduced/runs/`, and all of them in one page, `reproduced/report/index.html`.",
+            "- [reproduced/](reproduced): ours, made by `make reproduce` on one machine without a GPU; every run with its settings, raw",
+            "  log and versions in `reproduced/runs/`, and all of them in one page, `reproduced/report/index.html`.",
             "",
             "What these are, plainly:",
             "",
             "- **Reproduced here, for real:** nothing of ImageNet, CIFAR or WMT'16. No published accuracy has been reproduced.",
             "- **Only simulated:** times per iteration and hours, from models of the papers' clusters.",
             "- **Rehearsed:** the order of the algorithms on small data. A rehearsal's accuracy says nothing about ImageNet's.",
-            "- **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/` are the commands, for example",
-            "  `sbatch --nodes=32 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.",
+            "- **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/` are the commands, for",
+            "  example `sbatch --nodes=32 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.",
             "",
             *("\n\n".join(sections).split("\n")),
             "",

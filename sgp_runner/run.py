@@ -43,7 +43,7 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
 
     def kept(node: Mapping[str, object], parent: str) -> dict[str, object]:
         inner = {key: kept(value, f"{parent}{key}.") if isinstance(value, Mapping) else value for key, value in node.items()}
-        return {key: value for key, value in inner.items() if parent + key not in NOT_IN_NAME}
+        return {key: value for key, value in inner.items() if f"{parent}{key}" not in NOT_IN_NAME}
 
     return kept(config, "")
 
