@@ -56,11 +56,11 @@ class Job:
 
 
 def timing(row: str) -> Job:
-    return Job(f"timing-{row}", (f"experiment={row}", "model=timing_only"))
+    return Job(f"timing-{row}", (f"experiment={row}", "model=timing_only", "log_every=480"))
 
 
 def scaling(row: str, nodes: int, cluster: str) -> Job:
-    words = (f"experiment={row}", "model=timing_only", f"nodes={nodes}", f"cluster={cluster}", "row=null")
+    words = (f"experiment={row}", "model=timing_only", f"nodes={nodes}", f"cluster={cluster}", "row=null", "log_every=480")
     return Job(f"scaling-{row}-{cluster}-n{nodes}", words)
 
 
@@ -149,7 +149,8 @@ def timing_section() -> str:
             "## Time per iteration: simulated",
             "",
             "Event simulation of the papers' clusters (`configs/cluster/sgp_ethernet.yaml`, `slowmo_ethernet.yaml`), at most three fitted",
-            f"constants for each paper. {verdict} A tilde marks a time derived from published hours.",
+            f"constants for each paper. {verdict} What kind of machine it is (half or full duplex, which",
+            "all-reduce, what the host does) was chosen knowing all rows; the profiles say why. A tilde marks a time derived from hours.",
             "",
             *table(head, lines),
             "",
