@@ -9,17 +9,15 @@ runs are not repeated, so an interrupted call goes on where it was.
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from sgp_runner.batch import Job, run_all
 from sgp_runner.published import Published, published
-from sgp_runner.recorder import read_summary
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "results" / "reproduced"
@@ -35,37 +33,21 @@ TABLES = {
 METRICS = {"val_top1": "top-1 accuracy, %", "bleu": "BLEU"}
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run of ``sgp-run``: its name and settings."""
-
-    name: str
-    words: tuple[str, ...]
-
-    @property
-    def folder(self) -> Path:
-        return OUT / "runs" / self.name
-
-    @property
-    def command(self) -> str:
-        return " ".join(["sgp-run", *self.words])
-
-    @property
-    def summary(self) -> Mapping[str, object] | None:
-        return read_summary(self.folder)
+def job(name: str, *words: str) -> Job:
+    return Job(name, words, OUT.relative_to(ROOT))
 
 
 def timing(row: str) -> Job:
-    return Job(f"timing-{row}", (f"experiment={row}", "model=timing_only", "log_every=480"))
+    return job(f"timing-{row}", f"experiment={row}", "model=timing_only", "log_every=480")
 
 
 def scaling(row: str, nodes: int, cluster: str) -> Job:
     words = (f"experiment={row}", "model=timing_only", f"nodes={nodes}", f"cluster={cluster}", "row=null", "log_every=480")
-    return Job(f"scaling-{row}-{cluster}-n{nodes}", words)
+    return job(f"scaling-{row}-{cluster}-n{nodes}", *words)
 
 
 def rehearsal(row: str, seed: int) -> Job:
-    return Job(f"rehearsal-{row}-s{seed}", (f"experiment={row}", "rehearsal=true", f"seed={seed}", "log_every=100"))
+    return job(f"rehearsal-{row}-s{seed}", f"experiment={row}", "rehearsal=true", f"seed={seed}", "log_every=100")
 
 
 def rows_with(*metrics: str) -> list[str]:
@@ -88,29 +70,18 @@ def rows_of(table: str) -> list[str]:
     return [row for row in rows_with(*METRICS) if row.startswith(f"{table}_")]
 
 
-def run(job: Job) -> bool:
-    """Whether it has finished, now or before."""
-    if job.summary is not None:
-        return True
-    program = Path(sys.executable).with_name("sgp-run")
-    words = [*job.words, f"name={job.name}", f"results={OUT.relative_to(ROOT)}", "logger=jsonl"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([program, *words], check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
-    print(f"{'done' if done.returncode == 0 else 'FAILED'}: {job.name}", flush=True)
-    if done.returncode:
-        print(done.stderr or done.stdout, file=sys.stderr, flush=True)
-    return done.returncode == 0
-
-
 def main(parts: Sequence[str]) -> int:
     parts = parts or ("timing", "rehearsal")
     if unknown := sorted(set(parts) - {"timing", "rehearsal"}):
         print(f"scripts/reproduce.py: '{unknown[0]}' is neither timing nor rehearsal", file=sys.stderr)
         return 2
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        finished = list(pool.map(run, jobs(parts)))
+    os.chdir(ROOT)
+    failed = 0
+    for done, error in run_all(jobs(parts)):
+        print(f"{done.name}: {error or 'done'}", flush=True)
+        failed += error is not None
     write_tables()
-    return 0 if all(finished) else 1
+    return 1 if failed else 0
 
 
 # Tables, of the runs that have finished.
@@ -271,7 +242,7 @@ def spread(values: Sequence[float | None]) -> str:
 
 
 def relative(job: Job) -> str:
-    return f"{job.folder.relative_to(ROOT / 'results').as_posix()}/metrics.jsonl"
+    return f"{(ROOT / job.folder).relative_to(ROOT / 'results').as_posix()}/metrics.jsonl"
 
 
 def log(job: Job) -> str:
@@ -279,8 +250,6 @@ def log(job: Job) -> str:
 
 
 def commit(job: Job) -> str:
-    import json
-
     facts = json.loads((job.folder / "environment.json").read_text(encoding="utf-8"))
     return str((facts["git"] or {}).get("commit") or "unknown")[:9]
 

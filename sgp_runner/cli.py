@@ -84,7 +84,7 @@ def act(words: Sequence[str]) -> int:
         return ask_hydra(words)
     command = read(words)
 
-    from sgp_runner.overrides import compose, configs, parse, search_in
+    from sgp_runner.overrides import compose, configs, parse, rehearsed, search_in
     from sgp_runner.schema import check_node
 
     with configs():
@@ -105,6 +105,7 @@ def act(words: Sequence[str]) -> int:
             return run(hydra_words)
         tree = compose(hydra_words)  # also for the sake of what it refuses
         check_node(tree, "", tree)
+        hydra_words = rehearsed(hydra_words)
     return ask_hydra([*command.hydra_flags, *hydra_words])
 
 

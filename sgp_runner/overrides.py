@@ -150,19 +150,21 @@ def check_choices(key: str, group: str, names: Sequence[str], search: Sequence[s
 
 
 def compose(words: Sequence[str]) -> dict[str, object]:
-    """The resolved configuration of one run, from words that were translated.
+    """The resolved configuration of one run, from words that were translated."""
+    config = resolved(compose_all(rehearsed(words), hydra_too=False))
+    config.pop("rehearse", None)
+    return config
 
-    ``rehearsal=true`` adds the words that a preset lists under ``rehearse``, unless the same things are set on the command line.
-    """
-    config = resolved(compose_all(words, hydra_too=False))
-    rehearse = config.pop("rehearse", None)
-    if config.get("rehearsal") is not True:
-        return config
+
+def rehearsed(words: Sequence[str]) -> list[str]:
+    """With ``rehearsal=true``, also the words that a preset lists under ``rehearse``, before those that are given and say otherwise."""
+    if "++rehearsal=true" not in words:
+        return list(words)
+    rehearse = resolved(compose_all(words, hydra_too=False)).get("rehearse")
     if not isinstance(rehearse, list):
         raise ConfigError("rehearsal", "only presets that say how can be rehearsed; choose one, for example experiment=sgp_sgp_90.")
     named = {typed(word).partition("=")[0] for word in words}
-    extra = [setting.word for setting in parse([str(word) for word in rehearse]) if setting.name not in named]
-    return {key: value for key, value in resolved(compose_all([*extra, *words], hydra_too=False)).items() if key != "rehearse"}
+    return [*(setting.word for setting in parse(list(map(str, rehearse))) if setting.name not in named), *words]
 
 
 def compose_all(words: Sequence[str], hydra_too: bool) -> DictConfig:

@@ -1,0 +1,72 @@
+"""Many runs, several at a time, each finished one only once: for tables and claims that rest on hundreds of small runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from sgp_runner.recorder import read_summary
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: its folder in ``results``/runs and its settings, as typed."""
+
+    name: str
+    words: tuple[str, ...]
+    results: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.results / "runs" / self.name
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        return " ".join(["sgp-run", *self.words])
+
+    @property
+    def summary(self) -> Mapping[str, object] | None:
+        return read_summary(self.folder)
+
+
+def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
+    """Each job as it ends, with a sentence if it failed. ``processes`` run at a time, with one thread each; None: one for each core.
+
+    Jobs that have finished before are not among them.
+    """
+    waiting = [job for job in jobs if job.summary is None]
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes, which read it when they import torch
+    try:
+        with ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+            running = {pool.submit(run, job): job for job in waiting}
+            for future in as_completed(running):
+                yield running[future], future.result()
+    finally:
+        os.environ.pop("OMP_NUM_THREADS")
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def run(job: Job) -> str | None:
+    """Execute it in this process, in silence; the sentence of its error, if it failed."""
+    import sys
+
+    from sgp_runner.execution import perform, sentence_of
+    from sgp_runner.overrides import compose, configs, parse
+    from sgp_runner.schema import make_experiment
+
+    words = [*job.words, f"name={job.name}", f"results={job.results}", "logger=jsonl"]
+    sys.argv = job.command.split()  # what environment.json will say
+    try:
+        with configs(), open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            perform(make_experiment(compose([setting.word for setting in parse(words)])))
+    except Exception as error:  # the others go on
+        return sentence_of(error)
+    return None
