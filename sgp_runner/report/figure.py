@@ -12,9 +12,9 @@ from typing import Literal
 
 from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING
 
-# Okabe and Ito's colours, which colour-blind people can tell apart, without black and yellow: one of them vanishes on any background.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-SHAPES = ("circle", "square", "diamond", "triangle-up", "pentagon", "triangle-down", "hexagon")  # not as many as colours
+# Okabe and Ito's colours, which colour-blind people can tell apart; grey for black and yellow, which vanish on a dark or a light page.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#808080")
+SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 Fill = Literal["full", "hollow", "dotted"]
 FILLS: dict[str, Fill] = {REAL: "full", REHEARSAL: "hollow", TIMING: "dotted", PUBLISHED: "full"}
@@ -61,7 +61,7 @@ class Axis:
 class Plot:
     """name: of its files. title: what is plotted, of which kind of runs. note: one or two sentences on how to read it.
 
-    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y.
+    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y. legend: false where an axis names the series.
     """
 
     name: str
@@ -71,9 +71,11 @@ class Plot:
     y: Axis
     series: Sequence[Series]
     spread: Literal["band", "x", "y"] = "band"
+    legend: bool = True
 
 
 def style(method: int, nodes: int, kind: str, line: bool = True) -> Style:
     """method, nodes: their numbers among those of the report."""
     dash = DASHES[nodes % len(DASHES)] if line else None
-    return Style(COLOURS[method % len(COLOURS)], SHAPES[method % len(SHAPES)], FILLS[kind], dash)
+    shape = (method + method // len(COLOURS)) % len(SHAPES)
+    return Style(COLOURS[method % len(COLOURS)], SHAPES[shape], FILLS[kind], dash)

@@ -23,7 +23,9 @@ MEANINGS = {
     TIMING: "messages and compute times of the modelled machines, nothing is trained: simulated time",
     PUBLISHED: "what a paper reports",
 }
-MARKS = "In the plots, a full marker is a real run, a hollow one a rehearsal, a hollow one with a dot timing only, a star a published figure; "
+MARKS = (
+    "In the plots, a full marker is a real run, a hollow one a rehearsal, a hollow one with a dot timing only, a star a published figure; "
+)
 MARKS += "colour and shape of the marker are the method, the dash of a line is the number of nodes where lines of several are in one plot."
 
 

@@ -168,8 +168,10 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
         empty = pd.DataFrame(columns=list(CURVE), dtype=float)
         empty.attrs["metric"] = None
         return empty
-    metric = next(name for name in ("bleu", "accuracy", "loss") if name in each and each[name].notna().any() or name == "loss")
-    each = each.assign(epoch=each["epoch"].astype(float).round(6), rank=0 if server else each["rank"]).drop_duplicates(["epoch", "rank"], keep="last")
+    metric = next(name for name in ("bleu", "accuracy", "loss") if (name in each and each[name].notna().any()) or name == "loss")
+    each = each.assign(epoch=each["epoch"].astype(float).round(6), rank=0 if server else each["rank"]).drop_duplicates(
+        ["epoch", "rank"], keep="last"
+    )
     epochs = each.groupby("epoch")
     values = each[metric].astype(float).groupby(each["epoch"])
     out = pd.DataFrame({"time_s": epochs["time_s"].max(), "quality": values.mean(), "low": values.min(), "high": values.max()})
@@ -186,7 +188,9 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
 
 def bytes_at(times: np.ndarray[Any, Any], records: Sequence[Mapping[str, object]]) -> np.ndarray[Any, Any]:
     """Sent by a node until each of ``times`` [T]: mean over the workers, between two records on the straight line."""
-    sent = pd.DataFrame([(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"], columns=["rank", "t", "bytes"])
+    sent = pd.DataFrame(
+        [(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"], columns=["rank", "t", "bytes"]
+    )
     ranks = [np.interp(times, part["t"].astype(float), part["bytes"].astype(float)) for _, part in sent.groupby("rank")]
     return np.mean(ranks, axis=0) if ranks else np.full(len(times), np.nan)
 

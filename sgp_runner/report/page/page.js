@@ -43,7 +43,7 @@ function draw(figure) {
   const longest = Math.max(...named.flatMap((name) => name.split("<br>")).map((line) => line.length));
   const perRow = Math.max(1, Math.floor(width / (54 + 0.58 * size * longest)));
   const lines = Math.max(...named.map((name) => name.split("<br>").length));
-  const legend = Math.ceil(named.length / perRow) * lines * (size * 1.3 + 5) + 10;
+  const legend = figure.layout.showlegend ? Math.ceil(named.length / perRow) * lines * (size * 1.3 + 5) + 10 : 0;
 
   const categories = new Set(data.flatMap((t) => (figure.layout.yaxis.type === "category" ? t.y : []))).size;
   const plot = categories ? 70 + 52 * categories : narrow ? 260 : 340;
@@ -63,6 +63,7 @@ function draw(figure) {
     hoverlabel: { font: { ...font, size: 12, color: ink }, bgcolor: colour("--paper"), bordercolor: grid, align: "left" },
     hovermode: "closest",
     dragmode: touch ? false : "zoom",
+    showlegend: figure.layout.showlegend,
     legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
     xaxis: { ...axis, ...figure.layout.xaxis, fixedrange: touch },
     yaxis: { ...axis, ...figure.layout.yaxis, fixedrange: touch },
