@@ -46,7 +46,7 @@ def render(title: str, subtitle: str, sections: Sequence[Section], tables: Seque
         skipped=skipped,
         sections=sections,
         tables=tables,
-        figures=Markup(figures.replace("</", "<\\/")),
+        figures=Markup(figures.replace("<", "\\u003c")),
         css=Markup(asset("page.css")),
         js=Markup(asset("page.js")),
         plotly=Markup(asset("plotly-basic.min.js")),

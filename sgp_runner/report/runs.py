@@ -62,7 +62,10 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         curves.append(curve)
     if not lines:
         raise ConfigError(str(folders[0]), skipped[0] if skipped else "there are no runs in it; name folders such as results/runs.")
-    return Runs(pd.DataFrame(lines), pd.concat(curves, ignore_index=True), tuple(skipped))
+    table = pd.DataFrame(lines)
+    for name in ("metric", "row", "commit", "dirty"):  # else None becomes not-a-number
+        table[name] = table[name].astype(object).where(table[name].notna(), None)
+    return Runs(table, pd.concat(curves, ignore_index=True), tuple(skipped))
 
 
 def run_folders(folder: Path) -> list[Path]:

@@ -55,6 +55,7 @@ function draw(figure) {
     seen.add(trace.name);
   }
   Plotly.react(box, data, {
+    width,
     height: plot + 50 + legend,
     margin: { l: 48, r: 14, t: 12, b: 52 + legend },
     font,
