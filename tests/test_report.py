@@ -175,6 +175,9 @@ def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
     hours = pairs["sgp_sgp_90", "hours", "timing only"]
     assert hours.error == pytest.approx(10.0) and hours.verdict == "simulated (timing only)"
     assert pairs["sgp_sgp_90", "ms_per_iteration", "timing only"].error == pytest.approx(4.26164, abs=1e-5)
+    assert pairs["sgp_sgp_90", "ms_per_iteration", "rehearsal"].error is None
+    starred = [plot.title for plot in section(settings_of(tmp_path), "Time per iteration").plots if plot.series[-1].name == "published"]
+    assert starred == ["time per iteration against nodes · timing_only · timing only, simulated"]
     small = pairs["sgp_sgp_90", "val_top1", "rehearsal"]
     assert (small.ours, small.averaged, small.error) == (pytest.approx(95.0), 100.0, None)
     assert small.verdict == "rehearsal on digits: not comparable"
@@ -285,6 +288,15 @@ def test_unfinished_runs_are_shown_and_damaged_ones_named(tmp_path: Path, capsys
     with (out / "runs.csv").open() as file:
         states = {row["run"]: (row["state"], row["time_s"]) for row in csv.DictReader(file)}
     assert states == {"fine": ("finished", "30.0"), unfinished.name: ("unfinished", "7.0")}
+
+
+def test_what_lies_in_a_run_is_no_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "below" / "deeper", "a", SGP_1)
+    write_run(folder / "wandb", "files", SGP_1)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "config.yaml").touch()
+    runs = read_runs([tmp_path, folder])
+    assert list(runs.table["run"]) == ["a"] and runs.skipped == ()
 
 
 def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

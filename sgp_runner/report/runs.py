@@ -6,7 +6,7 @@ time_s steps ms_per_iteration bytes_per_node hours row predicted commit dirty se
 models, ``low`` and ``high`` their range; with a server all three are the server's model. ``predicted`` says that the time per iteration
 is meant to be that of the modelled machines. ``settings`` are the dotted keys of the configuration.
 
-``curves`` has a line for each run and evaluated epoch: ``run epoch time_s bytes quality low high averaged``.
+``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high averaged``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FINISHED, UNFINISHED = "finished", "unfinished"
 # What a summary must say to be of use; ``time_s`` and the like come with it.
 FACTS = ("algorithm", "model", "data", "nodes", "network", "seed", "epochs", "clock", "label", "server")
 COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
-CURVE = ("run", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
+CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Damaged(Exception):
 def read_runs(folders: Sequence[Path]) -> Runs:
     """Every run in or below the folders. Raises ConfigError if there is none."""
     lines, curves, skipped = [], [], []
-    found = [path for folder in folders for path in run_folders(folder)]
-    for path in dict.fromkeys(found):
+    found = {path.resolve(): path for folder in folders for path in run_folders(folder)}
+    for path in found.values():
         try:
             line, curve = read_run(path)
         except Damaged as error:
@@ -80,11 +80,12 @@ def run_folders(folder: Path) -> list[Path]:
         # The path was relative to where the sweep was started: beside sweeps/ there is runs/.
         both = [(name, folder.resolve().parents[1] / "runs" / name.name) for name in names]
         return [next((path for path in pair if is_run(path)), pair[0]) for pair in both if any(map(is_run, pair))]
-    return sorted(path.parent for name in ("config.yaml", "summary.json") for path in folder.rglob(name) if is_run(path.parent))
+    children = (child for child in sorted(folder.iterdir()) if child.is_dir() and not child.name.startswith("."))
+    return [path for child in children for path in run_folders(child)]
 
 
 def is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("metrics.jsonl", "summary.json", "config.yaml"))
+    return any((folder / name).is_file() for name in ("metrics.jsonl", "summary.json", "environment.json"))
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -109,7 +110,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         curve = curve_of(records, bool(facts["server"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"its records cannot be read ({error}).") from None
-    metric, curve = curve.attrs["metric"], curve.assign(run=folder.name)
+    metric, curve = curve.attrs["metric"], curve.assign(folder=str(folder))
     last = curve.iloc[-1] if len(curve) else pd.Series(dict.fromkeys(CURVE, np.nan))
     averaged = last["averaged"]
     if np.isnan(averaged) and metric == facts.get("metric"):

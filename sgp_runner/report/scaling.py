@@ -32,16 +32,15 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
                     [count(len(each.seeds), "seed") for each in line],
                 )
             )
-        rows = {each.row: each for each in members if each.row}
-        theirs = [(pair, rows[pair.row]) for pair in pairs if pair.row in rows and pair.metric == "ms_per_iteration"]
+        theirs = [pair for pair in pairs if pair.comparable and pair.metric == "ms_per_iteration" and pair.setting in members]
         if theirs:
             series.append(
                 Series(
                     PUBLISHED,
                     Style(),
-                    [int(each.nodes) for _, each in theirs],
-                    [pair.published.value for pair, _ in theirs],
-                    texts=[f"{each.method}: {pair.row}, {pair.published.origin}" for pair, each in theirs],
+                    [int(pair.setting.nodes) for pair in theirs],
+                    [pair.published.value for pair in theirs],
+                    texts=[f"{pair.row}, {pair.published.origin}" for pair in theirs],
                 )
             )
         plots.append(

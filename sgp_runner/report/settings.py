@@ -19,7 +19,7 @@ MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """method: the algorithm, and what distinguishes it from other runs of it in this report.
 
@@ -64,12 +64,12 @@ class Setting:
         """The best quality that every seed reached; not a number if it was never evaluated."""
         if self.curves.empty or self.metric is None:
             return math.nan
-        return float(self.better * (self.better * self.curves["quality"]).groupby(self.curves["run"]).max().min())
+        return float(self.better * (self.better * self.curves["quality"]).groupby(self.curves["folder"]).max().min())
 
     def times_to(self, target: float) -> list[float]:
         """Seconds until the first evaluation at the target or better, of the seeds that got there."""
         there = self.curves[self.better * self.curves["quality"] >= self.better * target]
-        return [float(time) for time in there.groupby("run")["time_s"].min()]
+        return [float(time) for time in there.groupby("folder")["time_s"].min()]
 
 
 def settings_in(runs: Runs) -> list[Setting]:
@@ -79,7 +79,7 @@ def settings_in(runs: Runs) -> list[Setting]:
     methods = method_names(list(table.to_dict("records")))
     out = []
     for _, lines in table.groupby(keys, sort=False):
-        curves = runs.curves[runs.curves["run"].isin(lines["run"])]
+        curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
         by_epoch = curves.groupby("epoch", as_index=False)
         curve = by_epoch[list(MEASURED[1:])].mean()
         quality = curves.groupby("epoch")["quality"]

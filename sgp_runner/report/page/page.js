@@ -30,6 +30,24 @@ function traces(figure, chars, ink) {
   });
 }
 
+// As plotly sets a legend: name after name, until the row is full.
+function legendHeight(names, width, size) {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  let height = 0, used = Infinity, tallest = 0;
+  for (const name of names) {
+    const lines = name.split("<br>");
+    const needed = 45 + Math.max(...lines.map((line) => pen.measureText(line).width));
+    if (used + needed > width) {
+      height += tallest;
+      used = tallest = 0;
+    }
+    used += needed;
+    tallest = Math.max(tallest, lines.length * size * 1.3 + 5);
+  }
+  return height + tallest + 10;
+}
+
 function draw(figure) {
   const box = document.getElementById(figure.name);
   const width = box.clientWidth;
@@ -40,10 +58,7 @@ function draw(figure) {
   const data = traces(figure, Math.floor((width - 60) / (0.58 * size)), ink);
 
   const named = [...new Set(data.filter((t) => t.name && t.showlegend !== false).map((t) => t.name))];
-  const longest = Math.max(...named.flatMap((name) => name.split("<br>")).map((line) => line.length));
-  const perRow = Math.max(1, Math.floor(width / (54 + 0.58 * size * longest)));
-  const lines = Math.max(...named.map((name) => name.split("<br>").length));
-  const legend = figure.layout.showlegend ? Math.ceil(named.length / perRow) * lines * (size * 1.3 + 5) + 10 : 0;
+  const legend = figure.layout.showlegend ? legendHeight(named, width, size) : 0;
 
   const categories = new Set(data.flatMap((t) => (figure.layout.yaxis.type === "category" ? t.y : []))).size;
   const plot = categories ? 70 + 52 * categories : narrow ? 260 : 340;
