@@ -53,7 +53,7 @@ def test_seeds_of_a_setting_become_a_mean_and_a_range(tmp_path: Path) -> None:
 
     (plot,) = section([setting], "Accuracy against time").plots
     (series,) = plot.series
-    assert plot.x.title == "simulated time in seconds" and plot.title == "accuracy against simulated time · rehearsal on digits"
+    assert plot.x.title == "simulated time in seconds" and plot.title == "accuracy against simulated time · rehearsal, mlp on digits"
     assert [round(float(y), 9) for y in series.y] == [45, 75, 93.5] and series.x == [15, 30, 45]
     (plot,) = section([setting], "Accuracy against bytes").plots
     assert plot.x.title == "kB sent per node" and plot.series[0].x == [1, 2, 3]
@@ -169,28 +169,35 @@ def test_published_rows_are_known_by_their_ids_and_derived_figures_are_marked() 
 
 def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
     write_run(tmp_path, "time", row="sgp_sgp_90", nodes=32, ms_per_iteration=400.0, hours=1.65)
+    write_run(tmp_path, "fit", row="sgp_sgp_270", nodes=32, ms_per_iteration=400.0, fitted=True)
     write_run(tmp_path, "small", SGP_1, row="sgp_sgp_90")
     write_run(tmp_path, "full", [[0.75, 0.76]], row="goyal_256", clock="wall", data="imagenet")
     pairs = {(pair.row, pair.metric, pair.kind): pair for pair in pairs_of(settings_of(tmp_path))}
     hours = pairs["sgp_sgp_90", "hours", "timing only"]
-    assert hours.error == pytest.approx(10.0) and hours.verdict == "simulated (timing only)"
+    assert hours.error == pytest.approx(10.0) and hours.verdict == "simulated, predicted"
     assert pairs["sgp_sgp_90", "ms_per_iteration", "timing only"].error == pytest.approx(4.26164, abs=1e-5)
-    assert pairs["sgp_sgp_90", "ms_per_iteration", "rehearsal"].error is None
+    assert pairs["sgp_sgp_270", "ms_per_iteration", "timing only"].verdict == "simulated, fitted to it"
+    assert ("sgp_sgp_90", "ms_per_iteration", "rehearsal") not in pairs
     starred = [plot.title for plot in section(settings_of(tmp_path), "Time per iteration").plots if plot.series[-1].name == "published"]
-    assert starred == ["time per iteration against nodes · timing_only · timing only, simulated"]
+    assert starred == ["time per iteration against nodes · timing only, simulated, of digits"]
     small = pairs["sgp_sgp_90", "val_top1", "rehearsal"]
     assert (small.ours, small.averaged, small.error) == (pytest.approx(95.0), 100.0, None)
     assert small.verdict == "rehearsal on digits: not comparable"
-    # Published on ImageNet, but for another model than ours.
     error = pairs["goyal_256", "top1_error", "real"]
-    assert error.ours == pytest.approx(24.5) and error.error is None and error.verdict == "real on imagenet: not comparable"
-    assert [plot.name for plot in section(settings_of(tmp_path), "Published").plots] == ["published-hours", "published-ms_per_iteration"]
+    assert error.ours == pytest.approx(24.5) and error.error == pytest.approx(100 * 0.9 / 23.6) and error.verdict == "real"
+    assert [plot.name for plot in section(settings_of(tmp_path), "Published").plots] == [
+        "published-hours",
+        "published-ms_per_iteration",
+        "published-top1_error",
+    ]
 
 
-def test_a_full_run_is_compared(tmp_path: Path) -> None:
-    write_run(tmp_path, "full", [[0.76, 0.77]] * 90, row="sgp_sgp_90", clock="wall", data="imagenet", model="resnet50")
-    top1 = {pair.metric: pair for pair in pairs_of(settings_of(tmp_path))}["val_top1"]
-    assert top1.ours == pytest.approx(76.5) and top1.error == pytest.approx(100 * 1.6 / 74.9) and top1.verdict == "real"
+def test_a_run_is_compared_when_it_is_as_long_as_the_published_one(tmp_path: Path) -> None:
+    write_run(tmp_path, "full", [[0.76, 0.77]] * 90, row="sgp_sgp_90", data="imagenet", label="trained on imagenet; time simulated")
+    write_run(tmp_path, "short", [[0.76, 0.77]], row="sgp_sgp_90", data="imagenet", clock="wall")
+    full, short = (pair for pair in pairs_of(settings_of(tmp_path)) if pair.metric == "val_top1")
+    assert full.ours == pytest.approx(76.5) and full.error == pytest.approx(100 * 1.6 / 74.9) and full.verdict == "trained"
+    assert short.error is None and short.verdict == "real on imagenet: not comparable"
 
 
 def test_tables_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
@@ -206,7 +213,7 @@ def test_tables_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
         console.print(table)
         text = console.export_text()
         assert max(map(len, text.splitlines())) <= 80 and "…" not in text
-    assert "+6.4 %" in text and "simulated (timing" in text
+    assert "+6.4 %" in text and "predicted" in text
 
 
 def test_a_report_is_complete_and_its_links_lead_somewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sgp_runner.report.figure import COLOURS, Axis, Style, style
-from sgp_runner.report.runs import REAL, TIMING
+from sgp_runner.report.runs import TIMING
 from sgp_runner.report.settings import Setting
 from sgp_runner.units import BYTE_UNITS, HOUR, MINUTE
 
@@ -57,9 +57,9 @@ def kinds(settings: Sequence[Setting]) -> str:
     """In words, what kinds of results these are and on which data."""
     out = []
     for kind in dict.fromkeys(each.kind for each in settings):
-        where = " and ".join(dict.fromkeys(str(each.data) for each in settings if each.kind == kind))
-        out.append("timing only, simulated" if kind == TIMING else f"{kind} {'runs ' if kind == REAL else ''}on {where}")
-    return ", ".join(out)
+        where = " and ".join(dict.fromkeys(f"{each.model} on {each.data}" for each in settings if each.kind == kind))
+        out.append(f"timing only, simulated, of {settings[0].data}" if kind == TIMING else f"{kind}, {where}")
+    return "; ".join(out)
 
 
 def nodes_axis(settings: Sequence[Setting]) -> Axis:

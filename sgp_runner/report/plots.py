@@ -77,7 +77,7 @@ def sections(settings: Sequence[Setting], target: float | None, pairs: Sequence[
         ),
         Section(
             "Published beside ours",
-            "Ours are predictions of the modelled cluster, called simulated, unless they are called real.",
+            "Ours are simulated unless they are called real: predicted by the model of the machines, or what it was fitted to.",
             beside_published(pairs),
             "No run here reproduces a published row with a figure that can be compared; presets in configs/experiment do.",
         ),

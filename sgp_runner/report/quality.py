@@ -15,10 +15,10 @@ BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 
 def against_time(settings: Sequence[Setting], look: Look) -> list[Plot]:
     plots = []
-    for name, members in facets(settings, lambda each: (each.data, each.metric, each.clock)).items():
+    for name, members in facets(settings, lambda each: (each.model, each.data, each.metric, each.clock)).items():
         unit, size = time_unit(max(each.curve["time_s"].max() for each in members))
-        axis = Axis(f"{CLOCK[name[2]]} in {unit}", from_zero=True)
-        plots.append(quality_plot("time", f"against {CLOCK[name[2]]}", members, "time_s", size, axis, look, name))
+        axis = Axis(f"{CLOCK[name[3]]} in {unit}", from_zero=True)
+        plots.append(quality_plot("time", f"against {CLOCK[name[3]]}", members, "time_s", size, axis, look, name))
     return plots
 
 
@@ -26,14 +26,14 @@ def against_epochs(settings: Sequence[Setting], look: Look) -> list[Plot]:
     axis = Axis("epochs", from_zero=True)
     return [
         quality_plot("epochs", "against epochs", members, "epoch", 1.0, axis, look, name)
-        for name, members in facets(settings, lambda each: (each.data, each.metric)).items()
+        for name, members in facets(settings, lambda each: (each.model, each.data, each.metric)).items()
     ]
 
 
 def against_bytes(settings: Sequence[Setting], look: Look) -> list[Plot]:
     plots = []
     sent = [each for each in settings if each.curve["bytes"].max() > 0]
-    for name, members in facets(sent, lambda each: (each.data, each.metric)).items():
+    for name, members in facets(sent, lambda each: (each.model, each.data, each.metric)).items():
         unit, size = byte_unit(max(each.curve["bytes"].max() for each in members))
         axis = Axis(f"{unit} sent per node", from_zero=True)
         plots.append(quality_plot("bytes", "against bytes sent per node", members, "bytes", size, axis, look, name))
@@ -66,7 +66,7 @@ def quality_plot(
         )
     positive = metric == "loss" and min(min(each.curve["low"]) for each in settings) > 0
     return Plot(
-        file_name(metric, "against", name, *facet[2:], facet[0]),
+        file_name(metric, "against", name, *facet[3:], *facet[:2]),
         f"{AXIS[metric].removesuffix(' in %')} {against} · {kinds(settings)}",
         note,
         axis,
@@ -77,7 +77,7 @@ def quality_plot(
 
 def time_to_target(settings: Sequence[Setting], target: float | None, look: Look) -> list[Plot]:
     plots = []
-    for (data, metric), everyone in facets(settings, lambda each: (each.data, each.metric)).items():
+    for (model, data, metric), everyone in facets(settings, lambda each: (each.model, each.data, each.metric)).items():
         goal = default_target(everyone) if target is None else target
         shown = {"accuracy": f"{100 * goal:g} % accuracy", "bleu": f"{goal:g} BLEU", "loss": f"a loss of {goal:g}"}[metric]
         rule = "as asked"
@@ -104,7 +104,7 @@ def time_to_target(settings: Sequence[Setting], target: float | None, look: Look
                 )
                 for label, each, times in there
             ]
-            name = file_name("time to target", clock, metric, data)
+            name = file_name("time to target", clock, metric, model, data)
             axis = Axis(f"{CLOCK[clock]} in {unit}", from_zero=True)
             title = f"{CLOCK[clock]} to {shown} · {kinds(members)}"
             plots.append(Plot(name, title, note, axis, Axis("", "category"), series, "x", legend=False))

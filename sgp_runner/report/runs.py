@@ -2,9 +2,9 @@
 
 ``table`` has a line for each run, in the order of the folders:
 ``run folder state kind algorithm model data nodes network seed epochs batch_size clock server label metric quality low high averaged
-time_s steps ms_per_iteration bytes_per_node hours row predicted commit dirty settings``. ``quality`` is the mean over the workers'
-models, ``low`` and ``high`` their range; with a server all three are the server's model. ``predicted`` says that the time per iteration
-is meant to be that of the modelled machines. ``settings`` are the dotted keys of the configuration.
+time_s steps ms_per_iteration bytes_per_node hours row fitted commit dirty settings``. ``quality`` is the mean over the workers'
+models, ``low`` and ``high`` their range; with a server all three are the server's model. ``fitted`` says that the model of the
+machines was fitted to the published time. ``settings`` are the dotted keys of the configuration.
 
 ``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high averaged``.
 """
@@ -27,7 +27,7 @@ from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import settings_of
 from sgp_runner.units import number
 
-REAL, REHEARSAL, TIMING, PUBLISHED = "real", "rehearsal", "timing only", "published"
+REAL, TRAINED, REHEARSAL, TIMING, PUBLISHED = "real", "trained", "rehearsal", "timing only", "published"
 FINISHED, UNFINISHED = "finished", "unfinished"
 # What a summary must say to be of use; ``time_s`` and the like come with it.
 FACTS = ("algorithm", "model", "data", "nodes", "network", "seed", "epochs", "clock", "label", "server")
@@ -127,7 +127,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         "averaged": averaged,
         **(costs(facts) if summary is not None else costs_so_far(records)),
         "row": facts.get("row") or config.get("row"),
-        "predicted": facts["clock"] == "simulated" and ("ms_per_iteration" in facts or kind_of(facts) == TIMING),
+        "fitted": bool(facts.get("fitted")),
         **version(folder),
         "settings": {key: value for key, value in settings.items() if key not in ("seed", "row")},
     }
@@ -145,9 +145,10 @@ def facts_of(config: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def kind_of(facts: Mapping[str, object]) -> str:
+    """Real, or as the label of a simulated run begins."""
     if facts["clock"] == "wall":
         return REAL
-    return TIMING if str(facts["label"]).startswith(TIMING) else REHEARSAL
+    return next((kind for kind in (TIMING, TRAINED) if str(facts["label"]).startswith(kind)), REHEARSAL)
 
 
 def costs(summary: Mapping[str, object]) -> dict[str, float | None]:

@@ -46,7 +46,7 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
         plots.append(
             Plot(
                 file_name("time per iteration", clock, model, data),
-                f"time per iteration against nodes · {model} · {kinds(members)}",
+                f"time per iteration against nodes · {kinds(members)}",
                 f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; bars: from the lowest seed to the highest.",
                 nodes_axis(members),
                 Axis(f"{CLOCK[clock]} per iteration in ms", from_zero=True),
@@ -79,7 +79,7 @@ def speed_up(settings: Sequence[Setting], look: Look) -> list[Plot]:
             ends = [first, nodes[-1]]
             speeds.append(Series(f"ideal · from {first}", Style(None, None, dash="dot"), ends, [n / first for n in ends]))
         efficiencies.append(Series("ideal", Style(None, None, dash="dot"), [nodes[0], nodes[-1]], [100.0, 100.0]))
-        where = f"{model} · {kinds(shown)}"
+        where = kinds(shown)
         note = f"From {CLOCK[clock]}, mean over the seeds. Each line begins at the method's smallest number of nodes."
         scale = Axis("speed-up", "log", powers_of_two(max(float(y) for each in speeds for y in each.y)))
         for what, axis, series in (("speed-up", scale, speeds), ("efficiency", Axis("efficiency in %", from_zero=True), efficiencies)):

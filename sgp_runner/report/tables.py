@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sgp_runner.report.comparison import COMPARABLE, UNITS
+from sgp_runner.report.comparison import COMPARABLE, TIMES, UNITS
 from sgp_runner.report.figure import GLYPHS
 from sgp_runner.report.parts import CLOCK, facets
-from sgp_runner.report.runs import PUBLISHED
+from sgp_runner.report.runs import PUBLISHED, TIMING
 from sgp_runner.report.settings import labels
 from sgp_runner.units import duration, num_bytes, percent
 
@@ -82,9 +82,9 @@ def of_settings(settings: Sequence[Setting], folder: Path) -> Table:
                 text(each.nodes),
                 text(quality_text(quality["quality"], each.metric), quality_range(low, high, each.metric)),
                 text(quality_text(means["averaged"], each.metric)),
-                text(time_text(means["time_s"]), CLOCK[each.clock].removesuffix(" time") + ("" if each.finished else ", unfinished")),
+                time_cell(each),
                 text(f"{means['ms_per_iteration']:.4g}" if means["ms_per_iteration"] > 0 else ""),
-                text(num_bytes(means["bytes_per_node"]) if means["bytes_per_node"] >= 0 else ""),
+                text(*sent_words(each)),
                 Cell([Link(f"{seed}", log_of(path, folder)) for seed, path in zip(each.seeds, each.runs["folder"], strict=True)]),
                 text(joined(commits(each.runs))),
             ]
@@ -98,7 +98,7 @@ def of_settings(settings: Sequence[Setting], folder: Path) -> Table:
 def of_runs(settings: Sequence[Setting], folder: Path) -> Table:
     lines = pd.concat([each.runs for each in settings])
     methods = [each.method for each in settings for _ in each.seeds]
-    raw = lines.drop(columns=["settings", "predicted"]).assign(folder=[linked(path, folder) for path in lines["folder"]])
+    raw = lines.drop(columns=["settings"]).assign(folder=[linked(path, folder) for path in lines["folder"]])
     cells = [
         [
             Cell([Link(line["run"], linked(line["folder"], folder))]),
@@ -183,7 +183,7 @@ def terminal_rows(settings: Sequence[Setting]) -> list[dict[str, object]]:
             continue
         low, high = each.range("low")[0], each.range("high")[1]
         row |= {"metric": each.metric or "loss", "average": each.mean("averaged"), "worker_min": low, "worker_max": high}
-        row |= {key: each.mean(key) for key in ("time_s", "steps", "bytes_per_node")}
+        row |= {key: each.mean(key) for key in ("time_s", "steps", "bytes_per_node", *(TIMES if each.kind == TIMING else ()))}
         out.append({key: value for key, value in row.items() if value == value})
     return out
 
@@ -206,6 +206,21 @@ def quality_range(low: float, high: float, metric: str | None) -> str:
     """Empty where there is none."""
     ends = [quality_text(value, metric) for value in (low, high)]
     return " – ".join(ends) if ends[0] != ends[1] else ""
+
+
+def time_cell(setting: Setting) -> Cell:
+    """A timing study simulates a sample of the schedule that its time is predicted for."""
+    clock = CLOCK[setting.clock].removesuffix(" time")
+    if (hours := setting.mean("hours")) > 0:
+        return text(f"{hours:.2f} h", f"{clock}, whole schedule")
+    return text(time_text(setting.mean("time_s")), clock if setting.finished else f"{clock}, unfinished")
+
+
+def sent_words(setting: Setting) -> tuple[str, str]:
+    sent = setting.mean("bytes_per_node")
+    if math.isnan(sent):
+        return "", ""
+    return (num_bytes(sent / setting.mean("steps")), "per iteration") if setting.kind == TIMING else (num_bytes(sent), "")
 
 
 def time_text(seconds: float | None) -> str:

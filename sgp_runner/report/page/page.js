@@ -30,7 +30,7 @@ function traces(figure, chars, ink) {
   });
 }
 
-// As plotly sets a legend: name after name, until the row is full.
+// As plotly sets a legend: name after name, until a row is as wide as the plot.
 function legendHeight(names, width, size) {
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
@@ -53,12 +53,13 @@ function draw(figure) {
   const width = box.clientWidth;
   const narrow = width < 480;
   const size = narrow ? 11 : 12.5;
+  const margin = { l: 48, r: 14 };
   const ink = colour("--ink");
   const grid = colour("--line");
   const data = traces(figure, Math.floor((width - 60) / (0.58 * size)), ink);
 
   const named = [...new Set(data.filter((t) => t.name && t.showlegend !== false).map((t) => t.name))];
-  const legend = figure.layout.showlegend ? legendHeight(named, width, size) : 0;
+  const legend = figure.layout.showlegend ? legendHeight(named, width - margin.l - margin.r, size) : 0;
 
   const categories = new Set(data.flatMap((t) => (figure.layout.yaxis.type === "category" ? t.y : []))).size;
   const plot = categories ? 70 + 52 * categories : narrow ? 260 : 340;
@@ -72,7 +73,7 @@ function draw(figure) {
   Plotly.react(box, data, {
     width,
     height: plot + 50 + legend,
-    margin: { l: 48, r: 14, t: 12, b: 52 + legend },
+    margin: { ...margin, t: 12, b: 52 + legend },
     font,
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
@@ -80,7 +81,7 @@ function draw(figure) {
     hovermode: "closest",
     dragmode: touch ? false : "zoom",
     showlegend: figure.layout.showlegend,
-    legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
+    legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", maxheight: 1, bgcolor: "rgba(0,0,0,0)" },
     xaxis: { ...axis, ...figure.layout.xaxis, fixedrange: touch },
     yaxis: { ...axis, ...figure.layout.yaxis, fixedrange: touch },
   }, { displaylogo: false, responsive: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["lasso2d", "select2d"] });
