@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from sgp_runner.report.figure import Axis, Plot, Series
@@ -74,7 +73,3 @@ def faint(colour: str | None) -> str:
     """The colour of a band."""
     red, green, blue = (int((colour or "#808080")[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.18)"
-
-
-def figures(plots: Sequence[Plot]) -> list[dict[str, Any]]:
-    return [figure(plot) for plot in plots]
