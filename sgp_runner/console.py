@@ -200,24 +200,24 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     return table
 
 
-def comparison_table(rows: Sequence[Mapping[str, object]]) -> Table:
+def comparison_table(rows: Sequence[Mapping[str, object]], title: str = "Comparison") -> Table:
     """The end of a sweep: one row per run, in the order given.
 
     A row is a summary. Two more keys: ``job``, the settings of this run of the sweep (``algo=sgp optim.lr=0.1``), of
     which those that have no column are shown below the algorithm; ``failed``, a sentence, marks a run without results,
-    which still needs ``algorithm`` and ``nodes``.
+    which still needs ``algorithm`` and ``nodes``, and so does a run that is ``unfinished``.
     """
     from rich.text import Text
 
-    done = [row for row in rows if not row.get("failed")]
+    done = [row for row in rows if not _state(row)]
     if done and all(number(row.get("ms_per_iteration")) is not None for row in done):
-        return timing_table(rows)
+        return timing_table(rows, title)
     metrics = {_metric_name(row) for row in done}
     quality = metrics.pop() if len(metrics) == 1 else "quality"
     clocks = {CLOCKS.get(_text(row, "clock"), "time") for row in done}
     bleus = any(row.get("bleu") is not None and row.get("metric") != "bleu" for row in done)
 
-    table = _comparison(rows)
+    table = _comparison(rows, title)
     clock = "time" if len(clocks) != 1 else "\n".join(next(iter(clocks)).split())
     measures = [f"{quality}\naveraged", f"{quality}\nof workers", *(["BLEU"] if bleus else []), clock]
     for name in ("nodes", *measures, "sent\nper node"):
@@ -225,8 +225,8 @@ def comparison_table(rows: Sequence[Mapping[str, object]]) -> Table:
 
     for row in rows:
         algorithm, nodes = _first_cells(row)
-        if row.get("failed"):
-            table.add_row(algorithm, nodes, Text("failed", style="bold red"))
+        if state := _state(row):
+            table.add_row(algorithm, nodes, state)
             continue
         low, high, average = (_shown(row, key) for key in ("worker_min", "worker_max", "average"))
         time_s, sent, bleu = (number(row.get(key)) for key in ("time_s", "bytes_per_node", "bleu"))
@@ -238,17 +238,18 @@ def comparison_table(rows: Sequence[Mapping[str, object]]) -> Table:
     return table
 
 
-def timing_table(rows: Sequence[Mapping[str, object]]) -> Table:
+def timing_table(rows: Sequence[Mapping[str, object]], title: str) -> Table:
     """The end of a sweep of timing studies; rows as in `comparison_table`."""
     from rich.text import Text
 
-    clock = next((_text(row, "clock") for row in rows if not row.get("failed")), "")
-    table = _comparison(rows)
+    clock = next((_text(row, "clock") for row in rows if not _state(row)), "")
+    table = _comparison(rows, title)
     for name in ("nodes", f"{clock} time\nper iteration", f"{clock} time\nof schedule", "sent per node\nand iteration"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        cells = [Text("failed", style="bold red")]
-        if not row.get("failed"):
+        state = _state(row)
+        cells = [state] if state else []
+        if not state:
             step, hours, sent, steps = (number(row.get(key)) for key in ("ms_per_iteration", "hours", "bytes_per_node", "steps"))
             cells = [Text(milliseconds(step or 0.0)), Text("" if hours is None else f"{hours:.2f} h")]
             cells += [Text("" if sent is None or not steps else num_bytes(sent / steps))]
@@ -256,13 +257,42 @@ def timing_table(rows: Sequence[Mapping[str, object]]) -> Table:
     return table
 
 
-def _comparison(rows: Sequence[Mapping[str, object]]) -> Table:
+def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
+    """Published figures beside ours: ``row metric published ours error_percent ours_is`` of each."""
+    from rich.box import SIMPLE_HEAD
+    from rich.text import Text
+
+    table = _table("Published beside ours", Text("errors in percent of the published figure"), SIMPLE_HEAD)
+    table.show_edge, table.pad_edge, table.collapse_padding = False, False, True
+    table.add_column("row", overflow="fold")
+    table.add_column("metric", overflow="fold")
+    for name in ("published", "ours", "error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("ours is")
+    for row in rows:
+        error = number(row["error_percent"])
+        figures = [f"{number(row[key]):.4g}" for key in ("published", "ours")]
+        figures += ["" if error is None else f"{error:+.1f} %"]
+        table.add_row(str(row["row"]), str(row["metric"]), *figures, Text(str(row["ours_is"]), "dim"))
+    return table
+
+
+def _state(row: Mapping[str, object]) -> Text | None:
+    """In place of results, where there are none."""
+    from rich.text import Text
+
+    if row.get("failed"):
+        return Text("failed", style="bold red")
+    return Text("unfinished", style="yellow") if row.get("unfinished") else None
+
+
+def _comparison(rows: Sequence[Mapping[str, object]], title: str) -> Table:
     """A table with its first column, and the failures below it."""
     from rich.box import SIMPLE_HEAD
     from rich.text import Text
 
     failures = [f"{_job(row)} failed: {row['failed']}" for row in rows if row.get("failed")]
-    table = _table("Comparison", Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
+    table = _table(title, Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
     table.show_edge, table.pad_edge, table.collapse_padding = False, False, True  # every column counts when 80 are all
     table.add_column("algorithm", overflow="fold")
     return table

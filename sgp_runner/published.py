@@ -31,6 +31,11 @@ class Published:
     source: str
     derived: bool = False
 
+    @property
+    def origin(self) -> str:
+        """The source, and whether the figure itself is there."""
+        return f"{self.source} (derived)" if self.derived else self.source
+
 
 @functools.cache
 def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:

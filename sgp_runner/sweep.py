@@ -74,7 +74,9 @@ def sweep(settings: Sequence[Setting]) -> int:
             rows[number] = {**jobs[number].experiment.facts, "job": jobs[number].title, **slurm.outcome(job)}
     finally:
         finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
-        compare([row for row in finished if row is not None], directory)
+        rows_done = [row for row in finished if row is not None]
+        compare(rows_done, directory)
+    report(rows_done, directory)
     return 1 if any(row.get("failed") for row in rows.values()) else 0
 
 
@@ -150,6 +152,22 @@ def compare(rows: Sequence[Row], directory: Path) -> None:
     write_csv(path, rows)
     show(comparison_table(rows))
     print(f"\ncomparison in {path}", flush=True)
+
+
+def report(rows: Sequence[Row], directory: Path) -> None:
+    """Write the report on the runs; that it cannot be written is said, and is no failure of the sweep."""
+    from sgp_runner.report.write import write_report
+
+    folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]
+    if not folders:
+        return
+    try:
+        made = write_report(folders, directory / "report", title=f"Sweep {directory.name}")
+    except Exception as error:
+        print_traceback_if_wanted(error)
+        print(f"the report could not be written: {sentence_of(error)}", file=sys.stderr, flush=True)
+    else:
+        print(f"report in {made.page}", flush=True)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -261,8 +261,11 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     assert [bool(row["failed"]) for row in rows] == [False] * 4 + [True] * 2
     assert [row["algorithm"] for row in rows] == ["SlowMo(Local SGD)"] * 6
     assert all(float(row["average"]) > 0 for row in rows[:4])
-    written = sorted(str(path) for path in Path().rglob("*") if path.is_file() and "runs" not in path.parts)
-    assert written == [str(directory / "comparison.csv"), str(directory / "multirun.yaml")]
+    outside = [path for path in Path().rglob("*") if path.is_file() and not {"runs", "report"} & set(path.parts)]
+    assert sorted(outside) == [directory / "comparison.csv", directory / "multirun.yaml"]
+    assert f"report in {directory / 'report' / 'index.html'}\n" in out
+    with (directory / "report" / "runs.csv").open() as file:
+        assert sorted(row["state"] for row in csv.DictReader(file)) == ["finished"] * 4 + ["unfinished"] * 2
 
 
 def name_of(words: list[str]) -> str:
@@ -294,7 +297,7 @@ def test_ctrl_c_ends_a_sweep_with_what_is_done() -> None:
     assert (code, error) == (130, "sgp-run: interrupted\n")
     assert "[1/3] nodes=2\n" in out and "[2/3] nodes=4\n" in out and "[3/3]" not in out
     (table,) = Path("results/sweeps").glob("*/comparison.csv")
-    assert [row["job"] for row in csv.DictReader(table.open())] == ["nodes=2"] and "\nComparison" in out
+    assert [row["job"] for row in csv.DictReader(table.open())] == ["nodes=2"] and "\nComparison" in out and "report" not in out
 
 
 def test_ctrl_c_ends_a_run_with_one_line() -> None:

@@ -32,7 +32,9 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     out.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a run, of a sweep, or with such folders in it")
-    out.add_argument("--out", type=Path, default=Path("results/report"), metavar="FOLDER", help="where the report goes (default: %(default)s)")
+    out.add_argument(
+        "--out", type=Path, default=Path("results/report"), metavar="FOLDER", help="where the report goes (default: %(default)s)"
+    )
     out.add_argument(
         "--target",
         type=target,
@@ -53,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code: 0, 2 for what cannot work, 130 after Ctrl-C."""
     asked = parser().parse_args(argv)
 
-    from sgp_runner.console import comparison_table, show
-    from sgp_runner.report.tables import terminal_rows
+    from sgp_runner.console import comparison_table, published_table, show
+    from sgp_runner.report.tables import for_terminal, raw_pair
     from sgp_runner.report.write import write_report
 
     try:
@@ -65,7 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("sgp-report: interrupted", file=sys.stderr, flush=True)
         return 130
-    show(comparison_table(terminal_rows(report.settings)))
+    for title, rows in for_terminal(report.settings):
+        show(comparison_table(rows, title))
+    if report.pairs:
+        show(published_table([raw_pair(pair) for pair in report.pairs]))
     for sentence in report.skipped:
         print(f"sgp-report: {sentence}", file=sys.stderr, flush=True)
     print(f"\nreport in {report.page}", flush=True)

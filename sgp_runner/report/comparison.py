@@ -1,7 +1,7 @@
 """Published figures beside ours, joined by the row that a run's preset reproduces.
 
-A quality is only compared when it was reached with the published data set, model and epochs, a time when it is that of the modelled
-machines or of such a run. Anything else is shown beside the published figure and called not comparable.
+A quality is only compared when it was reached on the published data set in as many epochs, a time when a timing study or such a run
+gave it. Another quality is shown beside the published figure and called not comparable; another time is left out.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Pair:
     @property
     def verdict(self) -> str:
         """What ours is, in words."""
-        what = self.kind if self.kind == REAL or self.metric not in TIMES else f"simulated ({self.kind})"
+        what = self.kind
+        if self.metric in TIMES and self.kind != REAL:
+            what = f"simulated, {'fitted to it' if self.setting.fitted else 'predicted'}"
         return what if self.comparable else f"{self.kind} on {self.setting.data}: not comparable"
 
 
@@ -81,10 +83,12 @@ def pairs_of(settings: Sequence[Setting], rows: Mapping[str, Mapping[str, Publis
 def pairs_in(setting: Setting, figures: Mapping[str, Published]) -> Iterator[Pair]:
     for metric in (name for name in COMPARABLE if name in figures):
         figure = figures[metric]
-        same = (setting.data, setting.model, float(setting.epochs)) == (figure.dataset, figure.model, figure.epochs)
-        if metric in TIMES:
-            values, averaged, comparable = setting.runs[metric].astype(float), None, same or bool(setting.predicted)
-        elif setting.kind != TIMING and (metric == "bleu") == (setting.metric == "bleu") and setting.metric != "loss":
+        same = setting.data == figure.dataset and figure.epochs in (None, float(setting.epochs))
+        if metric in TIMES and (same or setting.kind == TIMING):
+            values, averaged, comparable = setting.runs[metric].astype(float), None, True
+        elif (
+            metric not in TIMES and setting.kind != TIMING and (metric == "bleu") == (setting.metric == "bleu") and setting.metric != "loss"
+        ):
             values, averaged = (in_unit(setting.runs[key].astype(float), metric) for key in ("quality", "averaged"))
             averaged, comparable = float(averaged.mean()), same
         else:

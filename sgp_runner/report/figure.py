@@ -1,7 +1,7 @@
 """What a plot shows, whoever draws it: ``interactive`` for the page, ``images`` for PNG and SVG.
 
 Colour and shape of a marker tell the method, the dash of a line the number of nodes, and how a marker is filled the kind of result:
-full for real runs, hollow for rehearsals, hollow with a dot for timing only, a star for published figures.
+full for real runs, hollow for trained and rehearsed ones in simulated time, with a dot for timing only, a star for published figures.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING
+from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 
-# Okabe and Ito's colours, which colour-blind people can tell apart, without black and yellow: one of them vanishes on any background.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-SHAPES = ("circle", "square", "diamond", "triangle-up", "pentagon", "triangle-down", "hexagon")  # not as many as colours
+# Okabe and Ito's colours, which colour-blind people can tell apart; grey for black and yellow, which vanish on a dark or a light page.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#808080")
+SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 Fill = Literal["full", "hollow", "dotted"]
-FILLS: dict[str, Fill] = {REAL: "full", REHEARSAL: "hollow", TIMING: "dotted", PUBLISHED: "full"}
-GLYPHS = {REAL: "●", REHEARSAL: "○", TIMING: "◉", PUBLISHED: "★"}
+FILLS: dict[str, Fill] = {REAL: "full", TRAINED: "hollow", REHEARSAL: "hollow", TIMING: "dotted", PUBLISHED: "full"}
+GLYPHS = {REAL: "●", TRAINED: "◐", REHEARSAL: "○", TIMING: "◉", PUBLISHED: "★"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Axis:
 class Plot:
     """name: of its files. title: what is plotted, of which kind of runs. note: one or two sentences on how to read it.
 
-    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y.
+    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y. legend: false where an axis names the series.
     """
 
     name: str
@@ -71,9 +71,11 @@ class Plot:
     y: Axis
     series: Sequence[Series]
     spread: Literal["band", "x", "y"] = "band"
+    legend: bool = True
 
 
 def style(method: int, nodes: int, kind: str, line: bool = True) -> Style:
     """method, nodes: their numbers among those of the report."""
     dash = DASHES[nodes % len(DASHES)] if line else None
-    return Style(COLOURS[method % len(COLOURS)], SHAPES[method % len(SHAPES)], FILLS[kind], dash)
+    shape = (method + method // len(COLOURS)) % len(SHAPES)
+    return Style(COLOURS[method % len(COLOURS)], SHAPES[shape], FILLS[kind], dash)

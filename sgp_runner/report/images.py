@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg")
 INK = "#222222"
-SHAPES = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "pentagon": "p", "hexagon": "h", "star": "*"}
+SHAPES = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "triangle-down": "v", "pentagon": "p"}
+SHAPES |= {"star": "*"}
 DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (9, 3))}
 TITLE_WIDTH = 70  # characters
 
@@ -29,7 +30,7 @@ def save(plot: Plot, folder: Path) -> None:
     with rc_context({"svg.hashsalt": plot.name, "font.size": 10}):
         rows = len({y for series in plot.series for y in series.y}) if plot.y.scale == "category" else 0
         columns = 1 if max(len(series.name) for series in plot.series) > 36 else 2
-        legend = -(-len(plot.series) // columns)
+        legend = -(-len(plot.series) // columns) if plot.legend else 0
         figure = Figure(figsize=(7, (1.6 + 0.45 * rows if rows else 4) + 0.22 * legend), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
@@ -43,9 +44,8 @@ def save(plot: Plot, folder: Path) -> None:
         axes.set_title(textwrap.fill(plot.title, TITLE_WIDTH), loc="left", fontsize=11)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        handles, names = axes.get_legend_handles_labels()
-        unique = dict(zip(names, handles, strict=True))
-        figure.legend(unique.values(), unique.keys(), loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
+        if plot.legend:
+            figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
         for kind in FORMATS:
             figure.savefig(folder / f"{plot.name}.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
 
@@ -74,7 +74,8 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
         return
     middle = [float(value) for value in (x if plot.spread == "x" else y)]
     ends = [[m - low for m, low in zip(middle, series.low, strict=True)], [high - m for m, high in zip(middle, series.high, strict=True)]]
-    axes.errorbar(x, y, **{f"{plot.spread}err": ends}, fmt="none", ecolor=colour, capsize=3)
+    xerr, yerr = (ends, None) if plot.spread == "x" else (None, ends)
+    axes.errorbar(x, y, yerr, xerr, fmt="none", ecolor=colour, capsize=3)
 
 
 def set_axis(axes: Axes, name: str, axis: Axis) -> None:
@@ -86,7 +87,7 @@ def set_axis(axes: Axes, name: str, axis: Axis) -> None:
         ticks.set_ticks(list(axis.ticks), [f"{tick:g}" for tick in axis.ticks])
         ticks.set_ticks([], minor=True)
     if axis.from_zero:
-        getattr(axes, f"set_{name}lim")(0, None)
+        getattr(axes, f"set_{name}lim")(0, 1.05 * getattr(axes.dataLim, f"{name}1"))
 
 
 def save_all(plots: Iterable[Plot], folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from sgp_runner.report.figure import Axis, Plot, Series
@@ -17,7 +16,7 @@ def figure(plot: Plot) -> dict[str, Any]:
     layout = {"xaxis": axis(plot.x), "yaxis": axis(plot.y)}
     if plot.y.scale == "category":
         layout["yaxis"] |= {"autorange": "reversed"}
-    return {"name": plot.name, "data": traces, "layout": layout}
+    return {"name": plot.name, "data": traces, "layout": layout | {"showlegend": plot.legend}}
 
 
 def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
@@ -33,8 +32,9 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
     if style.dash:
         trace["line"] = {"color": style.colour, "dash": style.dash, "width": 2}
     if style.shape:
-        size = {"size": 12 if style.shape == "star" else 8 if style.dash else 11}
-        trace["marker"] = {"color": style.colour, "symbol": style.shape + SYMBOLS[style.fill], **size, "line": {"width": 1.5}}
+        size = 13 if style.shape == "star" else 9 if style.dash else 12
+        edge = {"width": 0 if style.fill == "full" else 1.5}
+        trace["marker"] = {"color": style.colour, "symbol": style.shape + SYMBOLS[style.fill], "size": size, "line": edge}
     if plot.spread in ("x", "y") and series.low is not None and series.high is not None:
         middle = series.x if plot.spread == "x" else series.y
         up = [high - float(value) for high, value in zip(series.high, middle, strict=True)]
@@ -73,7 +73,3 @@ def faint(colour: str | None) -> str:
     """The colour of a band."""
     red, green, blue = (int((colour or "#808080")[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.18)"
-
-
-def figures(plots: Sequence[Plot]) -> list[dict[str, Any]]:
-    return [figure(plot) for plot in plots]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.report.figure import GLYPHS
 from sgp_runner.report.interactive import figure
-from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING
+from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 
 if TYPE_CHECKING:
     from sgp_runner.report.plots import Section
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).parent / "page"
 MEANINGS = {
     REAL: "real processes that really waited for each other: measured time",
+    TRAINED: "real gradients on the data set that results are published on; the time is that of the modelled machines: simulated time",
     REHEARSAL: "real gradients on small data; the time is that of the modelled machines: simulated time",
     TIMING: "messages and compute times of the modelled machines, nothing is trained: simulated time",
     PUBLISHED: "what a paper reports",
 }
-MARKS = "In the plots, a full marker is a real run, a hollow one a rehearsal, a hollow one with a dot timing only, a star a published figure; "
-MARKS += "colour and shape of the marker are the method, the dash of a line is the number of nodes where lines of several are in one plot."
+MARKS = "A full marker is a real run, a hollow one was trained or rehearsed in simulated time, one with a dot is timing only, "
+MARKS += "a star a published figure. Its colour and shape are the method; the dash of a line is the number of nodes, where several are in "
+MARKS += "one plot."
 
 
 def render(title: str, subtitle: str, sections: Sequence[Section], tables: Sequence[Table], skipped: Sequence[str]) -> str:
@@ -44,7 +46,7 @@ def render(title: str, subtitle: str, sections: Sequence[Section], tables: Seque
         skipped=skipped,
         sections=sections,
         tables=tables,
-        figures=Markup(figures.replace("</", "<\\/")),
+        figures=Markup(figures.replace("<", "\\u003c")),
         css=Markup(asset("page.css")),
         js=Markup(asset("page.js")),
         plotly=Markup(asset("plotly-basic.min.js")),

@@ -2,11 +2,11 @@
 
 ``table`` has a line for each run, in the order of the folders:
 ``run folder state kind algorithm model data nodes network seed epochs batch_size clock server label metric quality low high averaged
-time_s steps ms_per_iteration bytes_per_node hours row predicted commit dirty settings``. ``quality`` is the mean over the workers'
-models, ``low`` and ``high`` their range; with a server all three are the server's model. ``predicted`` says that the time per iteration
-is meant to be that of the modelled machines. ``settings`` are the dotted keys of the configuration.
+time_s steps ms_per_iteration bytes_per_node hours row fitted commit dirty settings``. ``quality`` is the mean over the workers'
+models, ``low`` and ``high`` their range; with a server all three are the server's model. ``fitted`` says that the model of the
+machines was fitted to the published time. ``settings`` are the dotted keys of the configuration.
 
-``curves`` has a line for each run and evaluated epoch: ``run epoch time_s bytes quality low high averaged``.
+``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high averaged``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import settings_of
 from sgp_runner.units import number
 
-REAL, REHEARSAL, TIMING, PUBLISHED = "real", "rehearsal", "timing only", "published"
+REAL, TRAINED, REHEARSAL, TIMING, PUBLISHED = "real", "trained", "rehearsal", "timing only", "published"
 FINISHED, UNFINISHED = "finished", "unfinished"
 # What a summary must say to be of use; ``time_s`` and the like come with it.
 FACTS = ("algorithm", "model", "data", "nodes", "network", "seed", "epochs", "clock", "label", "server")
 COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
-CURVE = ("run", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
+CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Damaged(Exception):
 def read_runs(folders: Sequence[Path]) -> Runs:
     """Every run in or below the folders. Raises ConfigError if there is none."""
     lines, curves, skipped = [], [], []
-    found = [path for folder in folders for path in run_folders(folder)]
-    for path in dict.fromkeys(found):
+    found = {path.resolve(): path for folder in folders for path in run_folders(folder)}
+    for path in found.values():
         try:
             line, curve = read_run(path)
         except Damaged as error:
@@ -62,7 +62,10 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         curves.append(curve)
     if not lines:
         raise ConfigError(str(folders[0]), skipped[0] if skipped else "there are no runs in it; name folders such as results/runs.")
-    return Runs(pd.DataFrame(lines), pd.concat(curves, ignore_index=True), tuple(skipped))
+    table = pd.DataFrame(lines)
+    for name in ("metric", "row", "commit", "dirty"):  # else None becomes not-a-number
+        table[name] = table[name].astype(object).where(table[name].notna(), None)
+    return Runs(table, pd.concat(curves, ignore_index=True), tuple(skipped))
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -77,11 +80,12 @@ def run_folders(folder: Path) -> list[Path]:
         # The path was relative to where the sweep was started: beside sweeps/ there is runs/.
         both = [(name, folder.resolve().parents[1] / "runs" / name.name) for name in names]
         return [next((path for path in pair if is_run(path)), pair[0]) for pair in both if any(map(is_run, pair))]
-    return sorted(path.parent for name in ("config.yaml", "summary.json") for path in folder.rglob(name) if is_run(path.parent))
+    children = (child for child in sorted(folder.iterdir()) if child.is_dir() and not child.name.startswith("."))
+    return [path for child in children for path in run_folders(child)]
 
 
 def is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("metrics.jsonl", "summary.json", "config.yaml"))
+    return any((folder / name).is_file() for name in ("metrics.jsonl", "summary.json", "environment.json"))
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -106,7 +110,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         curve = curve_of(records, bool(facts["server"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"its records cannot be read ({error}).") from None
-    metric, curve = curve.attrs["metric"], curve.assign(run=folder.name)
+    metric, curve = curve.attrs["metric"], curve.assign(folder=str(folder))
     last = curve.iloc[-1] if len(curve) else pd.Series(dict.fromkeys(CURVE, np.nan))
     averaged = last["averaged"]
     if np.isnan(averaged) and metric == facts.get("metric"):
@@ -123,7 +127,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         "averaged": averaged,
         **(costs(facts) if summary is not None else costs_so_far(records)),
         "row": facts.get("row") or config.get("row"),
-        "predicted": facts["clock"] == "simulated" and ("ms_per_iteration" in facts or kind_of(facts) == TIMING),
+        "fitted": bool(facts.get("fitted")),
         **version(folder),
         "settings": {key: value for key, value in settings.items() if key not in ("seed", "row")},
     }
@@ -141,9 +145,10 @@ def facts_of(config: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def kind_of(facts: Mapping[str, object]) -> str:
+    """Real, or as the label of a simulated run begins."""
     if facts["clock"] == "wall":
         return REAL
-    return TIMING if str(facts["label"]).startswith(TIMING) else REHEARSAL
+    return next((kind for kind in (TIMING, TRAINED) if str(facts["label"]).startswith(kind)), REHEARSAL)
 
 
 def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
@@ -168,8 +173,10 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
         empty = pd.DataFrame(columns=list(CURVE), dtype=float)
         empty.attrs["metric"] = None
         return empty
-    metric = next(name for name in ("bleu", "accuracy", "loss") if name in each and each[name].notna().any() or name == "loss")
-    each = each.assign(epoch=each["epoch"].astype(float).round(6), rank=0 if server else each["rank"]).drop_duplicates(["epoch", "rank"], keep="last")
+    metric = next(name for name in ("bleu", "accuracy", "loss") if (name in each and each[name].notna().any()) or name == "loss")
+    each = each.assign(epoch=each["epoch"].astype(float).round(6), rank=0 if server else each["rank"]).drop_duplicates(
+        ["epoch", "rank"], keep="last"
+    )
     epochs = each.groupby("epoch")
     values = each[metric].astype(float).groupby(each["epoch"])
     out = pd.DataFrame({"time_s": epochs["time_s"].max(), "quality": values.mean(), "low": values.min(), "high": values.max()})
@@ -186,7 +193,9 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
 
 def bytes_at(times: np.ndarray[Any, Any], records: Sequence[Mapping[str, object]]) -> np.ndarray[Any, Any]:
     """Sent by a node until each of ``times`` [T]: mean over the workers, between two records on the straight line."""
-    sent = pd.DataFrame([(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"], columns=["rank", "t", "bytes"])
+    sent = pd.DataFrame(
+        [(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"], columns=["rank", "t", "bytes"]
+    )
     ranks = [np.interp(times, part["t"].astype(float), part["bytes"].astype(float)) for _, part in sent.groupby("rank")]
     return np.mean(ranks, axis=0) if ranks else np.full(len(times), np.nan)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """method: the algorithm, and what distinguishes it from other runs of it in this report.
 
@@ -64,22 +64,22 @@ class Setting:
         """The best quality that every seed reached; not a number if it was never evaluated."""
         if self.curves.empty or self.metric is None:
             return math.nan
-        return float(self.better * (self.better * self.curves["quality"]).groupby(self.curves["run"]).max().min())
+        return float(self.better * (self.better * self.curves["quality"]).groupby(self.curves["folder"]).max().min())
 
     def times_to(self, target: float) -> list[float]:
         """Seconds until the first evaluation at the target or better, of the seeds that got there."""
         there = self.curves[self.better * self.curves["quality"] >= self.better * target]
-        return [float(time) for time in there.groupby("run")["time_s"].min()]
+        return [float(time) for time in there.groupby("folder")["time_s"].min()]
 
 
 def settings_in(runs: Runs) -> list[Setting]:
     """Settings in order of method, model, data and nodes; methods in the order of the runs."""
     table = runs.table
-    keys = [json.dumps([line["settings"], line["state"]], sort_keys=True, default=str) for _, line in table.iterrows()]
+    keys = [json.dumps([line["settings"], line["row"], line["state"]], sort_keys=True, default=str) for _, line in table.iterrows()]
     methods = method_names(list(table.to_dict("records")))
     out = []
     for _, lines in table.groupby(keys, sort=False):
-        curves = runs.curves[runs.curves["run"].isin(lines["run"])]
+        curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
         by_epoch = curves.groupby("epoch", as_index=False)
         curve = by_epoch[list(MEASURED[1:])].mean()
         quality = curves.groupby("epoch")["quality"]
@@ -92,15 +92,19 @@ def settings_in(runs: Runs) -> list[Setting]:
 
 def method_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """For each run, its algorithm and as few settings as tell it from the others of the same algorithm, task and nodes."""
-    keys: dict[str, list[str]] = {}
-    cells: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
+    keys: dict[tuple[str, ...], list[str]] = {}
+    cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
     for line in lines:
-        cell = tuple(line[key] for key in ("algorithm", "model", "data", "network", "nodes"))
-        cells.setdefault(cell, []).append(line["settings"])
-    for (algorithm, *_), members in cells.items():
-        known = keys.setdefault(str(algorithm), [])
+        cells.setdefault((*task(line), str(line["nodes"])), []).append(line["settings"])
+    for (*where, _), members in cells.items():
+        known = keys.setdefault(tuple(where), [])
         known += [key for key in distinguishing(members, known) if key not in known]
-    return [" ".join([line["algorithm"], *words(line["settings"], keys[line["algorithm"]])]) for line in lines]
+    return [" ".join([line["algorithm"], *words(line["settings"], keys[task(line)])]) for line in lines]
+
+
+def task(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """The runs that a method has to be told from."""
+    return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
 def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
@@ -122,14 +126,14 @@ def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
     for key in keys:
         value = settings.get(key)
         if key.endswith("._target_"):
-            key, value = key.removesuffix("._target_"), str(value).rpartition(".")[2]
-        out.append(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}")
+            value = str(value).rpartition(".")[2]
+        out.append(f"{key.removesuffix('._target_')}={f'{value:g}' if isinstance(value, float) else value}")
     return out
 
 
 def labels(settings: Sequence[Setting]) -> list[str]:
     """A name for each: the method, and what else differs among these settings."""
-    texts = {
+    texts: dict[str, Callable[[Setting], str]] = {
         "model": lambda each: each.model,
         "data": lambda each: f"on {each.data}",
         "nodes": lambda each: f"{each.nodes} nodes",
@@ -137,13 +141,15 @@ def labels(settings: Sequence[Setting]) -> list[str]:
         "network": lambda each: each.network,
     }
     differing = [key for key in texts if len({getattr(each, key) for each in settings}) > 1]
+    if len({(each.kind, each.network) for each in settings}) == len({each.kind for each in settings}):
+        differing = [key for key in differing if key != "network"]  # the kind says as much
     return [
         " · ".join([each.method, *(texts[key](each) for key in differing), *([] if each.finished else [UNFINISHED])]) for each in settings
     ]
 
 
 def default_target(settings: Sequence[Setting]) -> float:
-    """What at least half of the settings reach with every seed, rounded to the easier side: to 1 %, to 0.1 BLEU, to two digits of a loss."""
+    """What at least half of the settings reach with every seed, made easier to a whole percent, a tenth of a BLEU, two digits of a loss."""
     better, metric = settings[0].better, settings[0].metric
     best = sorted((each.best for each in settings), key=lambda value: -better * value)[math.ceil(len(settings) / 2) - 1]
     if metric == "loss":

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from sgp_runner.report.comparison import COMPARABLE, TIMES, UNITS
 from sgp_runner.report.figure import GLYPHS
-from sgp_runner.report.plots import CLOCK
+from sgp_runner.report.parts import CLOCK, facets
+from sgp_runner.report.runs import PUBLISHED, TIMING
 from sgp_runner.report.settings import labels
 from sgp_runner.units import duration, num_bytes, percent
 
 if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
     from sgp_runner.report.settings import Setting
+
+
+WORDS = ("method", "kind", "seeds", "commit")
 
 
 @dataclass(frozen=True)
@@ -31,15 +36,16 @@ class Link:
 
 @dataclass(frozen=True)
 class Cell:
-    """kind: of the result that is named in it."""
+    """kind: of the result that is named in it. note: below it."""
 
     links: Sequence[Link]
     kind: str | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """raw: a line for each line of ``cells``, in SI units. left: how many columns, from the first, are words."""
+    """raw: a line for each line of ``cells``, in SI units. words: the columns that are not numbers."""
 
     name: str
     title: str
@@ -47,7 +53,7 @@ class Table:
     raw: pd.DataFrame
     head: Sequence[str]
     cells: Sequence[Sequence[Cell]]
-    left: int
+    words: Sequence[str]
 
 
 def tables(settings: Sequence[Setting], pairs: Sequence[Pair], folder: Path) -> list[Table]:
@@ -69,31 +75,30 @@ def of_settings(settings: Sequence[Setting], folder: Path) -> Table:
             {"setting": label, **common, "state": each.state, "clock": each.clock, "seeds": joined(each.seeds), **quality, **means}
             | {"commits": joined(commits(each.runs)), "logs": joined(log_of(path, folder) for path in each.runs["folder"])}
         )
-        spread = f"{quality_text(low, each.metric)} – {quality_text(high, each.metric)}" if len(each.seeds) > 1 else ""
         cells.append(
             [
-                text(each.method),
-                text(f"{each.model} on {each.data}"),
+                text(each.method, f"{each.model} on {each.data}"),
                 kind_cell(each.kind),
                 text(each.nodes),
-                *(text(quality_text(value, each.metric)) for value in (means["averaged"], quality["quality"])),
-                text(spread if low == low else ""),
-                text(time_text(means["time_s"], each.clock) if each.finished else f"unfinished after {duration(means['time_s'])}"),
+                text(quality_text(quality["quality"], each.metric), quality_range(low, high, each.metric)),
+                text(quality_text(means["averaged"], each.metric)),
+                time_cell(each),
                 text(f"{means['ms_per_iteration']:.4g}" if means["ms_per_iteration"] > 0 else ""),
-                text(num_bytes(means["bytes_per_node"]) if means["bytes_per_node"] >= 0 else ""),
+                text(*sent_words(each)),
                 Cell([Link(f"{seed}", log_of(path, folder)) for seed, path in zip(each.seeds, each.runs["folder"], strict=True)]),
                 text(joined(commits(each.runs))),
             ]
         )
-    head = ["method", "task", "kind", "nodes", "averaged model", "workers", "range of seeds", "time", "ms per iteration", "sent per node"]
-    note = "Means over the seeds. Each seed links to its run's raw log. A commit with + had changes that were not committed."
-    return Table("settings", "Settings", note, pd.DataFrame(raw), [*head, "seeds", "commit"], cells, 3)
+    head = ["method", "kind", "nodes", "workers", "averaged model", "time", "ms per iteration", "sent per node"]
+    note = "Means over the seeds; below them, the lowest seed and the highest. Each seed links to its run's raw log. "
+    note += "A commit with + had changes that were not committed."
+    return Table("settings", "Settings", note, pd.DataFrame(raw), [*head, *WORDS[2:]], cells, WORDS)
 
 
 def of_runs(settings: Sequence[Setting], folder: Path) -> Table:
     lines = pd.concat([each.runs for each in settings])
     methods = [each.method for each in settings for _ in each.seeds]
-    raw = lines.drop(columns=["settings", "predicted"]).assign(folder=[linked(path, folder) for path in lines["folder"]])
+    raw = lines.drop(columns=["settings"]).assign(folder=[linked(path, folder) for path in lines["folder"]])
     cells = [
         [
             Cell([Link(line["run"], linked(line["folder"], folder))]),
@@ -102,45 +107,50 @@ def of_runs(settings: Sequence[Setting], folder: Path) -> Table:
             text(line["state"]),
             text(line["nodes"]),
             text(line["seed"]),
+            text(quality_text(line["quality"], line["metric"]), quality_range(line["low"], line["high"], line["metric"])),
             text(quality_text(line["averaged"], line["metric"])),
-            text(quality_range(line)),
-            text(time_text(line["time_s"], line["clock"])),
+            text(time_text(line["time_s"]), CLOCK[line["clock"]].removesuffix(" time")),
             Cell([Link("log", log_of(line["folder"], folder)), Link("settings", linked(Path(line["folder"], "config.yaml"), folder))]),
             text(joined(commits(lines.iloc[[number]]))),
         ]
         for number, (method, line) in enumerate(zip(methods, lines.to_dict("records"), strict=True))
     ]
-    head = ["run", "method", "kind", "state", "nodes", "seed", "averaged model", "workers, lowest – highest", "time", "files", "commit"]
-    return Table("runs", "Runs", "", raw.reset_index(drop=True), head, cells, 4)
+    head = ["run", "method", "kind", "state", "nodes", "seed", "workers", "averaged model", "time", "files", "commit"]
+    note = "Below the mean over the workers, the lowest worker and the highest."
+    return Table("runs", "Runs", note, raw.reset_index(drop=True), head, cells, ("run", "method", "kind", "state", "files", "commit"))
 
 
 def of_pairs(pairs: Sequence[Pair], folder: Path) -> Table:
     raw, cells = [], []
     for pair in pairs:
         figure, each = pair.published, pair.setting
-        source = figure.source + (" (derived)" if figure.derived else "")
-        facts = {"row": pair.row, "metric": pair.metric, "unit": figure.unit, "published": figure.value, "published_spread": figure.spread}
-        ours = {"ours": pair.ours, "ours_min": pair.low, "ours_max": pair.high, "ours_averaged": pair.averaged, "error_percent": pair.error}
         logs = [log_of(path, folder) for path in each.runs["folder"]]
-        versions = {"seeds": joined(each.seeds), "commits": joined(commits(each.runs)), "logs": joined(logs)}
-        raw.append({**facts, **ours, "ours_is": pair.verdict, "source": source, **versions})
-        averaged = f" ({pair.averaged:.4g} averaged model)" if pair.averaged is not None else ""
+        raw.append(raw_pair(pair) | {"logs": joined(logs)})
+        averaged = f"{pair.averaged:.4g} averaged model" if pair.averaged is not None else ""
         cells.append(
             [
                 text(pair.row),
-                text(f"{pair.metric.replace('_', ' ')}" + (f", {figure.unit}" if figure.unit not in (pair.metric, "ms") else "")),
-                Cell([Link(f"{figure.value:.4g}" + (f" ± {figure.spread:g}" if figure.spread is not None else ""))], "published"),
-                Cell([Link(f"{pair.ours:.4g}{averaged}")]),
+                text(COMPARABLE[pair.metric] + (f" {UNITS[pair.metric]}" if UNITS[pair.metric] else "")),
+                Cell([Link(f"{figure.value:.4g}" + (f" ± {figure.spread:g}" if figure.spread is not None else ""))], PUBLISHED),
+                text(f"{pair.ours:.4g}", averaged),
                 text("" if pair.error is None else f"{pair.error:+.1f} %"),
                 Cell([Link(pair.verdict)], pair.kind),
-                text(source),
+                text(figure.origin),
                 Cell([Link(str(seed), log) for seed, log in zip(each.seeds, logs, strict=True)]),
                 text(joined(commits(each.runs))),
             ]
         )
     head = ["row", "metric", "published", "ours", "error", "ours is", "source", "seeds", "commit"]
     note = "Errors are in percent of the published figure. Derived: computed from published hours, epochs and batch size."
-    return Table("published", "Published beside ours", note, pd.DataFrame(raw), head, cells, 2)
+    return Table("published", "Published beside ours", note, pd.DataFrame(raw), head, cells, ("row", "metric", *head[5:]))
+
+
+def raw_pair(pair: Pair) -> dict[str, object]:
+    figure = pair.published
+    facts = {"row": pair.row, "metric": pair.metric, "unit": figure.unit, "published": figure.value, "published_spread": figure.spread}
+    ours = {"ours": pair.ours, "ours_min": pair.low, "ours_max": pair.high, "ours_averaged": pair.averaged, "error_percent": pair.error}
+    made = {"seeds": joined(pair.setting.seeds), "commits": joined(commits(pair.setting.runs))}
+    return {**facts, **ours, "ours_is": pair.verdict, "source": figure.origin, **made}
 
 
 def markdown(table: Table) -> str:
@@ -149,32 +159,37 @@ def markdown(table: Table) -> str:
 
     def cell(each: Cell) -> str:
         words = " ".join(link.text if link.href is None else f"[{link.text}]({link.href})" for link in each.links)
+        words += f" ({each.note})" if each.note else ""
         return f"{GLYPHS[each.kind]} {words}" if each.kind else words
 
-    rules = ["---" if number < table.left else "---:" for number in range(len(table.head))]
+    rules = ["---" if name in table.words else "---:" for name in table.head]
     lines = [f"# {table.title}", "", *([table.note, ""] if table.note else []), line(table.head), line(rules)]
     return "\n".join([*lines, *(line(map(cell, row)) for row in table.cells)]) + "\n"
 
 
+def for_terminal(settings: Sequence[Setting]) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """For each task and kind of result, a title and the settings as ``console.comparison_table`` takes them: like summaries."""
+    for (model, data, kind), members in facets(settings, lambda each: (each.model, each.data, each.kind)).items():
+        yield f"{model} on {data} · {kind}", terminal_rows(members)
+
+
 def terminal_rows(settings: Sequence[Setting]) -> list[dict[str, object]]:
-    """Settings as ``console.comparison_table`` takes them: like summaries."""
     out = []
-    for label, each in zip(labels(settings), settings, strict=True):
-        job = [word.replace(" nodes", "") for word in label.split(" · ")[1:] if not word.endswith(" nodes")]
-        seeds = f"seed={joined(each.seeds, ',')}"
-        row: dict[str, object] = {"algorithm": each.method, "nodes": int(each.nodes), "job": "\n".join([*job, seeds]), "clock": each.clock}
+    for each in settings:
+        job = [*each.method.split()[len(each.algorithm.split()) :], f"seed={joined(each.seeds, ',')}"]
+        row: dict[str, object] = {"algorithm": each.algorithm, "nodes": int(each.nodes), "job": " ".join(job), "clock": each.clock}
         if not each.finished:
             out.append(row | {"unfinished": True})
             continue
         low, high = each.range("low")[0], each.range("high")[1]
         row |= {"metric": each.metric or "loss", "average": each.mean("averaged"), "worker_min": low, "worker_max": high}
-        row |= {key: each.mean(key) for key in ("time_s", "bytes_per_node")}
+        row |= {key: each.mean(key) for key in ("time_s", "steps", "bytes_per_node", *(TIMES if each.kind == TIMING else ()))}
         out.append({key: value for key, value in row.items() if value == value})
     return out
 
 
-def text(value: object) -> Cell:
-    return Cell([Link(str(value))])
+def text(value: object, note: str = "") -> Cell:
+    return Cell([Link(str(value))], note=note)
 
 
 def kind_cell(kind: str) -> Cell:
@@ -187,13 +202,29 @@ def quality_text(value: float, metric: str | None) -> str:
     return {"accuracy": percent(value), "bleu": f"{value:.1f} BLEU"}.get(metric or "", f"{value:.4g}")
 
 
-def quality_range(line: Mapping[str, float]) -> str:
-    low, high = (quality_text(line[key], str(line["metric"])) for key in ("low", "high"))
-    return low if low == high else f"{low} – {high}"
+def quality_range(low: float, high: float, metric: str | None) -> str:
+    """Empty where there is none."""
+    ends = [quality_text(value, metric) for value in (low, high)]
+    return " – ".join(ends) if ends[0] != ends[1] else ""
 
 
-def time_text(seconds: float | None, clock: str) -> str:
-    return "" if seconds is None or math.isnan(seconds) else f"{duration(seconds)} {CLOCK[clock].removesuffix(' time')}"
+def time_cell(setting: Setting) -> Cell:
+    """A timing study simulates a sample of the schedule that its time is predicted for."""
+    clock = CLOCK[setting.clock].removesuffix(" time")
+    if (hours := setting.mean("hours")) > 0:
+        return text(f"{hours:.2f} h", f"{clock}, whole schedule")
+    return text(time_text(setting.mean("time_s")), clock if setting.finished else f"{clock}, unfinished")
+
+
+def sent_words(setting: Setting) -> tuple[str, str]:
+    sent = setting.mean("bytes_per_node")
+    if math.isnan(sent):
+        return "", ""
+    return (num_bytes(sent / setting.mean("steps")), "per iteration") if setting.kind == TIMING else (num_bytes(sent), "")
+
+
+def time_text(seconds: float | None) -> str:
+    return "" if seconds is None or math.isnan(seconds) else duration(seconds)
 
 
 def commits(lines: pd.DataFrame) -> list[str]:

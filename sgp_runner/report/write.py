@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgp_runner.errors import ConfigError
-from sgp_runner.report.comparison import pairs_of
+from sgp_runner.report.comparison import Pair, pairs_of
 from sgp_runner.report.images import save_all
 from sgp_runner.report.page import render
-from sgp_runner.report.plots import count, sections
+from sgp_runner.report.parts import count
+from sgp_runner.report.plots import sections
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import Setting, settings_in
 from sgp_runner.report.tables import markdown, tables
@@ -18,10 +19,11 @@ from sgp_runner.report.tables import markdown, tables
 
 @dataclass(frozen=True)
 class Report:
-    """page: where it is. settings: what it shows. skipped: a sentence for each folder that could not be read."""
+    """page: where it is. settings, pairs: what it shows. skipped: a sentence for each folder that could not be read."""
 
     page: Path
     settings: Sequence[Setting]
+    pairs: Sequence[Pair]
     skipped: Sequence[str]
 
 
@@ -51,7 +53,7 @@ def write_report(folders: Sequence[Path], out: Path, target: float | None = None
         page.write_text(render(title, subtitle, shown, all_tables, runs.skipped), encoding="utf-8")
     except OSError as error:
         raise ConfigError("--out", f"cannot write to {out}: {error.strerror}.") from error
-    return Report(page, settings, runs.skipped)
+    return Report(page, settings, pairs, runs.skipped)
 
 
 def check_target(target: float | None, settings: Sequence[Setting]) -> None:

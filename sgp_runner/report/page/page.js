@@ -30,20 +30,36 @@ function traces(figure, chars, ink) {
   });
 }
 
+// As plotly sets a legend: name after name, until a row is as wide as the plot.
+function legendHeight(names, width, size) {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  let height = 0, used = Infinity, tallest = 0;
+  for (const name of names) {
+    const lines = name.split("<br>");
+    const needed = 45 + Math.max(...lines.map((line) => pen.measureText(line).width));
+    if (used + needed > width) {
+      height += tallest;
+      used = tallest = 0;
+    }
+    used += needed;
+    tallest = Math.max(tallest, lines.length * size * 1.3 + 5);
+  }
+  return height + tallest + 10;
+}
+
 function draw(figure) {
   const box = document.getElementById(figure.name);
   const width = box.clientWidth;
   const narrow = width < 480;
   const size = narrow ? 11 : 12.5;
+  const margin = { l: 48, r: 14 };
   const ink = colour("--ink");
   const grid = colour("--line");
   const data = traces(figure, Math.floor((width - 60) / (0.58 * size)), ink);
 
   const named = [...new Set(data.filter((t) => t.name && t.showlegend !== false).map((t) => t.name))];
-  const longest = Math.max(...named.flatMap((name) => name.split("<br>")).map((line) => line.length));
-  const perRow = Math.max(1, Math.floor(width / (54 + 0.58 * size * longest)));
-  const lines = Math.max(...named.map((name) => name.split("<br>").length));
-  const legend = Math.ceil(named.length / perRow) * lines * (size * 1.3 + 5) + 10;
+  const legend = figure.layout.showlegend ? legendHeight(named, width - margin.l - margin.r, size) : 0;
 
   const categories = new Set(data.flatMap((t) => (figure.layout.yaxis.type === "category" ? t.y : []))).size;
   const plot = categories ? 70 + 52 * categories : narrow ? 260 : 340;
@@ -55,15 +71,17 @@ function draw(figure) {
     seen.add(trace.name);
   }
   Plotly.react(box, data, {
+    width,
     height: plot + 50 + legend,
-    margin: { l: 48, r: 14, t: 12, b: 52 + legend },
+    margin: { ...margin, t: 12, b: 52 + legend },
     font,
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { font: { ...font, size: 12, color: ink }, bgcolor: colour("--paper"), bordercolor: grid, align: "left" },
     hovermode: "closest",
     dragmode: touch ? false : "zoom",
-    legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
+    showlegend: figure.layout.showlegend,
+    legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", maxheight: 1, bgcolor: "rgba(0,0,0,0)" },
     xaxis: { ...axis, ...figure.layout.xaxis, fixedrange: touch },
     yaxis: { ...axis, ...figure.layout.yaxis, fixedrange: touch },
   }, { displaylogo: false, responsive: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["lasso2d", "select2d"] });

@@ -1,0 +1,91 @@
+"""What the plots of all sections share: which settings are in one plot, how they look there, units and names."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from sgp_runner.report.figure import COLOURS, Axis, Style, style
+from sgp_runner.report.runs import TIMING
+from sgp_runner.report.settings import Setting
+from sgp_runner.units import BYTE_UNITS, HOUR, MINUTE
+
+CLOCK = {"simulated": "simulated time", "wall": "measured time"}
+
+
+class Look:
+    """The same style for the same method and number of nodes in all plots: of a report or, with too many methods, of a data set."""
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        self.settings = settings
+        self.few = len({each.method for each in settings}) <= len(COLOURS)
+        self.nodes = sorted({int(each.nodes) for each in settings})
+
+    def of(self, setting: Setting, line: bool = True) -> Style:
+        return style(self.number(setting), self.nodes.index(int(setting.nodes)), setting.kind, line)
+
+    def of_method(self, setting: Setting) -> Style:
+        """For a line along the numbers of nodes."""
+        return style(self.number(setting), 0, setting.kind)
+
+    def number(self, setting: Setting) -> int:
+        methods = dict.fromkeys(each.method for each in self.settings if self.few or each.data == setting.data)
+        return list(methods).index(setting.method)
+
+
+def facets(settings: Iterable[Setting], key: Callable[[Setting], tuple[str, ...]]) -> Mapping[tuple[str, ...], list[Setting]]:
+    """The settings that belong in one plot."""
+    out: dict[tuple[str, ...], list[Setting]] = {}
+    for each in settings:
+        out.setdefault(key(each), []).append(each)
+    return out
+
+
+def lines_over_nodes(settings: Sequence[Setting]) -> list[tuple[str, list[Setting]]]:
+    """Label and settings, in order of their nodes, of each method on each network."""
+    lines = facets(settings, lambda each: (each.method, each.network))
+    networks = {each.network for each in settings}
+    return [
+        (method if len(networks) == 1 else f"{method} · {network}", sorted(line, key=lambda each: int(each.nodes)))
+        for (method, network), line in lines.items()
+    ]
+
+
+def kinds(settings: Sequence[Setting]) -> str:
+    """In words, what kinds of results these are and on which data."""
+    out = []
+    for kind in dict.fromkeys(each.kind for each in settings):
+        where = " and ".join(dict.fromkeys(f"{each.model} on {each.data}" for each in settings if each.kind == kind))
+        out.append(f"timing only, simulated, of {settings[0].data}" if kind == TIMING else f"{kind}, {where}")
+    return "; ".join(out)
+
+
+def nodes_axis(settings: Sequence[Setting]) -> Axis:
+    return Axis("nodes", "log", sorted({int(each.nodes) for each in settings}))
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which the longest of some times is at least 3, and its seconds."""
+    return next(((unit, size) for unit, size in (("hours", HOUR), ("minutes", MINUTE)) if seconds >= 3 * size), ("seconds", 1.0))
+
+
+def byte_unit(count: float) -> tuple[str, float]:
+    power = min(max(0, math.floor(math.log10(count) / 3)), len(BYTE_UNITS) - 1) if count > 0 else 0
+    return BYTE_UNITS[power], 1000.0**power
+
+
+def file_name(*words: str) -> str:
+    return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words)
+
+
+def folded(label: str) -> str:
+    """A category's name in lines that leave room on a phone."""
+    return "\n".join(
+        line.replace(" _", "_").replace("_ ", "_") for line in textwrap.wrap(label.replace("_", "_ "), 20, break_long_words=False)
+    )
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,92 @@
+"""Plots against the number of nodes: time per iteration, speed-up, efficiency."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sgp_runner.report.figure import Axis, Plot, Series, Style
+from sgp_runner.report.parts import CLOCK, Look, count, facets, file_name, kinds, lines_over_nodes, nodes_axis
+from sgp_runner.report.runs import PUBLISHED
+from sgp_runner.report.settings import Setting
+
+if TYPE_CHECKING:
+    from sgp_runner.report.comparison import Pair
+
+
+def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]) -> list[Plot]:
+    plots = []
+    for (model, data, clock), members in facets(settings, lambda each: (each.model, each.data, each.clock)).items():
+        series = []
+        for label, line in lines_over_nodes(members):
+            ranges = [each.range("ms_per_iteration") for each in line]
+            series.append(
+                Series(
+                    label,
+                    look.of_method(line[0]),
+                    [int(each.nodes) for each in line],
+                    [each.mean("ms_per_iteration") for each in line],
+                    [low for low, _ in ranges],
+                    [high for _, high in ranges],
+                    [count(len(each.seeds), "seed") for each in line],
+                )
+            )
+        theirs = [pair for pair in pairs if pair.comparable and pair.metric == "ms_per_iteration" and pair.setting in members]
+        if theirs:
+            series.append(
+                Series(
+                    PUBLISHED,
+                    Style(),
+                    [int(pair.setting.nodes) for pair in theirs],
+                    [pair.published.value for pair in theirs],
+                    texts=[f"{pair.row}, {pair.published.origin}" for pair in theirs],
+                )
+            )
+        plots.append(
+            Plot(
+                file_name("time per iteration", clock, model, data),
+                f"time per iteration against nodes · {kinds(members)}",
+                f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; bars: from the lowest seed to the highest.",
+                nodes_axis(members),
+                Axis(f"{CLOCK[clock]} per iteration in ms", from_zero=True),
+                series,
+                "y",
+            )
+        )
+    return plots
+
+
+def speed_up(settings: Sequence[Setting], look: Look) -> list[Plot]:
+    plots = []
+    for (model, data, clock), members in facets(settings, lambda each: (each.model, each.data, each.clock)).items():
+        lines = [(label, line) for label, line in lines_over_nodes(members) if len({each.nodes for each in line}) > 1]
+        if not lines:
+            continue
+        speeds, efficiencies = [], []
+        for label, line in lines:
+            x = [int(each.nodes) for each in line]
+            rates = [each.nodes * each.batch_size / each.mean("ms_per_iteration") for each in line]
+            speed = [rate / rates[0] for rate in rates]
+            texts = [f"relative to {count(x[0], 'node')}"] * len(x)
+            name = f"{label} · from {x[0]}"
+            speeds.append(Series(name, look.of_method(line[0]), x, speed, texts=texts))
+            ratio = [100 * value * x[0] / n for value, n in zip(speed, x, strict=True)]
+            efficiencies.append(Series(name, look.of_method(line[0]), x, ratio, texts=texts))
+        shown = [each for _, line in lines for each in line]
+        nodes = sorted({int(each.nodes) for each in shown})
+        for first in sorted({int(line[0].nodes) for _, line in lines}):
+            ends = [first, nodes[-1]]
+            speeds.append(Series(f"ideal · from {first}", Style(None, None, dash="dot"), ends, [n / first for n in ends]))
+        efficiencies.append(Series("ideal", Style(None, None, dash="dot"), [nodes[0], nodes[-1]], [100.0, 100.0]))
+        where = kinds(shown)
+        note = f"From {CLOCK[clock]}, mean over the seeds. Each line begins at the method's smallest number of nodes."
+        scale = Axis("speed-up", "log", powers_of_two(max(float(y) for each in speeds for y in each.y)))
+        for what, axis, series in (("speed-up", scale, speeds), ("efficiency", Axis("efficiency in %", from_zero=True), efficiencies)):
+            title = f"{what} against nodes · {where}"
+            plots.append(Plot(file_name(what, clock, model, data), title, note, nodes_axis(shown), axis, series))
+    return plots
+
+
+def powers_of_two(top: float) -> list[float]:
+    return [2.0**power for power in range(max(1, math.ceil(math.log2(top))) + 1)]
