@@ -299,3 +299,8 @@ def test_classes_without_images_are_refused(tmp_path: Path) -> None:
     (root / "val" / "n09999999").mkdir()
     with pytest.raises(ConfigError, match="/val has the class n09999999, which .*/train does not have."):
         ImageNet(root=str(root)).load(torch.float32)
+    (root / "val" / "n09999999").rmdir()
+    for path in root.glob("val/*/*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match="data.root: the classes in .*/val have no images."):
+        ImageNet(root=str(root)).load(torch.float32)
