@@ -63,6 +63,11 @@ class Problem:
         inputs, targets = train.batch(*requests[0])
         return tuple(map(self.placed, inputs)), self.placed(targets)
 
+    def warm_up(self, rank: int) -> None:
+        """Start what reads the data ahead, so that it is no part of the training time."""
+        if self.dataset.train.ahead:
+            self.dataset.train.batch(*self.request(rank, 0))
+
     def request(self, rank: int, step: int) -> tuple[Tensor, int]:
         """The samples that are read here (one that counts for nothing, if there are fewer than devices), and what augments them."""
         indices = self.sampler.indices(rank, step)

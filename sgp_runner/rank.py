@@ -75,6 +75,8 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
     check_agreement(world, "configuration", experiment.digest[:16])
     check_agreement(world, "code version", code_version())
     problem = replace(run.make_problem(world.compute), part=Part(place.device, place.devices))
+    if not place.is_server:
+        problem.warm_up(place.rank)
     check_agreement(world, "checksum of the initial parameters", checksum(problem.start()))
     name = world.gather(str(experiment.latest_checkpoint() or ""))[0]  # as rank 0 sees it
     if world.leads and place.device:

@@ -182,7 +182,7 @@ def test_words_are_learnt_and_bleu_is_of_whole_words(root: Path, tmp_path: Path)
     assert 0 < float(str(last["nll"])) < float(str(last["loss"]))
 
 
-@pytest.mark.parametrize("algo", ["slowmo", "ad_psgd"])
+@pytest.mark.parametrize("algo", ["slowmo", pytest.param("ad_psgd", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_with_the_same_bytes(algo: str, root: Path, tmp_path: Path, events: list[int]) -> None:
     whole_and_interrupted(tmp_path, events, 4, *words(root, f"algo={algo}", "epochs=1", "batch_size=1024", "data.beam=1", "eval_every=2"))
 

@@ -88,5 +88,7 @@ class ImageNet:
             files = folder.make_dataset(str(Path(self.root) / part), numbers, folder.IMG_EXTENSIONS, allow_empty=not augment)
         except FileNotFoundError as error:
             raise ConfigError("data.root", f"a class has no images: {error}.") from None
+        if not files:
+            raise ConfigError("data.root", f"the classes in {self.root}/{part} have no images.")
         paths, labels = zip(*files, strict=True)
         return ImageFiles(paths, torch.tensor(labels), self.image_size, augment, decoders)
