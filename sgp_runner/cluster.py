@@ -75,6 +75,7 @@ def check_ranks(key: str, factors: Mapping[int, float], ranks: int) -> None:
 class Cluster:
     """A cluster of ``nodes`` identical nodes, but for ``node_factors``.
 
+    name: what reports call it.
     devices_per_node: devices that share a node's work and its interface; the times here are of a whole node.
     step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models that are not listed.
     step_batch: samples per node that a time is meant for; other batches take proportionally longer. The times of models that are
@@ -112,6 +113,7 @@ class Cluster:
     overlap: float = 0.0
     bucket_bytes: int = 25 * 2**20
     heterogeneity: float = 0.0
+    name: str = "custom"
     fitted_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

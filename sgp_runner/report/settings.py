@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
+NAMED = "cluster.name"
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,8 @@ def task(line: Mapping[str, Any]) -> tuple[str, ...]:
 def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
     """Keys, ``known`` ones first, whose values together tell all different members apart; only those that help."""
     chosen: list[str] = []
-    for key in dict.fromkeys([*known, *(key for member in members for key in member)]):
+    keys = dict.fromkeys([*known, *(key for member in members for key in member)])
+    for key in sorted(keys, key=lambda key: key != NAMED):  # a cluster's name says more than its numbers
         if len(set(shown(members, [*chosen, key]))) > len(set(shown(members, chosen))):
             chosen.append(key)
     return chosen
@@ -127,7 +129,7 @@ def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
         value = settings.get(key)
         if key.endswith("._target_"):
             value = str(value).rpartition(".")[2]
-        out.append(f"{key.removesuffix('._target_')}={f'{value:g}' if isinstance(value, float) else value}")
+        out.append(f"{key.removesuffix('._target_').removesuffix('.name')}={f'{value:g}' if isinstance(value, float) else value}")
     return out
 
 
