@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sgp_runner.errors import SAVED, Aborted, ConfigError, Stopped
+from sgp_runner.errors import DIVERGED, SAVED, Aborted, ConfigError, Diverged, DivergedBefore, Stopped
 
 # Flags that Hydra answers: how many words follow.
 HYDRA_FLAGS = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--info": 1, "-i": 1, "--resolve": 0, "--hydra-help": 0}
@@ -28,8 +28,8 @@ class Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 75 when a signal
-    stopped it and the same command goes on from there, 130 after Ctrl-C.
+    """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 3 when it diverged,
+    75 when a signal stopped it and the same command goes on from there, 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = complain(error, str(error), SAVED)
         sys.stdout.flush()
         os._exit(code)  # what a rank has connected is not taken down in order
+    except Diverged as error:
+        return complain(error, str(error), DIVERGED)
     except KeyboardInterrupt as error:
         return complain(error, " ".join(["interrupted", *error.args]), 130)
     except Exception as error:
@@ -52,7 +54,7 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
     from sgp_runner.execution import print_traceback_if_wanted
 
     print_traceback_if_wanted(error)
-    if isinstance(error, Aborted) or (code in (2, SAVED) and said_by_another(error)):
+    if isinstance(error, Aborted) or ((code in (2, SAVED) or isinstance(error, DivergedBefore)) and said_by_another(error)):
         time.sleep(1)  # another rank speaks for all; the launcher kills the others when the first one ends
     else:
         print(f"sgp-run: {sentence}", file=sys.stderr, flush=True)

@@ -282,7 +282,7 @@ def _state(row: Mapping[str, object]) -> Text | None:
     from rich.text import Text
 
     if row.get("failed"):
-        return Text("failed", style="bold red")
+        return Text(_failure(row), style="bold red")
     return Text("unfinished", style="yellow") if row.get("unfinished") else None
 
 
@@ -291,7 +291,7 @@ def _comparison(rows: Sequence[Mapping[str, object]], title: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.text import Text
 
-    failures = [f"{_job(row)} failed: {row['failed']}" for row in rows if row.get("failed")]
+    failures = [f"{_job(row)} {_failure(row)}: {row['failed']}" for row in rows if row.get("failed")]
     table = _table(title, Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
     table.show_edge, table.pad_edge, table.collapse_padding = False, False, True  # every column counts when 80 are all
     table.add_column("algorithm", overflow="fold")
@@ -351,6 +351,10 @@ def _quality_of(record: Mapping[str, object]) -> str | None:
 def _amount(summary: Mapping[str, object]) -> str | None:
     amounts = [(number(summary.get(key)), key) for key in ("epochs", "steps")]
     return ", ".join(f"{value:g} {key}" for value, key in amounts if value is not None) or None
+
+
+def _failure(row: Mapping[str, object]) -> str:
+    return "diverged" if row.get("diverged") else "failed"
 
 
 def _job(row: Mapping[str, object]) -> str:

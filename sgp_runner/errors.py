@@ -29,6 +29,19 @@ class Aborted(RuntimeError):
     """This rank stops because another one failed, which reports the reason."""
 
 
+class Diverged(RuntimeError):
+    """Rank ``rank`` found at ``step`` that training has failed for good: ``what``, a clause such as "its loss is nan"."""
+
+    def __init__(self, rank: int, step: int, what: str, advice: str = "") -> None:
+        super().__init__(f"rank {rank} diverged at step {step}: {what}{advice}")
+        self.rank, self.step, self.what = rank, step, what
+
+
+class DivergedBefore(Diverged):
+    """The same command has diverged already, and nothing was run."""
+
+
+DIVERGED = 3  # exit code of a run that Diverged
 SAVED = 75  # exit code of a run that was Stopped; EX_TEMPFAIL of sysexits.h: try again
 
 

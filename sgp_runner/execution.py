@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.environment import environment
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, Diverged
 from sgp_runner.launchers import launched_rank
 from sgp_runner.recorder import write_summary
 from sgp_runner.run import settings_of
@@ -36,12 +37,16 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
             return None
         print("This run is done already (resume=never repeats it).", flush=True)
         return {**done, "run_dir": str(experiment.directory)}
+    if experiment.run.resume == "auto":
+        refuse_to_repeat(experiment.directory)
     made = prepare(experiment, rank)
     try:
         summary = experiment.execute()
     except ConfigError:
         remove(made)
         raise
+    except Diverged as error:
+        raise leave_word(experiment, error) from error
     if summary is not None:
         write_summary(experiment.directory, summary)
         shutil.rmtree(experiment.checkpoints, ignore_errors=True)
@@ -58,6 +63,7 @@ def prepare(experiment: Experiment, rank: int | None) -> list[Path]:
         if rank not in (None, 0):
             return made
         (directory / "summary.json").unlink(missing_ok=True)
+        (directory / FILE).unlink(missing_ok=True)
         if experiment.run.resume == "never":
             shutil.rmtree(experiment.checkpoints, ignore_errors=True)
             for path in directory.glob("metrics.rank*.jsonl"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from sgp_runner.checkpoint import hearing
-from sgp_runner.errors import ConfigError, RankFailed, Stopped
+from sgp_runner.errors import ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.recorder import read_summary
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ HOST = "127.0.0.1"
 def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.rank")) -> dict[str, object]:
     """One Python process per rank, which reads the run's ``config.yaml``; returns the summary that rank 0 has written.
 
-    Raises RankFailed with the sentence of the first rank that failed, or the ConfigError that all ranks agree on.
+    Raises RankFailed or Diverged as the first rank that failed, or the ConfigError that all ranks agree on.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
@@ -67,6 +68,8 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
             raise ConfigError(str(alarm.get("setting"), "utf-8"), sentence)
         if alarm.check(["stopped"]):
             raise Stopped(sentence)
+        if alarm.check(["diverged"]):
+            raise Diverged(*json.loads(alarm.get("diverged")))
         raise RankFailed(sentence)
     summary = read_summary(experiment.directory)
     if summary is None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.divergence import check_loss, check_parameters
 from sgp_runner.recorder import Recorder, metrics_path, trim
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Observer:
         self.started = time.monotonic()
         self.evaluated: dict[int, float] = {}  # rank -> last epoch that was evaluated
         self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
+        self.first_losses: dict[int, float] = {}  # rank -> what it recorded first
         self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
 
     def save(self) -> dict[str, Any]:
@@ -100,6 +102,7 @@ class Observer:
             "real_s": time.monotonic() - self.started,
             "evaluated": self.evaluated,
             "gatherings": {epoch: vars(gathering) for epoch, gathering in self.gatherings.items()},
+            "first_losses": self.first_losses,
             "average": self.average,
             "metrics_bytes": self.recorder.num_bytes,
         }
@@ -108,6 +111,7 @@ class Observer:
         self.started = time.monotonic() - saved["real_s"]
         self.evaluated = saved["evaluated"]
         self.gatherings = {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
+        self.first_losses = saved["first_losses"]
         self.average = saved["average"]
 
     def end_of_step(self, worker: Worker) -> None:
@@ -128,6 +132,7 @@ class Observer:
         return {"kind": kind, "time_s": worker.now, "clock": self.run.network.clock}
 
     def record_training(self, worker: Worker) -> None:
+        """Raises Diverged, once it is on record, if it shows that training has failed."""
         progress = worker.progress
         staleness = progress.observed.pop("staleness", [])
         record: dict[str, object] = {
@@ -139,9 +144,14 @@ class Observer:
         }
         if worker.is_server:
             self.recorder.write(self.stamp(worker, "server") | record)
-            return
-        record |= {"loss": float(progress.loss) if self.problem.trains else None, "push_sum_weight": float(worker.push_sum[-1])}
-        self.recorder.write(self.stamp(worker, "train") | {"rank": worker.rank} | record)
+        else:
+            record |= {"loss": float(progress.loss) if self.problem.trains else None, "push_sum_weight": float(worker.push_sum[-1])}
+            self.recorder.write(self.stamp(worker, "train") | {"rank": worker.rank} | record)
+        if self.problem.trains and worker.steps_taken:
+            if not worker.is_server:
+                loss = float(progress.loss)
+                check_loss(worker, loss, self.first_losses.setdefault(worker.rank, loss))
+            check_parameters(worker)
 
     def evaluate(self, worker: Worker, epoch: float) -> dict[str, float]:
         """One worker's own model, or the server's; when the last worker of an epoch has come in, also their average."""

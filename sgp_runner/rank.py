@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.checkpoint import going_on, read
 from sgp_runner.environment import code_version
-from sgp_runner.errors import SAVED, Aborted, ConfigError, RankFailed, Stopped
+from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.gradients import Gradients
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.place import Part
@@ -61,8 +62,12 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
             alarm.set("failed", error.sentence)
             raise
         except Exception as error:
-            if alarm.check(["failed"]):
+            if alarm.add("errors", 1) > 1:  # that rank speaks; this error may only follow from its end
                 raise Aborted(f"rank {rank} stopped because another rank failed") from error
+            if isinstance(error, Diverged):
+                alarm.set("diverged", json.dumps([error.rank, error.step, error.what]))
+                alarm.set("failed", str(error))
+                raise
             sentence = str(error) if isinstance(error, RankFailed) else f"rank {rank}: {type(error).__name__}: {error}"
             alarm.set("failed", sentence)
             raise RankFailed(sentence) from error
@@ -213,7 +218,7 @@ def main(config: str, group: str | None) -> int:
     experiment = load_experiment(Path(config), group)
     try:
         summary = experiment.execute()
-    except (RankFailed, Aborted, ConfigError):
+    except (RankFailed, Aborted, ConfigError, Diverged):
         return 1
     except Stopped:
         return SAVED

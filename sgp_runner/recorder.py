@@ -121,7 +121,7 @@ def trim(path: Path, num_bytes: int) -> None:
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
     """Writes ``summary.json``, all of it or none of it: whoever finds the file knows that the run finished."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    _replace(run_dir / "summary.json", _to_json(summary, indent=2) + "\n")
+    replace_file(run_dir / "summary.json", _to_json(summary, indent=2) + "\n")
 
 
 def read_summary(run_dir: Path) -> dict[str, object] | None:
@@ -154,7 +154,8 @@ def _read_lines(path: Path) -> list[dict[str, object]]:
     return records
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
+    """Writes a file, all of it or none of it."""
     part = path.with_name(f".{path.name}.part")
     with part.open("w", encoding="utf-8") as file:
         file.write(text)

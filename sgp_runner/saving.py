@@ -18,6 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.checkpoint import Draft, Trigger, stopped, write
+from sgp_runner.divergence import check_parameters
 from sgp_runner.real import NO_STEP_LEFT
 from sgp_runner.scheduler import Wait
 from sgp_runner.snapshot import State, packed, unpacked
@@ -146,6 +147,7 @@ class RankSaver:
     def write(self) -> tuple[Path, str | None]:
         """Where the checkpoint is, and the signal that a rank has got, whatever has asked for the checkpoint."""
         world, run = self.world, self.experiment.run
+        check_parameters(self.worker)
         draft = Draft(self.experiment.checkpoints, self.world.gather(self.steps)[0])
         if world.rank == 0:
             draft.clear()

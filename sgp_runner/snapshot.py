@@ -13,6 +13,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.checkpoint import Draft, Trigger, stopped
+from sgp_runner.divergence import check_parameters
 from sgp_runner.engine import Gradient
 from sgp_runner.fabric import Sent
 from sgp_runner.scheduler import Wait
@@ -305,6 +306,7 @@ class Saver:
             self.draft = Draft(self.experiment.checkpoints, self.steps)
             self.draft.clear()
             self.missing = {each.rank for each in self.workers}
+        check_parameters(worker)
         self.draft.add(f"rank{worker.rank}.pt", save_worker(self.simulation, worker))
         self.simulation.journals[worker.rank] = []
         if worker.rank in self.missing:

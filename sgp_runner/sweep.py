@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner import slurm
-from sgp_runner.errors import ConfigError, Stopped
+from sgp_runner.errors import ConfigError, Diverged, Stopped
 from sgp_runner.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.launchers import launched_rank
 from sgp_runner.overrides import Setting, compose, compose_all, parse, quoted, typed
@@ -132,7 +132,8 @@ def run_job(job: Job, number: str) -> Row:
     except Exception as error:
         print_traceback_if_wanted(error)
         print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)
-        return {**job.experiment.facts, "job": job.title, "failed": sentence_of(error).splitlines()[0]}
+        failed = {"failed": sentence_of(error).splitlines()[0], "diverged": isinstance(error, Diverged)}
+        return {**job.experiment.facts, "job": job.title, **failed}
     return {**(summary or {}), "job": job.title}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments import instrumented
 
-from sgp_runner.errors import SAVED, Aborted, RankFailed, Stopped
+from sgp_runner.errors import SAVED, Aborted, Diverged, RankFailed, Stopped
 from sgp_runner.recorder import write_summary
 from sgp_runner.schema import load_experiment
 
@@ -18,7 +18,7 @@ def main() -> int:
         experiment = load_experiment(Path(config_file), None)
         try:
             summary = instrumented(experiment, int(sys.argv[1])).execute()
-        except (RankFailed, Aborted) as error:
+        except (RankFailed, Aborted, Diverged) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             return 1
         except Stopped:

@@ -1,0 +1,58 @@
+"""When training has failed for good, and what a run leaves behind then: ``diverged.json`` in place of a summary.
+
+A worker has diverged when its loss or a parameter is not finite, or when its loss is over `EXPLODED` times the first one that it
+recorded (or 1, if that was less). This is looked at whenever a worker records, which waits for the device anyway, and before its
+parameters go into a checkpoint: what is in a checkpoint is finite.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sgp_runner.checkpoint import latest
+from sgp_runner.errors import Diverged, DivergedBefore
+from sgp_runner.recorder import replace_file
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Experiment
+    from sgp_runner.worker import Worker
+
+EXPLODED = 1e4
+FILE = "diverged.json"
+
+
+def check_parameters(worker: Worker) -> None:
+    """Raises Diverged unless they are finite. Waits for the device."""
+    if not isfinite(float(worker.params.abs().max())):
+        raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
+
+
+def check_loss(worker: Worker, loss: float, first: float) -> None:
+    """Raises Diverged for a loss that shows it; ``first``: what this worker recorded first."""
+    if not isfinite(loss):
+        raise Diverged(worker.rank, worker.step, f"its loss is {loss}")
+    if loss > EXPLODED * max(first, 1.0):
+        raise Diverged(worker.rank, worker.step, f"its loss is {loss:.3g}, after {first:.3g} at the start")
+
+
+def leave_word(experiment: Experiment, error: Diverged) -> Diverged:
+    """Write down that the run has diverged; the error for the user, who is told what is left and what to try."""
+    found = latest(experiment.checkpoints, experiment.digest)
+    left = f"the last good checkpoint is {found}" if found is not None else "there is no checkpoint from before"
+    advice = f"; {left}; lower optim.lr, which is {experiment.run.optim.lr:g}, or warm up for longer."
+    word = {"rank": error.rank, "step": error.step, "what": error.what, "advice": advice}
+    replace_file(experiment.directory / FILE, json.dumps(word, indent=2) + "\n")
+    return Diverged(error.rank, error.step, error.what, advice)
+
+
+def refuse_to_repeat(run_dir: Path) -> None:
+    """Raises DivergedBefore if the run in this folder has diverged: it would again."""
+    try:
+        word = json.loads((run_dir / FILE).read_text(encoding="utf-8"))
+        before = int(word["rank"]), int(word["step"]), str(word["what"]), str(word["advice"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    raise DivergedBefore(*before[:3], f"{before[3]} It is not repeated (resume=never does).")

@@ -1,0 +1,98 @@
+"""Runs whose training fails for good: they stop, say so, and are not repeated."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+from processes import ranks_of
+from tiny import machines, run, sgd
+
+from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.cli import main
+from sgp_runner.divergence import check_loss, check_parameters
+from sgp_runner.errors import DIVERGED, Diverged
+from sgp_runner.recorder import read_metrics
+from sgp_runner.topology import DirectedExponential
+
+TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=40", "logger=jsonl", "batch_size=8", "log_every=1"]
+HOPELESS = [*TINY, "optim.lr=30"]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def the_run() -> Path:
+    (directory,) = Path("results/runs").iterdir()
+    return directory
+
+
+@pytest.mark.parametrize("algo", ["sgp", "ad_psgd", "gap_aware", "ps_sgd"])
+def test_a_run_that_diverges_stops_and_keeps_its_records(algo: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*HOPELESS, f"algo={algo}"]) == DIVERGED == 3
+    error = capfd.readouterr().err
+    place, what = r"rank \d diverged at step (\d+)", r"its (loss is [\d.e+]+, after [\d.e+]+ at the start|parameters are no longer finite)"
+    hint = "there is no checkpoint from before; lower optim.lr, which is 30, or warm up for longer."
+    found = re.fullmatch(rf"sgp-run: {place}: {what}; {hint}\n", error)
+    assert found
+    records = read_metrics(the_run())
+    assert {record["kind"] for record in records} == {"train"} | ({"server"} if algo in ("gap_aware", "ps_sgd") else set())
+    assert max(int(str(record["step"])) for record in records) == int(found[1])
+    assert sorted(path.name for path in the_run().iterdir()) == ["config.yaml", "diverged.json", "environment.json", "metrics.jsonl"]
+
+
+def test_it_is_not_repeated_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*HOPELESS, "checkpoint.every_steps=2"]) == 3
+    first = capfd.readouterr().err
+    assert re.search(r"the last good checkpoint is results/runs/\S+/checkpoints/step-\d+; lower optim.lr", first)
+    before = {path.name: path.stat().st_mtime_ns for path in the_run().iterdir()}
+    assert main([*HOPELESS, "checkpoint.every_steps=2"]) == 3
+    out, again = capfd.readouterr()
+    assert (out, again) == ("", first.rstrip("\n") + " It is not repeated (resume=never does).\n")
+    assert {path.name: path.stat().st_mtime_ns for path in the_run().iterdir()} == before
+    assert main([*HOPELESS, "resume=never"]) == 3
+    assert "no checkpoint from before" in capfd.readouterr().err
+
+
+def test_the_other_jobs_of_a_sweep_go_on(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert main(["-m", *TINY, "optim.lr=30,0.1"]) == 1
+        out, _ = capfd.readouterr()
+        table = out[out.index("Comparison") :]
+        assert table.count("diverged") == 3 and "optim.lr=30 diverged: rank" in re.sub(r"\s+", " ", table)
+    rows = [list(csv.DictReader(path.open())) for path in Path("results/sweeps").glob("*/comparison.csv")]
+    assert all([row["diverged"] for row in each] == ["True", ""] for each in rows)
+    assert all("diverged at step" in each[0]["failed"] and not each[1]["failed"] for each in rows)
+
+
+def test_all_real_ranks_end_with_the_one_that_diverged(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([*HOPELESS, "epochs=100000", "network=gloo", "algo=ar_sgd"]) == 3
+    assert re.match(r"sgp-run: rank [01] diverged at step \d+: its loss is", capfd.readouterr().err)
+    assert not ranks_of(tmp_path)
+    assert json.loads((the_run() / "diverged.json").read_text())["rank"] in (0, 1)
+    assert not (the_run() / "summary.json").exists()
+    assert main([*HOPELESS, "epochs=100000", "network=gloo", "algo=ar_sgd"]) == 3
+    assert "It is not repeated" in capfd.readouterr().err
+
+
+def test_what_counts_as_diverged() -> None:
+    (worker, *_) = run(SGP(DirectedExponential()), 2, 3, sgd(), machines()).workers
+    check_parameters(worker)
+    check_loss(worker, 9_999.0, 0.1)  # a first loss below 1 counts as 1
+    check_loss(worker, 49_999.0, 5.0)
+    for loss, first, what in (
+        (10_001.0, 0.1, "its loss is 1e+04, after 0.1 at the start"),
+        (50_001.0, 5.0, "its loss is 5e+04, after 5 at the start"),
+        (float("nan"), 1.0, "its loss is nan"),
+        (float("inf"), float("inf"), "its loss is inf"),
+    ):
+        with pytest.raises(Diverged, match=re.escape(f"rank 0 diverged at step 2: {what}")):
+            check_loss(worker, loss, first)
+    worker.params[1] = float("nan")
+    with pytest.raises(Diverged, match="rank 0 diverged at step 2: its parameters are no longer finite"):
+        check_parameters(worker)
