@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.errors import ConfigError, Stopped
+from sgp_runner.errors import CannotWrite, ConfigError, Stopped
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -118,27 +118,43 @@ class Draft:
         self.files: dict[str, str] = {}  # name -> checksum
 
     def clear(self) -> None:
-        """Make room for it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        self.path.mkdir(parents=True)
+        """Make room for it; drafts that were never finished go."""
+        for path in self.folder.glob(".part-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        with self.writing():
+            self.path.mkdir(parents=True)
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
         """Write ``state``, of tensors and plain data, as the file ``name``; it replaces an earlier one."""
-        self.files[name] = write(self.path / name, state)
+        with self.writing():
+            self.files[name] = write(self.path / name, state)
 
     def finish(self, run: str, keep: int) -> None:
         """Make it the latest checkpoint of the run called ``run``; only ``keep`` stay."""
         manifest = {"version": VERSION, "run": run, "steps": self.steps, "files": self.files}
-        with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        sync(self.path)
-        shutil.rmtree(self.place, ignore_errors=True)
-        self.path.rename(self.place)
-        sync(self.folder)
+        with self.writing():
+            with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
+                json.dump(manifest, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            sync(self.path)
+            if problem_of(self.place, run) is None:  # of the same step; between two moves there would be none
+                shutil.rmtree(self.path)
+            else:
+                shutil.rmtree(self.place, ignore_errors=True)
+                self.path.rename(self.place)
+            sync(self.folder)
         for old in saved_steps(self.folder)[keep:]:
             shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """On an error in here nothing is left of the draft. Raises CannotWrite for one of the disk."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # torch.save hides the first behind the second
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise CannotWrite(f"the checkpoint {self.place}", error) from error
 
 
 def write(path: Path, state: Mapping[str, Any]) -> str:

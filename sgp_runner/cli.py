@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
+from sgp_runner.credentials import redacted, refuse_secrets
 from sgp_runner.errors import DIVERGED, SAVED, Aborted, ConfigError, Diverged, DivergedBefore, Stopped
 
 # Flags that Hydra answers: how many words follow.
@@ -33,13 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return act(words)
+        code = act(words)
+        mirror = sys.modules.get("sgp_runner.loggers.wandb")
+        if mirror is not None and mirror.abandoned.is_set():
+            leave(code)
+        return code
     except ConfigError as error:
         return complain(error, str(error), 2)
     except Stopped as error:
-        code = complain(error, str(error), SAVED)
-        sys.stdout.flush()
-        os._exit(code)  # what a rank has connected is not taken down in order
+        leave(complain(error, str(error), SAVED))  # what a rank has connected is not taken down in order
     except Diverged as error:
         return complain(error, str(error), DIVERGED)
     except KeyboardInterrupt as error:
@@ -50,6 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(error, sentence_of(error), 1)
 
 
+def leave(code: int) -> NoReturn:
+    """End this process without waiting for its threads and connections."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def complain(error: BaseException, sentence: str, code: int) -> int:
     from sgp_runner.execution import print_traceback_if_wanted
 
@@ -57,7 +68,7 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
     if isinstance(error, Aborted) or ((code in (2, SAVED) or isinstance(error, DivergedBefore)) and said_by_another(error)):
         time.sleep(1)  # another rank speaks for all; the launcher kills the others when the first one ends
     else:
-        print(f"sgp-run: {sentence}", file=sys.stderr, flush=True)
+        print(f"sgp-run: {redacted(sentence)}", file=sys.stderr, flush=True)
     return code
 
 
@@ -85,6 +96,8 @@ def act(words: Sequence[str]) -> int:
     if any(flag in words for flag in COMPLETION):
         return ask_hydra(words)
     command = read(words)
+    for word in words:
+        refuse_secrets(word, word.partition("=")[0])
 
     from sgp_runner.overrides import compose, configs, parse, rehearsed, search_in
     from sgp_runner.schema import check_node

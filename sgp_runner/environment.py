@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from sgp_runner import __version__
+from sgp_runner.credentials import redacted
 
 SOURCE = Path(__file__).resolve().parents[1]
 CODE = ("sgp_runner", "configs")  # what a run is made by, in a clone; results may be kept in it too
@@ -35,7 +36,7 @@ def environment() -> dict[str, object]:
         "packages": {name: _version(package) for name, package in PACKAGES.items()},
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(redacted, sys.argv[1:])],
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

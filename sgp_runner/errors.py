@@ -25,6 +25,15 @@ class RankFailed(RuntimeError):
     """What went wrong on one rank, in one sentence that names the rank and its step."""
 
 
+class CannotWrite(RankFailed):
+    """The disk is full, or has become read-only; ``what``: the file or folder."""
+
+    def __init__(self, what: object, error: BaseException) -> None:
+        reasons = (each for each in (error, error.__cause__, error.__context__) if isinstance(each, OSError) and each.strerror)
+        reason = next((str(each.strerror) for each in reasons), str(error).partition("\n")[0])
+        super().__init__(f"cannot write {what}: {reason}; what was recorded and saved before is whole.")
+
+
 class Aborted(RuntimeError):
     """This rank stops because another one failed, which reports the reason."""
 

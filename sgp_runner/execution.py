@@ -7,14 +7,16 @@ import os
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.environment import environment
-from sgp_runner.errors import ConfigError, Diverged
+from sgp_runner.errors import CannotWrite, ConfigError, Diverged
 from sgp_runner.launchers import launched_rank
-from sgp_runner.recorder import write_summary
+from sgp_runner.lock import locked
+from sgp_runner.recorder import replace_file, write_summary
 from sgp_runner.run import settings_of
 from sgp_runner.schema import shown
 
@@ -39,7 +41,13 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
-    made = prepare(experiment, rank)
+    with locked(experiment.directory) if rank in (None, 0) else nullcontext():
+        return execute(experiment, rank)
+
+
+def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | None:
+    """Run it in its folder, which is there and nobody else's."""
+    made = prepare(experiment) if rank in (None, 0) else []
     try:
         summary = experiment.execute()
     except ConfigError:
@@ -53,30 +61,27 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     return summary
 
 
-def prepare(experiment: Experiment, rank: int | None) -> list[Path]:
-    """Make the run directory ready; what this has created, innermost first."""
+def prepare(experiment: Experiment) -> list[Path]:
+    """Make the folder of the run ready; the files that this has created."""
     import yaml
 
     directory = experiment.directory
-    made: list[Path] = []
+    config = yaml.safe_dump(dict(experiment.config), sort_keys=False, allow_unicode=True)
+    texts = {"config.yaml": config, "environment.json": json.dumps(environment(), indent=2) + "\n"}
+    made = [directory / name for name in texts if not (directory / name).exists()]
     try:
-        if rank not in (None, 0):
-            return made
-        (directory / "summary.json").unlink(missing_ok=True)
-        (directory / FILE).unlink(missing_ok=True)
+        for name in ("summary.json", FILE):
+            (directory / name).unlink(missing_ok=True)
         if experiment.run.resume == "never":
             shutil.rmtree(experiment.checkpoints, ignore_errors=True)
             for path in directory.glob("metrics.rank*.jsonl"):
                 path.unlink()
-        made = [path for path in (directory, *directory.parents) if not path.exists()]
-        directory.mkdir(parents=True, exist_ok=True)
-        config = yaml.safe_dump(dict(experiment.config), sort_keys=False, allow_unicode=True)
-        for name, text in (("config.yaml", config), ("environment.json", json.dumps(environment(), indent=2) + "\n")):
-            if not (directory / name).exists():
-                made.insert(0, directory / name)
-            (directory / name).write_text(text, encoding="utf-8")
-    except OSError as error:
+        for name, text in texts.items():
+            replace_file(directory / name, text)
+    except CannotWrite as error:
         remove(made)
+        raise ConfigError("results", str(error)) from error
+    except OSError as error:
         raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
     return made
 
@@ -111,12 +116,9 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 
 
 def remove(made: list[Path]) -> None:
-    """Undo ``prepare``; folders that something else is in stay."""
+    """Undo ``prepare``."""
     for path in made:
-        try:
-            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
-        except OSError:
-            return
+        path.unlink(missing_ok=True)
 
 
 def sentence_of(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.checkpoint import hearing
 from sgp_runner.errors import ConfigError, Diverged, RankFailed, Stopped
+from sgp_runner.lock import held
 from sgp_runner.recorder import read_summary
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
         try:
             for rank in range(ranks):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                children.append(subprocess.Popen(command, env={**environment, **own}, start_new_session=True))
+                children.append(subprocess.Popen(command, env={**environment, **own}, pass_fds=held, start_new_session=True))
             codes = wait_for(children)
         finally:
             stop(children)

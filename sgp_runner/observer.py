@@ -104,7 +104,7 @@ class Observer:
             "gatherings": {epoch: vars(gathering) for epoch, gathering in self.gatherings.items()},
             "first_losses": self.first_losses,
             "average": self.average,
-            "metrics_bytes": self.recorder.num_bytes,
+            "metrics_bytes": self.recorder.num_bytes(),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from sgp_runner.errors import CannotWrite, ConfigError
+
 KINDS = ("train", "server", "eval", "average", "summary")
 
 
@@ -40,7 +42,7 @@ class Listener(Protocol):
 
 
 class Recorder:
-    """Appends records to this rank's file, each one flushed, then hands them to the listeners in order.
+    """Appends records to this rank's file, each one a whole line or nothing, then hands them to the listeners in order.
 
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes ``metrics.rankR.jsonl``, so that no
     two processes share a file. The file goes on from byte ``start``: a resumed run records again what came after its checkpoint.
@@ -48,23 +50,29 @@ class Recorder:
     """
 
     def __init__(self, run_dir: Path, rank: int, listeners: tuple[Listener, ...], start: int = 0) -> None:
-        run_dir.mkdir(parents=True, exist_ok=True)
         self.path = metrics_path(run_dir, rank)
         self._listeners = listeners
         self._finished = False
-        trim(self.path, start)
-        self._file = self.path.open("a", encoding="utf-8")
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            trim(self.path, start)
+            self._file = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise ConfigError("results", f"cannot write to {self.path}: {error.strerror}.") from error
 
-    @property
     def num_bytes(self) -> int:
-        """How long the file is."""
-        return self._file.tell()
+        """How long the file is, now that all of it is on the disk."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise CannotWrite(self.path, error) from error
+        return os.fstat(self._file.fileno()).st_size
 
     def write(self, record: Mapping[str, object]) -> None:
         """Records one ``train``, ``server``, ``eval`` or ``average``; it is in the file when this returns.
 
         Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value that JSON cannot hold,
-        such as a tensor; nothing is written then.
+        such as a tensor, CannotWrite when the disk is full; nothing is written then.
         """
         self._append(record)
         for listener in self._listeners:
@@ -86,8 +94,15 @@ class Recorder:
     def _append(self, record: Mapping[str, object]) -> None:
         if record.get("kind") not in KINDS or "time_s" not in record:
             raise ValueError(f"a record needs a kind among {KINDS} and a time_s, got {dict(record)}")
-        self._file.write(_to_json(record) + "\n")
-        self._file.flush()
+        rest = memoryview((_to_json(record) + "\n").encode())
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
+            raise CannotWrite(self.path, error) from error
 
     def __enter__(self) -> Recorder:
         return self
@@ -108,19 +123,21 @@ def read_metrics(run_dir: Path) -> list[dict[str, object]]:
     damaged line elsewhere.
     """
     first, *others = metrics_path(run_dir, 0), *sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank)
-    records = [record for path in (first, *others) for record in _read_lines(path)]
+    records = [record for path in (first, *others) for record in read_lines(path)]
     return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
 
 
 def trim(path: Path, num_bytes: int) -> None:
-    """Cuts what follows the first ``num_bytes`` of a file, if it exists."""
-    if path.exists():
+    """Cuts what follows the first ``num_bytes`` of a file. Raises ConfigError if there are fewer."""
+    have = path.stat().st_size if path.exists() else 0
+    if have < num_bytes:
+        raise ConfigError("resume", f"{path} has {have} bytes, its checkpoint knows of {num_bytes}: start over with resume=never.")
+    if have:
         os.truncate(path, num_bytes)
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
     """Writes ``summary.json``, all of it or none of it: whoever finds the file knows that the run finished."""
-    run_dir.mkdir(parents=True, exist_ok=True)
     replace_file(run_dir / "summary.json", _to_json(summary, indent=2) + "\n")
 
 
@@ -140,7 +157,8 @@ def _to_json(record: Mapping[str, object], indent: int | None = None) -> str:
     return json.dumps(record, allow_nan=False, ensure_ascii=False, indent=indent)
 
 
-def _read_lines(path: Path) -> list[dict[str, object]]:
+def read_lines(path: Path) -> list[dict[str, object]]:
+    """The records of one rank; see `read_metrics`."""
     if not path.exists():
         return []
     # What follows the last newline is empty, or a line that a killed process did not end.
@@ -155,13 +173,18 @@ def _read_lines(path: Path) -> list[dict[str, object]]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file, all of it or none of it."""
+    """Writes a file, all of it or none of it. Raises CannotWrite."""
     part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise CannotWrite(path, error) from error
     # The new name lives in the directory, which has its own cache; not every system can open one.
     with contextlib.suppress(OSError):
         directory = os.open(path.parent, os.O_RDONLY)

@@ -17,7 +17,7 @@ import time
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.checkpoint import Draft, Trigger, stopped, write
+from sgp_runner.checkpoint import Draft, Trigger, stopped
 from sgp_runner.divergence import check_parameters
 from sgp_runner.real import NO_STEP_LEFT
 from sgp_runner.scheduler import Wait
@@ -152,8 +152,9 @@ class RankSaver:
         if world.rank == 0:
             draft.clear()
         world.gather(None)
-        checksum = write(draft.path / f"rank{world.rank}.pt", self.state())
-        each = world.gather((checksum, self.trigger.signal_name))
+        name = f"rank{world.rank}.pt"
+        draft.add(name, self.state())
+        each = world.gather((draft.files[name], self.trigger.signal_name))
         draft.files = {f"rank{rank}.pt": own for rank, (own, _) in enumerate(each)}
         if world.rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union
 
+from sgp_runner.credentials import refuse_secrets
 from sgp_runner.errors import ConfigError, nearest
 from sgp_runner.groups import group_of, groups
 from sgp_runner.run import Experiment, Run
@@ -31,6 +32,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings that do not go together.
     """
     config = check_node(tree, "", tree)
+    refuse_secrets(config, "")
     run = build(config, "")
     if not isinstance(run, Run):
         raise ConfigError(TARGET, f"a configuration describes a sgp_runner.run.Run, not a {type(run).__name__}.")
@@ -41,7 +43,13 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
     """The experiment whose ``config.yaml`` this is, with the same name as the original."""
     import yaml
 
-    return make_experiment(yaml.safe_load(path.read_text(encoding="utf-8")), group)
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        tree = None
+    if not isinstance(tree, dict):
+        raise ConfigError("config.yaml", f"{path} is not the configuration of a run.")
+    return make_experiment(tree, group)
 
 
 def check_node(node: Tree, key: str, root: Tree) -> dict[str, object]:

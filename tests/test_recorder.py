@@ -108,7 +108,7 @@ def test_a_resumed_run_records_again_what_came_after_its_checkpoint(tmp_path: Pa
     with Recorder(tmp_path, 0, ()) as recorder:
         recorder.write(train(0, 1, 0.5))
         recorder.write(train(0, 2, 1.0))
-        start = recorder.num_bytes
+        start = recorder.num_bytes()
         recorder.write(train(0, 3, 1.5))
         recorder.finish({"time_s": 0.5})
     with Recorder(tmp_path, 0, (), start) as recorder:

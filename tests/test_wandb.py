@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from experiments import make_experiment
 from wandb_file import find_file, history, read_records, x_axes
 
 from sgp_runner.errors import ConfigError
 from sgp_runner.loggers import wandb as mirror
 from sgp_runner.loggers.jsonl import Jsonl
 from sgp_runner.loggers.wandb import Wandb, has_login, row_of
-from sgp_runner.recorder import Recorder
+from sgp_runner.recorder import Recorder, read_metrics
+from sgp_runner.sync import main as sync_main
 
 TAGS = ["sgp", "mlp", "4 nodes", "sim"]
 
@@ -116,11 +122,60 @@ def test_a_start_that_fails_is_one_warning(tmp_path: Path, capsys: pytest.Captur
     assert err.startswith("warning: W&B failed to start, so this run is in metrics.jsonl only (")
 
 
+def test_a_server_that_never_answers_holds_up_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        code = """
+import sys
+from sgp_runner.cli import main
+from sgp_runner.loggers import wandb
+wandb.START_SECONDS = 1000.0  # longer than this test may take
+wandb.FINISH_SECONDS = 1.0
+sys.exit(main(sys.argv[1:]))
+"""
+        words = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "log_every=1", "checkpoint.every_minutes=null", "name=run"]
+        server = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "WANDB_MODE": "online"}
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **server}, capture_output=True, text=True, check=True)
+    assert done.stderr == (
+        "warning: W&B does not come to an end, so the rest of this run is in metrics.jsonl only; sgp-sync sends it later\n"
+    )
+    assert "results in results/runs/run" in done.stdout
+    assert read_metrics(tmp_path / "results/runs/run")[-1]["kind"] == "summary"
+
+
+def test_the_mirror_can_be_made_from_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = make_experiment(tmp_path, "model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "log_every=1", "batch_size=16")
+    assert experiment.execute() is not None
+    run_dir = experiment.directory
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "tra')  # as a killed process leaves it
+    capsys.readouterr()
+    assert sync_main([str(run_dir)]) == 0
+    records = read_metrics(run_dir)
+    assert capsys.readouterr().out == f"{run_dir}: {len(records)} records\n"
+    rows = history(list(read_records(find_file(run_dir))))
+    expected = [(step, row) for step, record in enumerate(records) if record["kind"] != "summary" and (row := row_of(record))]
+    assert [(row["_step"], row.get("train/loss"), row["time_s"]) for row in rows] == [
+        (step, row.get("train/loss"), row["time_s"]) for step, row in expected
+    ]
+
+
+def test_what_is_no_run_is_not_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, code, sentence in (
+        ([], 2, "usage: sgp-sync RUN_DIR..."),
+        ([str(tmp_path)], 2, f"sgp-sync: config.yaml: {tmp_path}/config.yaml is not the configuration of a run."),
+    ):
+        assert sync_main(words) == code
+        assert capsys.readouterr().err.startswith(sentence)
+
+
 def test_a_failure_while_running_is_one_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import wandb
 
     listener = Wandb().open(tmp_path, "n", {}, [], None)
     listener.write(average(1))
+    while not list(tmp_path.glob("wandb/offline-run-*/run-*.wandb")):
+        time.sleep(0.05)
     wandb.teardown()
     with Recorder(tmp_path, 0, (listener,)) as recorder:
         recorder.write(average(2))

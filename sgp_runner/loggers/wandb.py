@@ -1,21 +1,25 @@
 """``logger=wandb``: mirrors the metrics to Weights & Biases, accuracy against time; offline when nobody is logged in.
 
-The mirror may fail, training may not: whatever W&B raises becomes one line on stderr, and the run goes on with
-``metrics.jsonl`` alone.
+The mirror may fail, training may not: whatever W&B raises becomes one line on stderr, and the run goes on with ``metrics.jsonl`` alone.
+Nor does training wait: a thread of its own talks to W&B, and only the end of the run gives it some time. ``sgp-sync`` makes the mirror
+anew from ``metrics.jsonl``. W&B is told neither about the git remote nor about installed packages, whose addresses may hold secrets.
 """
 
 from __future__ import annotations
 
 import netrc
 import os
+import queue
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from sgp_runner.credentials import redacted
 from sgp_runner.errors import ConfigError, nearest
 from sgp_runner.recorder import Listener
 from sgp_runner.units import number
@@ -25,7 +29,10 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "online", "offline", "disabled")
 START_SECONDS = 20.0  # how long a server may take to answer before the run is recorded offline
-FINISH_SECONDS = 60.0  # how long the last upload may hold up the exit; the rest stays on disk for `wandb sync`
+FINISH_SECONDS = 60.0  # how long the last upload may hold up the exit
+MOST_ROWS = 100_000  # that may wait for W&B
+
+abandoned = Event()  # a thread still waits for W&B, which would hold up the exit of this process
 
 PUBLIC_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}  # two names of the public server; the second since W&B 0.31
 SPREAD = {name: f"eval/{name}" for name in ("accuracy_mean", "accuracy_min", "accuracy_max")}
@@ -51,6 +58,13 @@ class Wandb:
             raise ConfigError("logger.mode", f"'{self.mode}' is not a mode; {choices}")
 
     def open(self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None) -> Listener:
+        return self.mirror(run_dir, name, config, tags, group, _count_lines(run_dir / "metrics.jsonl"))
+
+    def mirror(
+        self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None, first_step: int
+    ) -> Mirror:
+        """`open`, where ``first_step`` lines of ``metrics.jsonl`` are in the W&B run already."""
+
         def start(mode: str) -> Run:
             import wandb
 
@@ -74,6 +88,8 @@ class Wandb:
                     init_timeout=START_SECONDS,
                     login_timeout=int(START_SECONDS),  # nobody may be there to answer the question for a key
                     finish_timeout=FINISH_SECONDS,
+                    disable_git=True,
+                    x_save_requirements=False,
                 ),
             )
             run.define_metric("time_s", hidden=True)
@@ -84,7 +100,7 @@ class Wandb:
         mode = self.mode
         if mode == "auto":
             mode = os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
-        return Mirror(_try(start, mode), first_step=_count_lines(run_dir / "metrics.jsonl"))
+        return Mirror(lambda: _try(start, mode), first_step)
 
 
 def _try(start: Callable[[str], Run], mode: str) -> Run | None:
@@ -114,39 +130,55 @@ class Mirror:
     The W&B step is the number of the line in ``metrics.jsonl``, so that a resumed run continues where it stopped.
     """
 
-    def __init__(self, run: Run | None, first_step: int = 0) -> None:
-        self._run = run
-        self._step = first_step
+    def __init__(self, start: Callable[[], Run | None], first_step: int = 0) -> None:
+        self.failed = False
+        self._start, self._step = start, first_step
+        self._rows: queue.SimpleQueue[tuple[int, dict[str, object]] | Mapping[str, object] | None] = queue.SimpleQueue()
+        self._thread = Thread(target=self._follow, daemon=True)
+        self._thread.start()
 
     def write(self, record: Mapping[str, object]) -> None:
         step, self._step = self._step, self._step + 1
-        row = row_of(record)
-        if self._run is None or not row:
+        if self.failed or not (row := row_of(record)):
             return
-        try:
-            self._run.log(row, step=step, commit=True)
-        except Exception as error:
-            self._fail(error)
+        if self._rows.qsize() >= MOST_ROWS:
+            self._fail(f"has taken in none of the last {MOST_ROWS} rows")
+        else:
+            self._rows.put((step, row))
 
-    def finish(self, summary: Mapping[str, object] | None) -> None:
-        if self._run is None:
-            return
+    def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
+        """Gives W&B ``seconds`` to take in what it has not yet."""
+        self._rows.put(summary)
+        self._thread.join(FINISH_SECONDS if seconds is None else seconds)
+        if self._thread.is_alive():
+            abandoned.set()
+            self._fail("does not come to an end")
+
+    def _follow(self) -> None:
+        """On the thread: start the run, send what comes, end it."""
+        run = self._start()
+        self.failed = self.failed or run is None
         try:
-            if summary is not None:
-                numbers = {f"final/{key}": value for key, value in summary.items() if number(value) is not None}
-                self._run.summary.update(numbers)
-            self._run.finish(exit_code=0 if summary is not None else 1)
+            while isinstance(item := self._rows.get(), tuple):
+                step, row = item
+                if run is not None and not self.failed:
+                    run.log(row, step=step, commit=True)
+            if run is None:
+                return
+            if item is not None:
+                run.summary.update({f"final/{key}": value for key, value in item.items() if number(value) is not None})
+            run.finish(exit_code=0 if item is not None else 1)
             # finish() returns before the last rows of an offline run are in its file; the end of the service waits.
             import wandb
 
             wandb.teardown()
         except Exception as error:
-            self._fail(error)
-        self._run = None
+            self._fail(f"failed ({_first_line(error)})")
 
-    def _fail(self, error: Exception) -> None:
-        _warn(f"failed, so the rest of this run is in metrics.jsonl only ({_first_line(error)})")
-        self._run = None
+    def _fail(self, what: str) -> None:
+        if not self.failed:
+            _warn(f"{what}, so the rest of this run is in metrics.jsonl only; sgp-sync sends it later")
+        self.failed = True
 
 
 def row_of(record: Mapping[str, object]) -> dict[str, object]:
@@ -194,4 +226,4 @@ def _first_line(error: Exception) -> str:
 
 
 def _warn(what: str) -> None:
-    print(f"warning: W&B {what}", file=sys.stderr, flush=True)
+    print(redacted(f"warning: W&B {what}"), file=sys.stderr, flush=True)

@@ -1,0 +1,69 @@
+"""One process at a time writes the folder of a run: a lock on ``.lock`` in it, which the kernel releases when its holders are gone.
+
+The ranks that a process starts inherit it, so it is theirs until the last one has ended, even if that process is killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sgp_runner.errors import ConfigError
+
+FILE = ".lock"
+CANNOT_LOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+
+held: list[int] = []  # descriptors of this process's locks, for the ranks that it starts
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Make the folder if it is missing, and keep other processes out. In the end the lock is gone, and an empty folder if it was made here.
+
+    Raises ConfigError if another process is there already, or nothing can be written there.
+    """
+    try:
+        made = [path for path in (directory, *directory.parents) if not path.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = lock(directory / FILE)
+    except BlockingIOError:
+        raise ConfigError("name", f"another process is at work in {directory}; wait for it, or choose another name.") from None
+    except OSError as error:
+        raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
+    held.append(descriptor)
+    try:
+        yield
+    finally:
+        held.remove(descriptor)
+        with suppress(OSError):
+            (directory / FILE).unlink()
+        os.close(descriptor)
+        with suppress(OSError):  # the first that holds something else
+            for path in made:
+                path.rmdir()
+
+
+def lock(path: Path) -> int:
+    """The descriptor of the file, locked. Raises BlockingIOError if another process has it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except FileNotFoundError:  # its holder took the file away when it ended
+            pass
+        except OSError as error:
+            if error.errno in CANNOT_LOCK:
+                print(
+                    f"warning: {path.parent} is on a file system without locks; start no second process there.", file=sys.stderr, flush=True
+                )
+                return descriptor
+            os.close(descriptor)
+            raise
+        os.close(descriptor)

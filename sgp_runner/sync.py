@@ -1,0 +1,58 @@
+"""``sgp-sync RUN_DIR...``: make the W&B mirror of runs anew from their ``metrics.jsonl``, the source of truth.
+
+For runs that had no W&B, or lost it. Each becomes a new W&B run, complete; WANDB_MODE says where, as for ``sgp-run``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sgp_runner.errors import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; the exit code: 0, 1 when W&B failed, 2 for a folder that holds no run."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0].startswith("-"):
+        print("usage: sgp-sync RUN_DIR...   (folders in results/runs)", file=sys.stdout if "--help" in words else sys.stderr)
+        return 0 if "--help" in words else 2
+    try:
+        sent = [sync(Path(word)) for word in words]
+    except ConfigError as error:
+        print(f"sgp-sync: {error}", file=sys.stderr, flush=True)
+        return 2
+    return 0 if all(sent) else 1
+
+
+def sync(run_dir: Path) -> bool:
+    """Whether all records of rank 0 reached W&B, or its offline file. Raises ConfigError for what is no run."""
+    from sgp_runner.loggers.wandb import Wandb
+    from sgp_runner.recorder import metrics_path, read_lines
+    from sgp_runner.schema import load_experiment
+
+    experiment = load_experiment(run_dir / "config.yaml", None)
+    try:
+        records = read_lines(metrics_path(run_dir, 0))
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(run_dir), f"its metrics cannot be read ({error}).") from error
+    if not records:
+        raise ConfigError(str(run_dir), "this run has no metrics yet.")
+    logger = experiment.run.logger if isinstance(experiment.run.logger, Wandb) else Wandb()
+    (run_dir / "wandb_id").unlink(missing_ok=True)
+    mirror = logger.mirror(run_dir, experiment.name, experiment.config, experiment.tags, None, 0)
+    summary = None
+    for record in records:
+        if record["kind"] == "summary":
+            summary = record
+        else:
+            mirror.write(record)
+    mirror.finish(summary, seconds=24 * 3600)
+    if not mirror.failed:
+        print(f"{run_dir}: {len(records)} records", flush=True)
+    return not mirror.failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Full disks and damaged files: one sentence, and what was recorded before is whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from experiments import make_experiment
+
+from sgp_runner.checkpoint import problem_of, saved_steps
+from sgp_runner.cli import main
+from sgp_runner.errors import CannotWrite, ConfigError
+from sgp_runner.recorder import Recorder, read_metrics, write_summary
+
+TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=20", "logger=jsonl", "log_every=1", "name=mine"]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@contextmanager
+def files_up_to(num_bytes: int) -> Iterator[None]:
+    """The disk takes no more than that of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_record_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    with Recorder(tmp_path, 0, ()) as recorder:
+        recorder.write({"kind": "train", "time_s": 0.0})
+        with files_up_to(60), pytest.raises(CannotWrite, match=r"cannot write \S+/metrics.jsonl: File too large; what was recorded"):
+            recorder.write({"kind": "train", "time_s": 1.0})
+        assert recorder.path.read_text() == '{"kind": "train", "time_s": 0.0}\n'
+        recorder.write({"kind": "train", "time_s": 2.0})
+    assert [record["time_s"] for record in read_metrics(tmp_path)] == [0.0, 2.0]
+
+
+def test_a_summary_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    with files_up_to(10), pytest.raises(CannotWrite, match=r"summary.json: File too large"):
+        write_summary(tmp_path, {"average": 0.75})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("network", ["sim", "gloo"])
+def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*TINY, f"network={network}", "checkpoint.every_steps=4"]
+    with files_up_to(5000):
+        assert main(words) == 1
+    sentence = (
+        r"sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; what was recorded and saved before is whole.\n"
+    )
+    assert re.fullmatch(sentence, capsys.readouterr().err)
+    directory = Path("results/runs/mine")
+    text = (directory / "metrics.jsonl").read_text()
+    assert text.endswith("}\n") and 0 < len(text) <= 5000 and not (directory / "summary.json").exists()
+    assert saved_steps(directory / "checkpoints")[0] >= 4
+    assert main(words) == 0
+    steps = [record["step"] for record in read_metrics(directory) if record["kind"] == "train" and record["rank"] == 0]
+    assert steps == [*range(80), 79]
+
+
+@pytest.mark.parametrize("network", ["sim", "gloo"])
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = make_experiment(Path("results"), *TINY, f"network={network}", "checkpoint.every_steps=4")
+    words = [*TINY, f"network={network}", "checkpoint.every_steps=4"]
+    with files_up_to(5000):
+        main(words)
+    (before, *_) = saved_steps(experiment.checkpoints)
+    capsys.readouterr()
+    with files_up_to(1500):
+        assert main(words) in (1, 2)
+    assert saved_steps(experiment.checkpoints)[0] == before
+    assert problem_of(experiment.checkpoints / f"step-{before}", experiment.digest) is None
+    assert not list(experiment.checkpoints.glob(".part-*"))
+
+
+def test_nothing_is_written_where_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    with files_up_to(100):
+        assert main(TINY) == 2
+    assert re.fullmatch(r"sgp-run: results: cannot write \S+/config.yaml: File too large; .*\n", capsys.readouterr().err)
+    assert not Path("results").exists()
+
+
+def test_records_that_a_checkpoint_knows_of_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"kind": "train", "time_s": 0.0}) + "\n")
+    with pytest.raises(ConfigError, match=r"^resume: \S+/metrics.jsonl has 33 bytes, its checkpoint knows of 40: start over with resume"):
+        Recorder(tmp_path, 0, (), start=40)
+    assert (tmp_path / "metrics.jsonl").stat().st_size == 33
