@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
@@ -13,6 +15,15 @@ class ConfigError(ValueError):
         super().__init__(f"{key}: {sentence}")
         self.key = key
         self.sentence = sentence
+
+
+@contextmanager
+def inside(key: str) -> Iterator[None]:
+    """A part that is an algorithm calls its settings ``algo.``...; the user types ``key``."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(re.sub(r"^algo\b", key, error.key), error.sentence) from error
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

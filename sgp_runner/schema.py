@@ -36,7 +36,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     run = build(config, "")
     if not isinstance(run, Run):
         raise ConfigError(TARGET, f"a configuration describes a sgp_runner.run.Run, not a {type(run).__name__}.")
-    return Experiment(run, config, group)
+    return Experiment(run, recorded(config, run), group)
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
@@ -169,6 +169,15 @@ def build(node: Tree, key: str) -> object:
         raise ConfigError(join(key, field) if key and field in values else error.key, error.sentence) from None
     except Exception as error:
         raise ConfigError(key or "settings", f"these do not go together ({type(error).__name__}: {error}).") from error
+
+
+def recorded(node: Tree, part: object) -> dict[str, object]:
+    """``node`` with what ``part``, which it stands for, has put in place of null: the checksum of a file, for example."""
+    values = {name: getattr(part, name) if value is None else value for name, value in node.items()}
+    return {
+        name: recorded(value, getattr(part, name)) if isinstance(value, Mapping) and TARGET in value else value
+        for name, value in values.items()
+    }
 
 
 def built(value: object, key: str) -> object:

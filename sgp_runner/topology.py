@@ -9,17 +9,20 @@ Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lia
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from sgp_runner.errors import ConfigError
 
 Peers = tuple[int, ...]
+Phase = tuple[float, int]  # from which epoch on, and after how many steps the graph starts over
 
 
+@runtime_checkable
 class Topology(Protocol):
     """A time-varying graph. ``epoch`` matters only where the number of peers follows a schedule."""
 
@@ -27,7 +30,8 @@ class Topology(Protocol):
     def symmetric(self) -> bool: ...  # whoever I send to sends to me in the same step
     def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers: ...
     def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers: ...
-    def check(self, size: int) -> None: ...
+    def phases(self, size: int) -> list[Phase]: ...
+    def check(self, size: int) -> None: ...  # ConfigError for a number of nodes that cannot work
 
 
 def matrix(topology: Topology, size: int, step: int, epoch: float = 0.0) -> list[list[float]]:
@@ -70,19 +74,27 @@ class DirectedExponential:
             return self.peers
         return self.peers[max(start for start in self.peers if start <= epoch)]
 
-    def hops(self, size: int, step: int, epoch: float) -> list[int]:
+    def strides(self, size: int, epoch: float) -> list[int]:
         m = self.count(epoch)
         strides = [1]
         while strides[-1] * (m + 1) < size:
             strides.append(strides[-1] * (m + 1))
+        return strides
+
+    def hops(self, size: int, step: int, epoch: float) -> list[int]:
+        strides = self.strides(size, epoch)
         stride = strides[step % len(strides)]
-        return [j * stride for j in range(1, m + 1)]
+        return [j * stride for j in range(1, self.count(epoch) + 1)]
 
     def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
         return shifted(rank, size, self.hops(size, step, epoch))
 
     def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
         return shifted(rank, size, [-hop for hop in self.hops(size, step, epoch)])
+
+    def phases(self, size: int) -> list[Phase]:
+        epochs = sorted(self.peers) if isinstance(self.peers, Mapping) else [0]
+        return [(float(epoch), len(self.strides(size, epoch))) for epoch in epochs]
 
     def check(self, size: int) -> None:
         most = max(self.peers.values()) if isinstance(self.peers, Mapping) else self.peers
@@ -96,15 +108,21 @@ class BidirectionalExponential:
 
     symmetric: ClassVar[bool] = False
 
+    def hops(self, size: int) -> list[int]:
+        return list(dict.fromkeys(sign * power % size for power in powers_of_two(size) for sign in (1, -1))) or [0]
+
     def hop(self, size: int, step: int) -> int:
-        hops = list(dict.fromkeys(sign * power % size for power in powers_of_two(size) for sign in (1, -1)))
-        return hops[step % len(hops)] if hops else 0
+        hops = self.hops(size)
+        return hops[step % len(hops)]
 
     def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
         return shifted(rank, size, [self.hop(size, step)])
 
     def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
         return shifted(rank, size, [-self.hop(size, step)])
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, len(self.hops(size)))]
 
     def check(self, size: int) -> None:
         """Any number of nodes works."""
@@ -122,6 +140,9 @@ class StaticExponential:
     def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
         return shifted(rank, size, [-hop for hop in powers_of_two(size)])
 
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
+
     def check(self, size: int) -> None:
         """Any number of nodes works."""
 
@@ -137,6 +158,9 @@ class Ring:
 
     in_peers = out_peers
 
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
+
     def check(self, size: int) -> None:
         """Any number of nodes works."""
 
@@ -147,12 +171,18 @@ class BipartiteExponential:
 
     symmetric: ClassVar[bool] = True
 
+    def hops(self, size: int) -> list[int]:
+        return [1] + [1 + power for power in powers_of_two(size)[1:] if 1 + power < size]
+
     def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
-        hops = [1] + [1 + power for power in powers_of_two(size)[1:] if 1 + power < size]
+        hops = self.hops(size)
         hop = hops[step % len(hops)]
         return ((rank + (hop if rank % 2 else -hop)) % size,)
 
     in_peers = out_peers
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, len(self.hops(size)))]
 
     def check(self, size: int) -> None:
         if size % 2:
@@ -169,6 +199,9 @@ class Complete:
         return shifted(rank, size, list(range(1, size)))
 
     in_peers = out_peers
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
 
     def check(self, size: int) -> None:
         """Any number of nodes works."""
@@ -190,6 +223,9 @@ class Torus:
 
     in_peers = out_peers
 
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
+
     def check(self, size: int) -> None:
         """Any number of nodes works."""
 
@@ -202,13 +238,23 @@ class RandomMatching:
     symmetric: ClassVar[bool] = True
 
     def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
-        order = list(range(size))
-        random.Random(f"{self.seed}/{step}").shuffle(order)
-        place = order.index(rank)
-        partner = place ^ 1  # places 0-1, 2-3, ... are pairs
-        return (order[partner],) if partner < size else ()
+        return matching(self.seed, size, step)[rank]
 
     in_peers = out_peers
 
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 64)]  # it never starts over; these stand for all
+
     def check(self, size: int) -> None:
         """Any number of nodes works."""
+
+
+@functools.lru_cache(maxsize=64)
+def matching(seed: int, size: int, step: int) -> tuple[Peers, ...]:
+    """The partner of every node."""
+    order = list(range(size))
+    random.Random(f"{seed}/{step}").shuffle(order)
+    partners: list[Peers] = [()] * size
+    for a, b in zip(order[::2], order[1::2], strict=False):  # places 0-1, 2-3, ... are pairs
+        partners[a], partners[b] = (b,), (a,)
+    return tuple(partners)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,8 +97,11 @@ ROUNDS = list(zip_longest(*(groups()[group_of(key) or ""] for key in OTHERS)))
 
 
 @pytest.mark.parametrize("choices", ROUNDS, ids=["-".join(filter(None, choices)) for choices in ROUNDS])
-def test_every_other_choice_can_be_made(choices: tuple[str | None, ...]) -> None:
+def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_path: Path) -> None:
     words = [f"{key}={choice}" for key, choice in zip(OTHERS, choices, strict=True) if choice]
+    if "algo.topology=edges" in words:
+        (tmp_path / "graph.txt").write_text("\n".join(f"{i} {(i + 1) % 8}" for i in range(8)))
+        words.append(f"algo.topology.path={tmp_path}/graph.txt")
     made = experiment("model=timing_only", *words)
     data = choices[OTHERS.index("data")]
     assert data is None or made.run.data.name == data.removesuffix("_large_batch")

@@ -120,6 +120,16 @@ def test_both_ends_agree_and_weights_sum_to_one(topology: Topology) -> None:
                 assert all(abs(mixing[i][j] - mixing[j][i]) < 1e-12 for i in range(size) for j in range(size))
 
 
+@pytest.mark.parametrize("topology", [each for each in ALL if each != RandomMatching()], ids=str)
+def test_a_graph_starts_over_after_its_period(topology: Topology) -> None:
+    for size in (size for size in range(1, 20) if supported(topology, size)):
+        ((_, period),) = topology.phases(size)
+        for step in range(2 * period):
+            assert [topology.out_peers(rank, size, step) for rank in range(size)] == [
+                topology.out_peers(rank, size, step + period) for rank in range(size)
+            ]
+
+
 @pytest.mark.parametrize("topology", ALL, ids=str)
 def test_over_time_everybody_reaches_everybody(topology: Topology) -> None:
     for size in (size for size in range(2, 34) if supported(topology, size)):

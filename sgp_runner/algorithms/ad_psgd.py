@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.errors import ConfigError
+from sgp_runner.proof import prove
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
@@ -39,12 +40,9 @@ class ADPSGD:
             raise ConfigError("algo.averages_per_gradient", f"{self.averages_per_gradient} must be at least 1.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        self.topology.check(nodes)
         if nodes % 2:
             raise ConfigError("nodes", f"AD-PSGD pairs odd with even ranks and needs an even number of nodes, not {nodes}.")
-        edges = ((i, j) for k in range(2 * nodes) for i in range(1, nodes, 2) for j in self.topology.out_peers(i, nodes, k))
-        if not self.topology.symmetric or any(j % 2 for _, j in edges):
-            raise ConfigError("algo.topology", "AD-PSGD needs edges between odd and even ranks only: use bipartite or ring.")
+        prove(self.topology, nodes, "odd with even", self.title)
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

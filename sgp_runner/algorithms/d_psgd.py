@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
+from sgp_runner.proof import prove
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
@@ -31,9 +32,9 @@ class DPSGD:
     servers: ClassVar[int] = 0
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        self.topology.check(nodes)
         if not self.topology.symmetric:
             raise ConfigError("algo.topology", "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.")
+        prove(self.topology, nodes, "doubly stochastic", self.title)
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, inside
 
 if TYPE_CHECKING:
     from sgp_runner.algorithms import Algorithm
@@ -38,8 +38,9 @@ class Hybrid:
                 raise ConfigError(key, f"{part.title} cannot be part of a hybrid: use a synchronous algorithm without a server.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        self.first.check(nodes, optim)
-        self.then.check(nodes, optim)
+        for name, part in (("first", self.first), ("then", self.then)):
+            with inside(f"algo.{name}"):
+                part.check(nodes, optim)
 
     async def run(self, worker: Worker) -> None:
         before = round(self.switch_epoch * worker.steps_per_epoch) - worker.steps_taken

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
+from sgp_runner.proof import prove
 from sgp_runner.push_sum import to_model, to_numerator
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class OSGP:
             raise ConfigError("algo.interval", f"{self.interval} must be at least 1 step.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        self.topology.check(nodes)
+        prove(self.topology, nodes)
 
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.proof import prove
 from sgp_runner.push_sum import to_model, to_numerator
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class SGP:
     servers: ClassVar[int] = 0
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        self.topology.check(nodes)
+        prove(self.topology, nodes)
 
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms.local_sgd import LocalSGD
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, inside
 
 if TYPE_CHECKING:
     from sgp_runner.algorithms import Algorithm
@@ -60,7 +60,8 @@ class SlowMo:
         return self.tau or (12 if isinstance(self.base, LocalSGD) else 48)
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        self.base.check(nodes, optim)
+        with inside("algo.base"):
+            self.base.check(nodes, optim)
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

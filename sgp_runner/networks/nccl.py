@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.errors import ConfigError
 from sgp_runner.launchers import launched, rendezvous
 from sgp_runner.networks import check_devices, check_real, leads
+from sgp_runner.proof import prove, topologies
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment, Run
@@ -32,6 +33,8 @@ class Nccl:
     def check(self, run: Run) -> None:
         check_real(run)
         check_devices(run, self.gossip, self.autocast)
+        for topology in topologies(run.algo) if not leads(run, "auto") else ():
+            prove(topology, run.nodes, "balanced", "network=nccl")
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
         run = experiment.run

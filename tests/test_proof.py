@@ -1,0 +1,219 @@
+"""Graphs that cannot work are refused before a run, by step and edge; those that can are accepted, and large ones quickly enough."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiments import make_experiment
+from tiny import run
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.ad_psgd import ADPSGD
+from sgp_runner.algorithms.d_psgd import DPSGD
+from sgp_runner.algorithms.hybrid import Hybrid
+from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.edges import KEY, Edges
+from sgp_runner.errors import ConfigError
+from sgp_runner.optim import SGD, Constant
+from sgp_runner.proof import Need, prove, topologies
+from sgp_runner.run import Experiment
+from sgp_runner.topology import DirectedExponential, Peers, Phase, RandomMatching, Ring
+
+OPTIM = SGD(Constant())
+
+
+@dataclass(frozen=True)
+class Literal:
+    """What is written down, step by step: whom each node sends to and, where it differs, receives from."""
+
+    out: tuple[tuple[Peers, ...], ...]
+    into: tuple[tuple[Peers, ...], ...] | None = None
+    symmetric: bool = False
+
+    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        return self.out[step][rank]
+
+    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+        if self.into is not None:
+            return self.into[step][rank]
+        return tuple(src for src, peers in enumerate(self.out[step]) if rank in peers)
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, len(self.out))]
+
+    def check(self, size: int) -> None:
+        """Whatever is written."""
+
+
+RING = ((1,), (2,), (0,))
+BAD: dict[str, tuple[Literal, int, Need, str]] = {
+    "not received": (
+        Literal((RING, RING), (((2,), (0,), (1,)), ((2,), (0,), ()))),
+        3,
+        "columns",
+        "in step 1 node 1 sends to node 2, which does not receive it.",
+    ),
+    "not sent": (
+        Literal((((1,), ()),), (((1,), (0,)),)),
+        2,
+        "columns",
+        "in step 0 node 0 waits for node 1, which does not send to it.",
+    ),
+    "received twice": (
+        Literal((((1,), (0,)),), (((1, 1), (0,)),)),
+        2,
+        "columns",
+        "in step 0 node 0 waits for node 1, which does not send to it.",
+    ),
+    "to itself": (Literal((((1, 0), (0,)),)), 2, "columns", "in step 0 node 0 sends to itself; nodes are 0 to 1."),
+    "to nobody": (Literal((((1,), (5,)),)), 2, "columns", "in step 0 node 1 sends to node 5, which is not there; nodes are 0 to 1."),
+    "twice": (Literal((((1,), (0, 0)),)), 2, "columns", "in step 0 the edge 1 -> 0 is there twice."),
+    "one way": (Literal((((1,), (2,), ()),)), 3, "columns", "in its only step no path leads from node 1 to node 0"),
+    "two parts": (
+        Literal((((1,), (0,), (3,), (2,)), ((), (), (3,), ()))),
+        4,
+        "columns",
+        "over all its 2 steps no path leads from node 0 to node 2",
+    ),
+    "a star": (
+        Literal((((1, 2), (0,), (0,)),)),
+        3,
+        "doubly stochastic",
+        "it needs them to be 1 in all: in step 0 node 0 receives shares that add up to 1.33; give all nodes as many peers",
+    ),
+    "odd with odd": (
+        Literal((((1,), (0,), (3,), (2,)), ((2,), (3,), (0,), (1,)))),
+        4,
+        "odd with even",
+        "it needs edges between odd and even ranks only: in step 1 there is 0 -> 2; use bipartite or ring.",
+    ),
+    "a one-way pair": (
+        Literal((((1,), (2,), (3,), (0,)),)),
+        4,
+        "odd with even",
+        "it needs edges in both directions: in step 0 nodes 0 and 1 have but one.",
+    ),
+    "a lonely odd rank": (
+        Literal((((1,), (0,), (), ()), ((3,), (2,), (1,), (0,)))),
+        4,
+        "odd with even",
+        "it needs a peer for every odd rank: in step 0 node 3 has none.",
+    ),
+    "unbalanced": (
+        Literal((((1, 2), (2,), (0,)),)),
+        3,
+        "balanced",
+        "it needs as many messages out as in: in step 0 node 0 sends 2 and receives 1; use network=gloo.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_graph_is_refused_by_step_and_edge(name: str) -> None:
+    topology, size, needs, sentence = BAD[name]
+    with pytest.raises(ConfigError) as caught:
+        prove(topology, size, needs, "it")
+    assert caught.value.key == "algo.topology" and caught.value.sentence.startswith(sentence)
+
+
+def test_what_each_algorithm_needs() -> None:
+    star = Literal((((1, 2, 3), (0,), (0,), (0,)),), symmetric=True)
+    for algo in (SGP(star), OSGP(star), SlowMo(SGP(star))):
+        algo.check(4, OPTIM)
+    refused: list[tuple[Algorithm, str, str]] = [
+        (DPSGD(star), "algo.topology", "D-PSGD needs them to be 1 in all"),
+        (ADPSGD(star), "algo.topology", "AD-PSGD needs edges between odd and even ranks only: in step 0 there is 0 -> 2"),
+        (SlowMo(DPSGD(star)), "algo.base.topology", "D-PSGD needs them to be 1 in all"),
+        (Hybrid(SGP(Ring()), DPSGD(star), 1.0), "algo.then.topology", "D-PSGD needs them"),
+        (Hybrid(SlowMo(DPSGD(star)), SGP(Ring()), 1.0), "algo.first.base.topology", "D-PSGD needs them"),
+    ]
+    for algo, key, sentence in refused:
+        with pytest.raises(ConfigError) as caught:
+            algo.check(4, OPTIM)
+        assert (caught.value.key, caught.value.sentence.startswith(sentence)) == (key, True)
+    assert list(topologies(Hybrid(SlowMo(DPSGD(star)), SGP(Ring()), 1.0))) == [star, Ring()]
+
+
+def test_every_phase_of_a_schedule_is_proved() -> None:
+    assert DirectedExponential(peers={0: 2, 30: 1}).phases(9) == [(0.0, 2), (30.0, 4)]
+    prove(DirectedExponential(peers={0: 2, 30: 1}), 9, "doubly stochastic")
+
+
+def test_thousands_of_nodes() -> None:
+    for topology in (DirectedExponential(), RandomMatching()):
+        prove(topology, 4096, "doubly stochastic")
+
+
+# Edges from a file.
+
+
+def written(folder: Path, text: str | bytes) -> str:
+    path = folder / "graph.txt"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def test_a_file_of_edges_is_a_graph(tmp_path: Path) -> None:
+    graph = Edges(written(tmp_path, "# two steps\n0 0 1\n0 1 2\n\n0 2 0 # back\n1 0 2\n1 2 1\n1 1 0\n"))
+    assert graph.phases(3) == [(0.0, 2)]
+    assert [[graph.out_peers(rank, 3, step) for rank in range(3)] for step in range(3)] == [
+        [(1,), (2,), (0,)],
+        [(2,), (0,), (1,)],
+        [(1,), (2,), (0,)],
+    ]
+    assert [graph.in_peers(rank, 3, 1) for rank in range(3)] == [(1,), (2,), (0,)]
+    assert not graph.symmetric
+    prove(graph, 3, "doubly stochastic")
+    assert Edges(written(tmp_path, "0 1\n1 0\n2 1\n1 2\n")).symmetric
+
+
+def test_it_trains_as_the_graph_that_it_writes_down(tmp_path: Path) -> None:
+    lines = [f"{step} {rank} {(rank + 2**step) % 6}" for step in range(3) for rank in range(6)]
+    own, built_in = Edges(written(tmp_path, "\n".join(lines))), DirectedExponential()
+    assert np.array_equal(run(SGP(own), 6, 7).x, run(SGP(built_in), 6, 7).x)
+
+
+BAD_FILES = [
+    ("", "graph.txt has no edges; write 'src dst' or 'step src dst' on each line."),
+    ("# nothing\n", "has no edges"),
+    ("0 1\n1 0 2 3\n", "line 2: '1 0 2 3' is neither 'src dst' nor 'step src dst'."),
+    ("0\n", "line 1: '0' is neither"),
+    ("0 -1\n", "line 1: '0 -1' is neither"),
+    ("0 1.5\n", "line 1: '0 1.5' is neither"),
+    ("0 ²\n", "line 1: '0 ²' is neither"),
+    ("0 99999999999999999999\n", "line 1: '0 99999999999999999999' is neither"),
+    (b"\xff\xfe0 1\n", "is neither"),
+    ("0 1\n0 1 0\n", "line 2: either every line names a step or none does."),
+    ("0 1\n1 1\n", "line 2: in step 0 node 1 sends to itself; it keeps its own share anyway."),
+    ("0 1\n1 0\n0 1\n", "line 3: step 0 has the edge 0 -> 1 already, in line 1."),
+    ("0 0 1\n2 1 0\n", "steps are numbered 0, 1, 2, ...; step 1 has no edge."),
+    ("0 1\n1 2\n2 0\n0 4\n4 0\n", "step 0 has the edge 0 -> 4, but nodes=4 are numbered 0 to 3."),
+    ("0 1\n1 2\n2 0\n", "node 3 is in no edge, but nodes=4 need one each."),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), BAD_FILES, ids=[repr(text)[:30] for text, _ in BAD_FILES])
+def test_a_bad_file_is_refused_by_line(text: str | bytes, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Edges(written(tmp_path, text)).check(4)
+    assert caught.value.key == KEY and sentence in caught.value.sentence and "\n" not in caught.value.sentence
+
+
+def test_the_content_of_the_file_belongs_to_the_run(tmp_path: Path) -> None:
+    def made(text: str, *words: str) -> Experiment:
+        path = written(tmp_path, text)
+        return make_experiment(tmp_path / text[:3], "nodes=3", "algo.topology=edges", f"algo.topology.path={path}", *words)
+
+    one, other = made("0 1\n1 2\n2 0\n"), made("1 2\n2 0\n0 1\n1 0\n")
+    config = one.config["algo"]
+    assert isinstance(config, dict)
+    assert config["topology"]["sha256"] == hashlib.sha256(b"0 1\n1 2\n2 0\n").hexdigest()
+    assert one.name != other.name
+    with pytest.raises(ConfigError, match=r"^algo.topology.sha256: \S+/graph.txt has another content, whose checksum is "):
+        made("2 0\n0 1\n1 2\n", f"algo.topology.sha256={config['topology']['sha256']}")
