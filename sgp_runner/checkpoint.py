@@ -171,13 +171,13 @@ def write(path: Path, state: Mapping[str, Any]) -> str:
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
     import torch
 
+    refused = ConfigError("resume", f"{path} is not a checkpoint of sgp-run; remove its folder, or start over with resume=never.")
     try:
         state = torch.load(path, weights_only=True, map_location=device)
     except Exception as error:
-        raise ConfigError(
-            "resume", f"{path} is not a checkpoint of sgp-run; remove its folder, or start over with resume=never."
-        ) from error
-    assert isinstance(state, dict)
+        raise refused from error
+    if not isinstance(state, dict):
+        raise refused
     return state
 
 

@@ -134,6 +134,8 @@ class Cluster:
         ):
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"cluster.{key}", f"{value} must be zero or positive, and finite.")
+        if self.bucket_bytes < 1:
+            raise ConfigError("cluster.bucket_bytes", f"{self.bucket_bytes} must be at least 1.")
         if not 0 <= self.overlap < 1:
             raise ConfigError("cluster.overlap", f"{self.overlap} must be in [0, 1).")
 

@@ -12,9 +12,13 @@ class ConfigError(ValueError):
     """A setting that cannot work. ``key`` is the dotted name a user types, ``sentence`` says what is wrong and how to mend it."""
 
     def __init__(self, key: str, sentence: str) -> None:
-        super().__init__(f"{key}: {sentence}")
-        self.key = key
-        self.sentence = sentence
+        self.key, self.sentence = printable(key), printable(sentence)
+        super().__init__(f"{self.key}: {self.sentence}")
+
+
+def printable(text: str) -> str:
+    """On one line, whatever was typed."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def refuse_other_settings(experiment: Experiment) -> None:
     import yaml
 
     path = experiment.directory / "config.yaml"
-    if not path.exists():
+    if not os.path.exists(path):  # unlike the method, whatever the name is
         return
     way_out = "choose another name, or replace that run with resume=never"
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def groups() -> Mapping[str, tuple[str, ...]]:
     """Group -> its choices, both in alphabetical order; those for Hydra itself are not among them."""
     folders = sorted(path for path in CONFIGS.iterdir() if path.is_dir() and not path.name.startswith((".", "_", "hydra")))
     return {folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml"))) for folder in folders}
+
+
+@functools.cache
+def targets(group: str) -> frozenset[str]:
+    """The classes that the choices of a group stand for. A base of SlowMo stands for the algorithm of its name."""
+    folder = CONFIGS / ("algo" if group == "base" else group)
+    texts = [(folder / f"{choice}.yaml").read_text(encoding="utf-8") for choice in groups()[group]]
+    return frozenset(name for text in texts for name in re.findall(r"^ *_target_: *(\S+)", text, re.MULTILINE))
 
 
 def group_of(key: str) -> str | None:

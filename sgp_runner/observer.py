@@ -36,8 +36,6 @@ def recording(experiment: Experiment, rank: int, total_steps: int, start: int = 
     run, facts = experiment.run, experiment.facts
     title = f"{facts['algorithm']} · {facts['model']} · {facts['data']} · {run.nodes} nodes · {run.network.name} · {run.label}"
     trim(metrics_path(experiment.directory, 0), start)  # the mirror counts the lines
-    if start == 0:
-        (experiment.directory / "wandb_id").unlink(missing_ok=True)  # a run that starts over is a new one in W&B too
     mirror = run.logger.open(experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group)
     with (
         ConsoleListener(title, total_steps, run.network.clock) as console,

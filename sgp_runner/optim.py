@@ -72,6 +72,8 @@ class Steps:
 
     def __post_init__(self) -> None:
         check_schedule(warmup_epochs=self.warmup_epochs)
+        if any(milestone < 0 for milestone in self.milestones):
+            raise ConfigError("optim.schedule.milestones", f"{list(self.milestones)} must be zero or positive epochs.")
         check_schedule(positive=True, reference_epochs=self.reference_epochs, decay=self.decay, reference_batch=self.reference_batch)
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
@@ -140,11 +142,13 @@ def lr_at(optim: Optimizer, epoch: float, horizon: Horizon) -> float:
     return optim.lr * scale * optim.schedule.factor(epoch, horizon)
 
 
-def check_lr(lr: float, weight_decay: float) -> None:
+def check_lr(lr: float, weight_decay: float, reference_batch: int | None) -> None:
     if not isfinite(lr) or lr <= 0:
         raise ConfigError("optim.lr", f"{lr} must be a positive, finite number.")
     if not isfinite(weight_decay) or weight_decay < 0:
         raise ConfigError("optim.weight_decay", f"{weight_decay} must be zero or a positive, finite number.")
+    if reference_batch is not None and reference_batch < 1:
+        raise ConfigError("optim.lr_reference_batch", f"{reference_batch} must be at least 1 sample, or null.")
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ class SGD:
     slow_buffers: ClassVar[Literal["reset", "keep"]] = "reset"
 
     def __post_init__(self) -> None:
-        check_lr(self.lr, self.weight_decay)
+        check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
         if not 0 <= self.momentum < 1:
             raise ConfigError("optim.momentum", f"{self.momentum} must be in [0, 1).")
 
@@ -195,10 +199,12 @@ class Adam:
     slow_buffers: ClassVar[Literal["reset", "keep"]] = "keep"
 
     def __post_init__(self) -> None:
-        check_lr(self.lr, self.weight_decay)
+        check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
         for key, beta in (("optim.beta1", self.beta1), ("optim.beta2", self.beta2)):
             if not 0 <= beta < 1:
                 raise ConfigError(key, f"{beta} must be in [0, 1).")
+        if self.eps <= 0:
+            raise ConfigError("optim.eps", f"{self.eps} must be positive.")
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         zeros = params.new_zeros

@@ -200,6 +200,10 @@ def explained(error: Exception, words: Sequence[str]) -> ConfigError:
         if name == "submitit_slurm":
             return ConfigError(group, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'")
         return no_choice(group, name, error.options or [])
+    if match := re.match(r"Error merging override \+*([\w.]+)=(.*)", text):
+        return ConfigError(
+            match[1], f"{match[2] or 'this'} does not fit here{f' ({first_line(cause)})' if isinstance(cause, Exception) else ''}."
+        )
     if match := re.match(r"Could not (?:override|delete from config\.) '([^'=]+)", text):
         return nothing_to_override(match[1], words)
     if isinstance(error, MissingMandatoryValue):

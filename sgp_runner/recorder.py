@@ -53,12 +53,9 @@ class Recorder:
         self.path = metrics_path(run_dir, rank)
         self._listeners = listeners
         self._finished = False
-        try:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            trim(self.path, start)
-            self._file = self.path.open("ab", buffering=0)
-        except OSError as error:
-            raise ConfigError("results", f"cannot write to {self.path}: {error.strerror}.") from error
+        run_dir.mkdir(parents=True, exist_ok=True)
+        trim(self.path, start)
+        self._file = self.path.open("ab", buffering=0)
 
     def num_bytes(self) -> int:
         """How long the file is, now that all of it is on the disk."""
@@ -128,12 +125,15 @@ def read_metrics(run_dir: Path) -> list[dict[str, object]]:
 
 
 def trim(path: Path, num_bytes: int) -> None:
-    """Cuts what follows the first ``num_bytes`` of a file. Raises ConfigError if there are fewer."""
-    have = path.stat().st_size if path.exists() else 0
-    if have < num_bytes:
-        raise ConfigError("resume", f"{path} has {have} bytes, its checkpoint knows of {num_bytes}: start over with resume=never.")
-    if have:
-        os.truncate(path, num_bytes)
+    """Cuts what follows the first ``num_bytes`` of a file, which is made if need be. Raises ConfigError if there are fewer."""
+    try:
+        with path.open("ab") as file:
+            have = file.tell()
+            if have < num_bytes:
+                raise ConfigError("resume", f"{path} has {have} bytes, its checkpoint knows of {num_bytes}: start over with resume=never.")
+            file.truncate(num_bytes)
+    except OSError as error:
+        raise ConfigError("results", f"cannot write to {path}: {error.strerror}.") from error
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:

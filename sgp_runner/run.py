@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # What does not change the result of a run, and so not its name.
 NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers")
 
+MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory
+
 
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
     """The part of a configuration that changes the result."""
@@ -92,12 +94,16 @@ class Run:
         for key in ("nodes", "gpus_per_node", "batch_size", "eval_every", "log_every"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
+        if self.nodes > MOST_NODES:
+            raise ConfigError("nodes", f"{self.nodes} must be at most {MOST_NODES}.")
         if not 0 < self.epochs < float("inf"):
             raise ConfigError("epochs", f"{self.epochs} must be positive and finite.")
         if not 0 <= self.seed < 2**63:
             raise ConfigError("seed", f"{self.seed} must be between 0 and 2**63 - 1.")
         if self.name is not None and not re.fullmatch(r"\w[\w.,=+-]{0,99}", self.name):
             raise ConfigError("name", f"'{self.name}' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.")
+        if not self.results or "\0" in self.results:
+            raise ConfigError("results", f"'{self.results}' cannot name a folder; the present one is results=.")
         check_model_reads(self.model, self.data)
         self.algo.check(self.nodes, self.optim)
         self.network.check(self)

@@ -19,7 +19,7 @@ from typing import Any, Literal, Union
 
 from sgp_runner.credentials import refuse_secrets
 from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.groups import group_of, groups
+from sgp_runner.groups import group_of, groups, targets
 from sgp_runner.run import Experiment, Run
 
 TARGET = "_target_"
@@ -34,8 +34,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     config = check_node(tree, "", tree)
     refuse_secrets(config, "")
     run = build(config, "")
-    if not isinstance(run, Run):
-        raise ConfigError(TARGET, f"a configuration describes a sgp_runner.run.Run, not a {type(run).__name__}.")
+    assert isinstance(run, Run)
     return Experiment(run, recorded(config, run), group)
 
 
@@ -55,6 +54,7 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 def check_node(node: Tree, key: str, root: Tree) -> dict[str, object]:
     """``node`` with every value as its annotation wants it (1 becomes 1.0 for a float, so that both name the same run)."""
     cls = target_of(node, key)
+    check_place(cls, key)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     out: dict[str, object] = {TARGET: node[TARGET]}
     for name, value in node.items():
@@ -84,6 +84,15 @@ def target_of(node: Tree, key: str) -> type[Any]:
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls) and getattr(cls, "__dataclass_params__").frozen):  # noqa: B009
         raise ConfigError(join(key, TARGET), f"'{name}' is not a frozen dataclass of sgp_runner.")
     return cls
+
+
+def check_place(cls: type[Any], key: str) -> None:
+    """Raises ConfigError for a class that does not belong at ``key``."""
+    group = group_of(key)
+    if not key and cls is not Run:
+        raise ConfigError(TARGET, f"a configuration describes a sgp_runner.run.Run, not a {cls.__name__}.")
+    if group is not None and f"{cls.__module__}.{cls.__name__}" not in targets(group):
+        raise ConfigError(join(key, TARGET), f"{cls.__name__} does not belong here; choose with {key}={'|'.join(groups()[group])}.")
 
 
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
@@ -125,6 +134,8 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         if kind is str and value is not None:
             raise ConfigError(key, f"""{shown(value)} is not text; quote it: "{key}='{value}'".""")
     elif isinstance(value, Mapping):
+        if dataclasses.is_dataclass(kind) and target_of(value, key) is not kind:
+            raise ConfigError(join(key, TARGET), f"{value[TARGET]} does not belong here.")
         return check_node(value, key, root)
     else:
         raise choice_error(key, value)

@@ -40,7 +40,6 @@ def sync(run_dir: Path) -> bool:
     if not records:
         raise ConfigError(str(run_dir), "this run has no metrics yet.")
     logger = experiment.run.logger if isinstance(experiment.run.logger, Wandb) else Wandb()
-    (run_dir / "wandb_id").unlink(missing_ok=True)
     mirror = logger.mirror(run_dir, experiment.name, experiment.config, experiment.tags, None, 0)
     summary = None
     for record in records:

@@ -112,7 +112,10 @@ BAD: list[tuple[str, object, str, str]] = [
     ("logger._target_", "os.system", "logger._target_", "'os.system' is refused: only classes of sgp_runner"),
     ("logger._target_", "sgp_runner.optim.lr_at", "logger._target_", "'sgp_runner.optim.lr_at' is not a frozen dataclass"),
     ("logger._target_", "sgp_runner.nowhere.X", "logger._target_", "'sgp_runner.nowhere.X' is not a frozen dataclass"),
-    ("network", {"_target_": "sgp_runner.loggers.jsonl.Jsonl"}, "settings", "these do not go together (AttributeError:"),
+    ("network", {"_target_": "sgp_runner.loggers.jsonl.Jsonl"}, "network._target_", "Jsonl does not belong here; choose with"),
+    ("algo.base", {"_target_": "sgp_runner.algorithms.ad_psgd.ADPSGD"}, "algo.base._target_", "ADPSGD does not belong here; choose with"),
+    ("optim", {"_target_": "sgp_runner.faults.Faults"}, "optim._target_", "Faults does not belong here; choose with optim=adam|sgd."),
+    ("checkpoint", {"_target_": "sgp_runner.faults.Faults"}, "checkpoint._target_", "sgp_runner.faults.Faults does not belong here."),
 ]
 
 

@@ -74,7 +74,7 @@ class Wandb:
                 project=self.project,
                 entity=self.entity,
                 name=name,
-                id=_run_id(run_dir),
+                id=_run_id(run_dir, new=first_step == 0),
                 resume="allow",
                 group=self.group or group,
                 tags=[tag[:64] for tag in tags],  # the server refuses longer ones
@@ -210,9 +210,10 @@ def has_login() -> bool:
     return False
 
 
-def _run_id(run_dir: Path) -> str:
+def _run_id(run_dir: Path, new: bool) -> str:
+    """A run that starts over is a new one in W&B too."""
     path = run_dir / "wandb_id"
-    if not path.exists():
+    if new or not path.exists():
         path.write_text(secrets.token_hex(6) + "\n", encoding="utf-8")
     return path.read_text(encoding="utf-8").strip()
 

@@ -1,0 +1,390 @@
+"""Whatever is typed, or lies in the way: one sentence that names the key, exit code 2, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sgp_runner.checkpoint import checksum
+from sgp_runner.cli import main
+
+TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=2", "logger=jsonl", "name=mine", "log_every=1"]
+RUN = Path("results/runs/mine")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR", "NOWHERE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+# What is typed, the key that is named, and how the sentence begins; words are split at spaces unless there is a quotation.
+SETTINGS: list[tuple[str, str, str]] = [
+    ("nodes=1e3", "nodes", "1000.0 is not a whole number."),
+    ("nodes=99999999999999999999", "nodes", "99999999999999999999 must be at most 65536."),
+    ("nodes={a:1}", "nodes", "{'a': 1} is not a whole number."),
+    ("gpus_per_node=0", "gpus_per_node", "0 must be at least 1."),
+    (
+        "gpus_per_node=3 network=gloo batch_size=32",
+        "batch_size",
+        "32 samples per node do not divide among 3 devices: use batch_size=30, or another",
+    ),
+    ("epochs=0", "epochs", "0.0 must be positive and finite."),
+    ("epochs=inf", "epochs", "inf must be finite."),
+    ("batch_size=0", "batch_size", "0 must be at least 1."),
+    ("seed=-1", "seed", "-1 must be between 0 and 2**63 - 1."),
+    ("seed=9223372036854775808", "seed", "9223372036854775808 must be between 0 and 2**63 - 1."),
+    ("dtype=float16", "dtype", "'float16' is none of float32, float64. Did you mean 'float64'?"),
+    ("eval_every=0", "eval_every", "0 must be at least 1."),
+    ("log_every=0", "log_every", "0 must be at least 1."),
+    ("resume=maybe", "resume", "'maybe' is none of auto, never."),
+    ("name=a/b", "name", "'a/b' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes."),
+    ("name=..", "name", "'..' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes."),
+    ("name=.hidden", "name", "'.hidden' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes."),
+    ("name='a b'", "name", "'a b' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes."),
+    ("name='a\\nb'", "name", "cannot read 'name='a'; write key=value, and quote special characters: \"key='a b'\"."),
+    ("name=5", "name", "5 is not text or null."),
+    ("results=5", "results", "5 is not text; quote it: \"results='5'\"."),
+    ("results=null", "results", "it has no value; write results=..."),
+    ("results=''", "results", "'' cannot name a folder; the present one is results=."),
+    ("results='a\\x00b'", "results", "'a\\x00b' cannot name a folder; the present one is results=."),
+    ("results=/proc/nowhere", "results", "cannot write to /proc/nowhere/runs/sgp-resnet8-digits-n8-sim-s1-a84aba44: No such file"),
+    ("optim.lr=nan", "optim.lr", "nan must be finite."),
+    ("optim.lr=inf", "optim.lr", "inf must be finite."),
+    ("optim.lr=-0.1", "optim.lr", "-0.1 must be a positive, finite number."),
+    ("optim.lr=true", "optim.lr", "true is not a number."),
+    ("optim.momentum=1", "optim.momentum", "1.0 must be in [0, 1)."),
+    ("optim.momentum=nan", "optim.momentum", "nan must be finite."),
+    ("optim.weight_decay=inf", "optim.weight_decay", "inf must be finite."),
+    ("optim.lr_reference_batch=0", "optim.lr_reference_batch", "0 must be at least 1 sample, or null."),
+    ("optim.nesterov=2", "optim.nesterov", "2 is not true or false."),
+    ("optim=adam optim.beta1=1", "optim.beta1", "1.0 must be in [0, 1)."),
+    ("optim=adam optim.eps=0", "optim.eps", "0.0 must be positive."),
+    ("optim=adam algo=gap_aware", "optim", "Gap-Aware takes its momentum step on the server and needs optim=sgd, not adam."),
+    ("optim.schedule=steps optim.schedule.milestones=[a]", "optim.schedule.milestones[0]", "'a' is not a number."),
+    ("optim.schedule=steps optim.schedule.milestones=[-5]", "optim.schedule.milestones", "[-5.0] must be zero or positive epochs."),
+    ("optim.schedule=steps optim.schedule.decay=nan", "optim.schedule.decay", "nan must be finite."),
+    ("optim.schedule=steps optim.schedule.reference_epochs=0", "optim.schedule.reference_epochs", "0.0 must be positive and finite."),
+    ("optim.schedule=steps optim.schedule.warmup_epochs=-1", "optim.schedule.warmup_epochs", "-1.0 must be zero or positive and finite."),
+    ("optim.schedule=inverse_sqrt optim.schedule.warmup_steps=0", "optim.schedule.warmup_steps", "0 must be positive and finite."),
+    ("algo=osgp algo.tau=-1", "algo.tau", "-1 must be 0 (which is SGP) or more steps."),
+    ("algo=osgp algo.interval=0", "algo.interval", "0 must be at least 1 step."),
+    ("algo=osgp algo.layout=best", "algo.layout", "'best' is none of paper, released, released_2019."),
+    ("algo=slowmo algo.tau=0", "algo.tau", "0 must be at least 1 step, or null for the paper's."),
+    ("algo=slowmo algo.alpha=0", "algo.alpha", "0.0 must be positive."),
+    ("algo=slowmo algo.beta=1", "algo.beta", "1.0 must be in [0, 1)."),
+    ("algo=slowmo algo.base=slowmo", "algo.base", "'slowmo' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
+    ("algo=slowmo algo.base=ad_psgd", "algo.base", "'ad_psgd' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp. Did you mean 'd_psgd'?"),
+    ("algo=hybrid algo.switch_epoch=0", "algo.switch_epoch", "0.0 must be positive."),
+    ("algo=hybrid algo.first=ad_psgd", "algo.first", "AD-PSGD cannot be part of a hybrid: use a synchronous algorithm without a server."),
+    ("algo=pipe_sgd algo.depth=0", "algo.depth", "0 must be at least 1 (which is AR-SGD)."),
+    ("algo=pipe_sgd algo.clip=0", "algo.clip", "0.0 must be positive, or null for no clipping."),
+    ("algo=pipe_sgd algo.warmup_epochs=-1", "algo.warmup_epochs", "-1.0 must not be negative."),
+    ("algo=pipe_sgd algo.compression=zip", "algo.compression", "'zip' is none of none, truncate16, quantize8."),
+    ("algo=local_sgd algo.tau=0", "algo.tau", "0 must be at least 1 step, or null to never average."),
+    ("algo=ad_psgd nodes=5", "nodes", "AD-PSGD pairs odd with even ranks and needs an even number of nodes, not 5."),
+    ("algo=ad_psgd algo.averages_per_gradient=0", "algo.averages_per_gradient", "0 must be at least 1."),
+    (
+        "algo=ad_psgd algo.topology=complete",
+        "algo.topology",
+        "AD-PSGD needs edges between odd and even ranks only: in step 0 there is 0 -> 2; use",
+    ),
+    ("algo=ad_psgd algo.topology=ring nodes=3", "nodes", "AD-PSGD pairs odd with even ranks and needs an even number of nodes, not 3."),
+    (
+        "algo=d_psgd algo.topology=exponential",
+        "algo.topology",
+        "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.",
+    ),
+    (
+        "algo=d_psgd algo.topology=bipartite nodes=7",
+        "nodes",
+        "the bipartite topology pairs odd with even nodes and needs an even number, not 7.",
+    ),
+    ("algo=sgp algo.topology.peers=8", "algo.topology.peers", "8 peers need at least 9 nodes; nodes=8."),
+    ("algo=sgp algo.topology.peers=0", "algo.topology.peers", "0 must be at least 1 and, as a schedule, start at epoch 0."),
+    ("algo=sgp algo.topology.peers={1:1}", "algo.topology.peers", "{1: 1} must be at least 1 and, as a schedule, start at epoch 0."),
+    ("algo=sgp algo.topology.peers={0:99}", "algo.topology.peers", "99 peers need at least 100 nodes; nodes=8."),
+    ("algo=sgp algo.topology=random_matching algo.topology.seed=a", "algo.topology.seed", "'a' is not a whole number."),
+    ("algo.topology=edges", "algo.topology.path", "it has no value; write algo.topology.path=..."),
+    ("algo.topology=edges algo.topology.path=nowhere.txt", "algo.topology.path", "cannot read 'nowhere.txt': No such file or directory."),
+    ("algo.topology=edges algo.topology.path=/", "algo.topology.path", "cannot read '/': Is a directory."),
+    ("algo.topology=edges algo.topology.path=''", "algo.topology.path", "cannot read '': Is a directory."),
+    (
+        "algo.topology=edges algo.topology.path=graph.txt",
+        "algo.topology.path",
+        "graph.txt, line 1: in step 0 node 0 sends to itself; it keeps its own share anyway.",
+    ),
+    ("model=mlp model.hidden=[0]", "model.hidden", "widths must be at least 1, not [0]. Use [64]."),
+    ("model=mlp model.hidden=wide", "model.hidden", "'wide' is not a list such as [1,2]."),
+    ("model=mlp model.dropout=1", "model.dropout", "must be in [0, 1), not 1.0. Use model.dropout=0.1."),
+    ("model=transformer nodes=1 model.heads=7", "model.width", "64 must be even and a multiple of model.heads=7."),
+    ("model=transformer model.width=0", "model.width", "must be at least 1, not 0."),
+    ("model=timing_only network=gloo", "network", "model=timing_only only runs in simulated time: use network=sim."),
+    ("model=quadratic data.dimension=0", "data.dimension", "must be at least 1, not 0."),
+    ("model=quadratic data.samples=0", "data.samples", "must be at least 1, not 0."),
+    ("model=quadratic data.groups=0", "data.groups", "must be at least 1, not 0."),
+    ("model=quadratic data.condition=0.5", "data.condition", "must be at least 1, not 0.5."),
+    ("model=quadratic data.noise=-1", "data.noise", "must not be negative, but is -1.0."),
+    (
+        "model=quadratic data.samples=4 nodes=8",
+        "batch_size",
+        "4 training samples do not fill one batch of 8 on each of 8 nodes. Use at most 4 nodes.",
+    ),
+    (
+        "model=quadratic data.alpha=0 data.partition=dirichlet",
+        "data.alpha",
+        "the concentration must be above 0, not 0.0. Use data.alpha=0.1.",
+    ),
+    ("model=quadratic data.partition=even", "data.partition", "'even' is none of iid, dirichlet."),
+    ("model=quadratic data.problem_seed=a", "data.problem_seed", "'a' is not a whole number."),
+    ("model=quadratic data=digits", "data", "model=quadratic reads regression data; data=digits is classification. Use data=quadratic."),
+    ("model=mlp data=numbers_en_de", "data", "model=mlp reads classification data; data=numbers_en_de is translation. Use data=digits."),
+    ("data.label_smoothing=1", "data.label_smoothing", "must be in [0, 1), not 1.0. Use data.label_smoothing=0.1."),
+    ("data=synthetic data.image_size=0", "data.image_size", "must be at least 1, not 0."),
+    ("network=gloo faults=slow_node", "faults", "slow nodes and links are simulated: use network=sim, or faults=none."),
+    ("network=gloo network.gossip=all", "network.gossip", "'all' is none of auto, shards, leader."),
+    ("network=gloo network.autocast=fp8", "network.autocast", "'fp8' is none of none, bf16, fp16. Did you mean 'fp16'?"),
+    (
+        "network=gloo network.autocast=bf16 dtype=float64",
+        "network.autocast",
+        "only float32 is cast: use dtype=float32, or network.autocast=none with dtype=float64.",
+    ),
+    ("network=mpi gpus_per_node=2", "gpus_per_node", "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo."),
+    ("network=sim network.engine=fast", "network.engine", "'fast' is none of auto, loop, vmap. Did you mean 'auto'?"),
+    ("network=sim network.vmap_width=0", "network.vmap_width", "0 must be at least 1."),
+    ("cluster.bandwidth=0", "cluster.bandwidth", "0.0 must be positive and finite."),
+    ("cluster.latency_seconds=-1", "cluster.latency_seconds", "-1.0 must be zero or positive, and finite."),
+    ("cluster.overlap=1", "cluster.overlap", "1.0 must be in [0, 1)."),
+    ("cluster.duplex=double", "cluster.duplex", "'double' is none of full, half."),
+    ("cluster.collective=magic", "cluster.collective", "'magic' is none of ring, recursive_doubling, halving_doubling, tree."),
+    ("cluster.bucket_bytes=0", "cluster.bucket_bytes", "0 must be at least 1."),
+    ("cluster.step_seconds.default=0", "cluster.step_seconds.default", "0.0 must be positive and finite."),
+    ("cluster.node_factors={0:0}", "cluster.node_factors.0", "0.0 must be positive and finite."),
+    ("cluster.node_factors={-1:2}", "cluster.node_factors.-1", "there is no such rank here; use 0 to 7."),
+    ("cluster.compute_time=log_normal cluster.compute_time.cv=nan", "cluster.compute_time.cv", "nan must be finite."),
+    ("faults.slow_nodes={0:0.5}", "faults.slow_nodes.0", "0.5 must be at least 1 and finite."),
+    ("faults.slow_links={0:nan}", "faults.slow_links.0", "nan must be finite."),
+    ("faults.slow_links=[1]", "faults.slow_links", "[1] does not fit here (Cannot merge DictConfig with ListConfig)."),
+    ("checkpoint.every_minutes=0", "checkpoint.every_minutes", "0.0 must be positive and finite, or null."),
+    ("checkpoint=null", "checkpoint", "null is not a set of settings with a _target_."),
+    ("logger.mode=sometimes", "logger.mode", "'sometimes' is not a mode; use one of auto, online, offline, disabled."),
+    ("logger._target_=os.system", "logger._target_", "'os.system' is refused: only classes of sgp_runner can be configured."),
+    ("algo._target_=os.system", "algo._target_", "'os.system' is refused: only classes of sgp_runner can be configured."),
+    ("+algo._args_=[1]", "algo._args_", "there is no such setting; algo has topology."),
+    ("algo._target_=sgp_runner.topology.Ring", "algo._target_", "Ring does not belong here; choose with"),
+    ("algo._target_=sgp_runner.run.Run", "algo._target_", "Run does not belong here; choose with"),
+    ("algo.topology._target_=sgp_runner.algorithms.sgp.SGP", "algo.topology._target_", "SGP does not belong here; choose with"),
+    ("model._target_=sgp_runner.data.digits.Digits", "model._target_", "Digits does not belong here; choose with"),
+    (
+        "data._target_=sgp_runner.models.mlp.MLP",
+        "data._target_",
+        "MLP does not belong here; choose with data=digits|numbers_en_de|quadratic|synthetic.",
+    ),
+    ("optim._target_=sgp_runner.faults.Faults", "optim._target_", "Faults does not belong here; choose with optim=adam|sgd."),
+    (
+        "network._target_=sgp_runner.loggers.jsonl.Jsonl",
+        "network._target_",
+        "Jsonl does not belong here; choose with network=gloo|mpi|nccl|sim.",
+    ),
+    ("faults._target_=sgp_runner.checkpoint.Checkpoints", "faults._target_", "sgp_runner.checkpoint.Checkpoints does not belong here."),
+    ("cluster._target_=builtins.eval", "cluster._target_", "'builtins.eval' is refused: only classes of sgp_runner can be configured."),
+    ("checkpoint._target_=sgp_runner.faults.Faults", "checkpoint._target_", "sgp_runner.faults.Faults does not belong here."),
+    ("_target_=sgp_runner.faults.Faults", "_target_", "a configuration describes a sgp_runner.run.Run, not a Faults."),
+    ("algo._target_=sgp_runner.cli.Command", "algo._target_", "'sgp_runner.cli.Command' is not a frozen dataclass of sgp_runner."),
+    ("optim.lr=${oc.env:NOWHERE}", "optim.lr", 'it cannot be resolved: KeyError raised while resolving interpolation: "Environment'),
+    ("optim.lr=${oc.decode:x}", "optim.lr", "'x' is not a number."),
+    ("optim.lr=${optim.lr}", "optim.lr", "it cannot be resolved: Recursive interpolation detected."),
+    ("+secret=1", "secret", "there is no such setting. Did you mean 'seed'?"),
+    ("algo=ALGO", "algo", "'ALGO' is none of ad_psgd, ar_sgd, d_psgd, gap_aware, hybrid, local_sgd, osgp,"),
+    ("algo=../../etc/passwd", "algo", "'../../etc/passwd' is none of ad_psgd, ar_sgd, d_psgd, gap_aware, hybrid, local_sgd,"),
+    ("model=../config", "model", "'../config' is none of mlp, quadratic, resnet18, resnet20, resnet50, resnet8,"),
+    ("experiment=nowhere", "experiment", "'nowhere' is none of ar_then_sgp."),
+    ("é=1", "é", "cannot read 'é=1'; write key=value, and quote special characters: \"key='a b'\"."),
+    ("nodes=４", "nodes", "cannot read 'nodes=４'; write key=value, and quote special characters: \"key='a b'\"."),
+    ("nodes=4 nodes=0", "nodes", "0 must be at least 1."),
+    ("name=名前/x", "name", "cannot read 'name=名前/x'; write key=value, and quote special characters: \"key='a b'\"."),
+    ("--", "--", "there is no such option; settings are written key=value, for example nodes=4."),
+    ("-x", "-x", "there is no such option; settings are written key=value, for example nodes=4."),
+]
+LONG = "x" * 300
+
+
+def typed(words: str) -> list[str]:
+    return [words] if "'a b'" in words else words.encode().decode("unicode_escape").split() if "\\" in words else words.split()
+
+
+def refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
+    """What the command says, once nothing of it can be found on disk."""
+    before = sorted(str(path) for path in Path().rglob("*"))
+    assert main(words) == 2
+    out, error = capfd.readouterr()
+    assert "Traceback" not in out + error and error.count("\n") == 1
+    assert sorted(str(path) for path in Path().rglob("*")) == before
+    return error
+
+
+@pytest.mark.parametrize(("words", "key", "sentence"), SETTINGS, ids=[words for words, *_ in SETTINGS])
+def test_settings_that_cannot_work(words: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("graph.txt").write_text("0 0\n")
+    assert refused(typed(words), capfd).startswith(f"sgp-run: {key}: {sentence}")
+
+
+def test_the_table_is_long_and_repeats_nothing() -> None:
+    assert len({words for words, *_ in SETTINGS}) == len(SETTINGS) >= 100
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "sentence"),
+    [
+        (f"results={LONG}", "results", "File name too long."),
+        (f"name={LONG}", "name", "use up to 100 letters"),
+        (f"algo={LONG}", "algo", "is none of ad_psgd"),
+        (f"{LONG}=1", "settings", "File name too long"),
+        ("results=/proc/nowhere", "results", "cannot write to /proc/nowhere/runs/"),
+        ("results=file", "results", "cannot write to file/runs/"),
+        ("results='名前\x00'", "results", "cannot name a folder"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_names_of_folders_that_cannot_be(word: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    error = refused([word, "logger=jsonl"], capfd)
+    assert error.startswith(f"sgp-run: {key}: ") and sentence in error
+
+
+def test_unicode_is_welcome_where_it_can_be(capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*TINY, "results='Ergebnisse für τ=1 名前'", "name='σ_名前'"]
+    assert main(words) == 0 and main(words) == 0
+    assert "done already" in capfd.readouterr().out
+
+
+# What lies in the way, in a run that was cut off after two checkpoints.
+
+
+class Malice:
+    """Its pickle makes a file when it is read."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch harm",)
+
+
+def cut_off() -> Path:
+    """The folder of a run that stopped before its end; its latest checkpoint."""
+    assert main([*TINY, "checkpoint.every_steps=2", "optim.lr=30", "epochs=40"]) == 3
+    (RUN / "diverged.json").unlink()
+    return max((RUN / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+
+
+def malicious(place: Path) -> None:
+    torch.save({"now": Malice()}, place / "run.pt")
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"]["run.pt"] = checksum(place / "run.pt")
+    (place / "manifest.json").write_text(json.dumps(manifest))
+
+
+def no_state(place: Path) -> None:
+    torch.save([1, 2], place / "run.pt")
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"]["run.pt"] = checksum(place / "run.pt")
+    (place / "manifest.json").write_text(json.dumps(manifest))
+
+
+def replaced(path: Path) -> Callable[[Path], None]:
+    """A folder stands where a file should be."""
+
+    def replace(place: Path) -> None:
+        path.unlink()
+        path.mkdir()
+        (path / "something").touch()
+
+    return replace
+
+
+IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a checkpoint that runs code": (malicious, "resume: results/runs/mine/checkpoints/step-{} is not"),
+    "a checkpoint without a state": (no_state, "is not a checkpoint of sgp-run"),
+    "a folder for a configuration": (replaced(RUN / "config.yaml"), "name: results/runs/mine/config.yaml cannot be read"),
+    "a folder for metrics": (replaced(RUN / "metrics.jsonl"), "results: cannot write to results/runs/mine/metrics.jsonl: Is a directory."),
+    "a folder for the environment": (
+        replaced(RUN / "environment.json"),
+        "results: cannot write results/runs/mine/environment.json: Is a directory",
+    ),
+    "a binary configuration": (
+        lambda place: (RUN / "config.yaml").write_bytes(b"\xff\x00"),
+        "config.yaml cannot be read; choose another name",
+    ),
+    "an empty configuration": (lambda place: (RUN / "config.yaml").write_text(""), "config.yaml cannot be read; choose another name"),
+    "a list for a configuration": (
+        lambda place: (RUN / "config.yaml").write_text("[1]"),
+        "config.yaml cannot be read; choose another name",
+    ),
+    "metrics that are gone": (lambda place: os.truncate(RUN / "metrics.jsonl", 0), "resume: results/runs/mine/metrics.jsonl has 0 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", IN_THE_WAY)
+def test_what_lies_in_the_way(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    spoil, sentence = IN_THE_WAY[name]
+    place = cut_off()
+    spoil(place)
+    capfd.readouterr()
+    before = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
+    assert main([*TINY, "checkpoint.every_steps=2", "optim.lr=30", "epochs=40"]) == 2
+    error = capfd.readouterr().err
+    assert sentence.partition("{")[0] in error and error.count("\n") == 1 and error.startswith("sgp-run: ")
+    assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file() and path.name != "environment.json"} == {
+        path: content for path, content in before.items() if path.name != "environment.json"
+    }
+    assert not Path("harm").exists()
+
+
+def test_a_damaged_summary_is_none(capfd: pytest.CaptureFixture[str]) -> None:
+    for text in ("[1]", "{", "\x00"):
+        assert main([*TINY, "resume=never"]) == 0
+        (RUN / "summary.json").write_text(text)
+        assert main(TINY) == 0
+        assert "done already" not in capfd.readouterr().out
+        assert json.loads((RUN / "summary.json").read_text())["algorithm"] == "SGP"
+
+
+def test_a_folder_where_wandb_cannot_write_is_a_warning(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    RUN.mkdir(parents=True)
+    (RUN / "wandb_id").mkdir()
+    assert main([*TINY, "logger=wandb"]) == 0
+    error = capfd.readouterr().err
+    assert re.fullmatch(r"warning: W&B failed to start, so this run is in metrics.jsonl only \(.*\)\n", error)
+
+
+# The same, as commands of their own.
+
+COMMANDS = [
+    ["nodes=0"],
+    ["optim.lr=nan"],
+    ["algo=ad_psgd", "nodes=5"],
+    ["algo._target_=os.system"],
+    ["optim.schedule._target_=sgp_runner.run.Run"],
+    ["name=../../up"],
+    ["algo.topology=edges", "algo.topology.path=nowhere"],
+    ["results=/dev/null"],
+    ["model=mlp", "nodes=5000"],
+    ["network=gloo", "model=mlp", "nodes=2", "batch_size=5000"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_as_a_process(words: list[str], in_an_empty_folder: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "sgp_runner", "logger=jsonl", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout in ("", next(iter(done.stdout.splitlines(keepends=True)), ""))
+    assert re.fullmatch(r"sgp-run: [\w.]+: .+\n", done.stderr)
+    assert list(in_an_empty_folder.iterdir()) == []
