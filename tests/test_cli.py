@@ -74,7 +74,7 @@ BAD: list[tuple[str, str, str]] = [
     ("algo.topology.peers={a:1}", "algo.topology.peers", "is not a whole number or a mapping such as {0: 2}."),
     ("algo=slowmo algo.base=osgp algo.base.tau=-1", "algo.base.tau", "-1 must be 0 (which is SGP) or more steps."),
     ("algo=slowmo algo.base=gap_aware", "algo.base", "'gap_aware' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
-    ("algo=ad_psgd nodes=3", "nodes", "needs an even number, not 3."),
+    ("algo=ad_psgd nodes=3", "nodes", "needs an even number of nodes, not 3."),
     ("model=transformer data=digits", "data", "Use data=numbers_en_de."),
     ("name=../up", "name", "'../up' cannot name a folder"),
     ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),

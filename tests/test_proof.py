@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from experiments import make_experiment
+from graphs import Literal
 from tiny import run
 
 from sgp_runner.algorithms import Algorithm
@@ -23,32 +23,9 @@ from sgp_runner.errors import ConfigError
 from sgp_runner.optim import SGD, Constant
 from sgp_runner.proof import Need, prove, topologies
 from sgp_runner.run import Experiment
-from sgp_runner.topology import DirectedExponential, Peers, Phase, RandomMatching, Ring
+from sgp_runner.topology import DirectedExponential, RandomMatching, Ring
 
 OPTIM = SGD(Constant())
-
-
-@dataclass(frozen=True)
-class Literal:
-    """What is written down, step by step: whom each node sends to and, where it differs, receives from."""
-
-    out: tuple[tuple[Peers, ...], ...]
-    into: tuple[tuple[Peers, ...], ...] | None = None
-    symmetric: bool = False
-
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
-        return self.out[step][rank]
-
-    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
-        if self.into is not None:
-            return self.into[step][rank]
-        return tuple(src for src, peers in enumerate(self.out[step]) if rank in peers)
-
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, len(self.out))]
-
-    def check(self, size: int) -> None:
-        """Whatever is written."""
 
 
 RING = ((1,), (2,), (0,))

@@ -1,0 +1,318 @@
+"""What must hold for every algorithm over every graph, on any machines: thousands of small simulations, the same ones each time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from graphs import Literal as Graph
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tiny import START, D, Result, run, sgd
+from torch import Tensor
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.ad_psgd import ADPSGD
+from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.d_psgd import DPSGD
+from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.algorithms.hybrid import Hybrid
+from sgp_runner.algorithms.local_sgd import LocalSGD
+from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.algorithms.pipe_sgd import PipeSGD
+from sgp_runner.algorithms.ps_sgd import PSSGD
+from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.cluster import Cluster, ConstantTime, GammaTime, LogNormalTime
+from sgp_runner.errors import ConfigError
+from sgp_runner.faults import Faults
+from sgp_runner.optim import SGD, Constant
+from sgp_runner.proof import prove
+from sgp_runner.topology import (
+    BidirectionalExponential,
+    BipartiteExponential,
+    Complete,
+    DirectedExponential,
+    Peers,
+    RandomMatching,
+    Ring,
+    StaticExponential,
+    Topology,
+    Torus,
+)
+from sgp_runner.worker import Worker
+
+EXACT = 1e-9
+
+
+def often(examples: int) -> Any:
+    return settings(max_examples=examples, derandomize=True, deadline=None, database=None)
+
+
+# What is drawn.
+
+sizes = st.integers(1, 9)
+symmetric: st.SearchStrategy[Topology] = st.one_of(
+    st.sampled_from([Ring(), Complete(), Torus(), BipartiteExponential()]), st.builds(RandomMatching, st.integers(0, 99))
+)
+directed: st.SearchStrategy[Topology] = st.one_of(
+    st.sampled_from([BidirectionalExponential(), StaticExponential()]),
+    st.builds(DirectedExponential, st.one_of(st.integers(1, 3), st.sampled_from([{0: 2, 1: 1}, {0: 1, 1: 3}]))),
+)
+
+
+@st.composite
+def random_graphs(draw: st.DrawFn, size: int) -> Graph:
+    """Any edges at all, with those of a ring in one of the steps: connected, but neither regular nor symmetric."""
+    period = draw(st.integers(1, 3))
+    with_ring = draw(st.integers(0, period - 1))
+    out: list[tuple[Peers, ...]] = []
+    for step in range(period):
+        chosen = [
+            draw(st.sets(st.integers(0, size - 1), max_size=3)) | ({(rank + 1) % size} if step == with_ring else set())
+            for rank in range(size)
+        ]
+        out.append(tuple(tuple(sorted(peers - {rank})) for rank, peers in enumerate(chosen)))
+    return Graph(tuple(out))
+
+
+@st.composite
+def graphs(draw: st.DrawFn, size: int) -> Topology:
+    return draw(st.one_of(symmetric, directed, random_graphs(size)))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Machines on which a message of this problem takes from no time to many gradients, and overtakes those of other senders."""
+    return Cluster(
+        step_seconds={"default": 1.0},
+        compute_time=draw(st.sampled_from([ConstantTime(), LogNormalTime(0.5), LogNormalTime(2.0), GammaTime(1.0)])),
+        bandwidth=draw(st.sampled_from([1e18, 1e3, 100.0, 30.0])),  # bits per second; a message has some hundred
+        latency_seconds=draw(st.sampled_from([0.0, 0.3, 1.0, 7.5])),
+        node_factors=draw(st.dictionaries(st.integers(0, 8), st.sampled_from([0.1, 1.0, 5.0]), max_size=3)),
+        message_overhead_seconds=draw(st.sampled_from([0.0, 0.1])),
+        duplex=draw(st.sampled_from(["full", "half"])),
+        overlap=draw(st.sampled_from([0.0, 0.5])),
+        heterogeneity=draw(st.sampled_from([0.0, 0.6])),
+    )
+
+
+def faults() -> st.SearchStrategy[Faults]:
+    factors = st.dictionaries(st.integers(0, 8), st.sampled_from([1.0, 4.0, 20.0]), max_size=2)
+    return st.builds(Faults, factors, factors)
+
+
+def osgp(topology: Topology, layouts: tuple[str, ...] = ("paper", "released")) -> st.SearchStrategy[OSGP]:
+    return st.builds(OSGP, st.just(topology), st.integers(0, 4), st.integers(1, 3), st.sampled_from(layouts))
+
+
+@st.composite
+def push_sums(draw: st.DrawFn, size: int) -> Algorithm:
+    """Those that keep the sum of all numerators."""
+    graph = draw(graphs(size))
+    return draw(st.one_of(st.just(SGP(graph)), osgp(graph)))
+
+
+@st.composite
+def lockstep(draw: st.DrawFn, size: int) -> Algorithm:
+    """Those whose messages are waited for in an order that does not depend on time."""
+    graph = draw(graphs(size))
+    gossip: list[Algorithm] = [SGP(graph), OSGP(graph, tau=0), OSGP(graph, tau=0, layout="released_2019", interval=2)]
+    gossip += [DPSGD(draw(symmetric), draw(st.sampled_from(["combine_while_computing", "adapt_then_combine"])))]
+    exact: list[Algorithm] = [
+        ARSGD(),
+        ARSGD("parameters"),
+        LocalSGD(3),
+        PipeSGD(draw(st.integers(1, 4))),
+        PipeSGD(2, compression="quantize8"),
+    ]
+    base = draw(st.sampled_from([*gossip, ARSGD(), LocalSGD(None)]))
+    slow = SlowMo(base, draw(st.integers(1, 4)), exact_average=draw(st.booleans()), buffers="keep")
+    then = draw(st.sampled_from([*gossip, *exact]))
+    return draw(st.sampled_from([*gossip, *exact, PSSGD(), slow, Hybrid(base, then, draw(st.sampled_from([0.3, 0.8, 5.0])))]))
+
+
+def works(algo: Algorithm, size: int) -> bool:
+    try:
+        algo.check(size, sgd())
+    except ConfigError:
+        return False
+    return True
+
+
+# What is watched.
+
+
+@dataclass(frozen=True)
+class Noted(SGD):
+    """SGD that adds up all steps that were taken."""
+
+    total: np.ndarray = field(default_factory=lambda: np.zeros(D))
+
+    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
+        step = super().direction(g, params, buffers, lr)
+        self.total[:] += step.numpy()
+        return step
+
+
+def noted() -> Noted:
+    return Noted(Constant(), lr=0.05, momentum=0.5, weight_decay=0.01)
+
+
+def travelling(result: Result) -> list[Tensor]:
+    """Messages that were sent and that no coroutine has taken in yet."""
+    simulation = result.simulation
+    found = [argument.message for _, _, _, arguments in simulation.clock.events for argument in arguments if hasattr(argument, "message")]
+    found += [message for mailbox in simulation.mailboxes for _, _, message in mailbox.contents()]
+    for task in simulation.scheduler.ready:  # handed over at this very moment
+        if task.waiting is not None and task.waiting.what[0] in ("message", "any message"):
+            value = task.waiting.value
+            found.append(value[1] if isinstance(value, tuple) else value)
+    return found
+
+
+def check_weights(result: Result, worker: Worker) -> None:
+    total = sum(float(message[-1]) for message in travelling(result)) + sum(float(each.push_sum[-1]) for each in result.workers)
+    assert abs(total - worker.size) < EXACT
+
+
+def check_nothing_is_left(result: Result) -> None:
+    simulation = result.simulation
+    assert simulation.fabric.in_flight == 0 and not simulation.all_reduces and not simulation.clock.events
+    assert not any(mailbox.contents() or mailbox.waiting for mailbox in simulation.mailboxes)
+
+
+def check_sum(result: Result, optim: Noted) -> None:
+    """Numerators have changed by local steps alone."""
+    numerators = (result.x * result.w[:, None]).sum(0)
+    assert np.abs(numerators - (len(result.workers) * START - optim.total)).max() < EXACT * len(result.workers)
+
+
+# The properties.
+
+
+@often(700)
+@given(data=st.data(), size=sizes, cluster=clusters(), faults=faults(), steps=st.integers(1, 7), seed=st.integers(0, 9))
+def test_push_sum_loses_no_mass(data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int) -> None:
+    algo = data.draw(push_sums(size))
+    assume(works(algo, size))
+    optim = noted()
+    result = run(algo, size, steps, optim, cluster, faults, check_weights, seed=seed)
+    check_nothing_is_left(result)
+    check_sum(result, optim)
+    assert abs(result.w.sum() - size) < EXACT and (result.w > 0).all()
+
+
+@often(300)
+@given(
+    pairs=st.integers(1, 4),
+    topology=st.sampled_from([BipartiteExponential(), Ring()]),
+    averages=st.integers(1, 3),
+    cluster=clusters(),
+    faults=faults(),
+    steps=st.integers(1, 6),
+    seed=st.integers(0, 9),
+)
+def test_pairwise_averages_are_atomic(
+    pairs: int, topology: Topology, averages: int, cluster: Cluster, faults: Faults, steps: int, seed: int
+) -> None:
+    """An average that reads one value and overwrites another loses some of the sum."""
+    optim = noted()
+    result = run(ADPSGD(topology, averages), 2 * pairs, steps, optim, cluster, faults, seed=seed)
+    check_nothing_is_left(result)
+    check_sum(result, optim)
+    assert sorted(step for _, _, step in result.trace) == list(range(2 * pairs * steps))  # the budget, each gradient once
+
+
+@often(700)
+@given(data=st.data(), size=sizes, cluster=clusters(), faults=faults(), steps=st.integers(1, 7), seed=st.integers(0, 9))
+def test_what_is_synchronous_does_not_depend_on_time(
+    data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int
+) -> None:
+    algo = data.draw(lockstep(size))
+    assume(works(algo, size))
+    at_any_time, at_once = run(algo, size, steps, sgd(0.05), cluster, faults, seed=seed), run(algo, size, steps, sgd(0.05))
+    assert np.array_equal(at_any_time.x, at_once.x) and np.array_equal(at_any_time.w, at_once.w)
+    for result in (at_any_time, at_once):
+        check_nothing_is_left(result)
+        assert len({comm.all_reduces for comm in result.simulation.comms[:size]}) == 1
+        assert [worker.steps_taken for worker in result.workers] == [steps] * len(result.workers)
+
+
+@often(100)
+@given(
+    data=st.data(),
+    pairs=st.integers(1, 3),
+    cluster=clusters(),
+    faults=faults(),
+    kind=st.sampled_from(["push", "pairs", "server", "lockstep"]),
+)
+def test_the_same_seed_gives_the_same_run(
+    data: st.DataObject, pairs: int, cluster: Cluster, faults: Faults, kind: Literal["push", "pairs", "server", "lockstep"]
+) -> None:
+    size = 2 * pairs
+    algo: Algorithm
+    match kind:
+        case "push":
+            algo = data.draw(push_sums(size))
+        case "pairs":
+            algo = ADPSGD(BipartiteExponential())
+        case "server":
+            algo = GapAware()
+        case "lockstep":
+            algo = data.draw(lockstep(size))
+    assume(works(algo, size))
+    first, second = (run(algo, size, 4, sgd(0.05), cluster, faults, seed=5) for _ in range(2))
+    assert first.trace == second.trace and np.array_equal(first.x, second.x)
+
+
+@dataclass(frozen=True)
+class Scattering(SGD):
+    """A step of its own for each worker first, and no other."""
+
+    taken: list[np.ndarray] = field(default_factory=list)
+    name: ClassVar[str] = "sgd"
+
+    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
+        if not torch.equal(params, torch.from_numpy(START)):
+            return torch.zeros_like(g)
+        self.taken.append(np.random.default_rng(len(self.taken)).normal(size=D))
+        return torch.from_numpy(self.taken[-1])
+
+
+@often(60)
+@given(m=st.integers(1, 5), cluster=clusters(), seed=st.integers(0, 9))
+def test_the_exponential_graph_averages_a_power_of_two_exactly(m: int, cluster: Cluster, seed: int) -> None:
+    optim = Scattering(Constant(), momentum=0.0)
+    result = run(SGP(DirectedExponential()), 2**m, m, optim, cluster, seed=seed)
+    assert len(optim.taken) == 2**m
+    assert np.abs(result.x - (START - np.mean(optim.taken, axis=0))).max() < 1e-12
+
+
+@often(300)
+@given(data=st.data(), size=st.integers(1, 6), period=st.integers(1, 3))
+def test_a_proof_agrees_with_its_definition(data: st.DataObject, size: int, period: int) -> None:
+    """Closure of the union graph and sums of the matrix, spelt out."""
+    peers = st.sets(st.integers(0, size - 1), max_size=3)
+    out = tuple(tuple(tuple(sorted(data.draw(peers) - {rank})) for rank in range(size)) for _ in range(period))
+    reach = np.eye(size, dtype=int)
+    rows = True
+    for step in out:
+        mixing = np.zeros((size, size))
+        for src, each in enumerate(step):
+            mixing[[src, *each], src] = 1 / (len(each) + 1)
+        reach = reach | (mixing > 0)
+        rows = rows and bool(np.allclose(mixing.sum(1), 1))
+    connected = bool((np.linalg.matrix_power(reach, size) > 0).all())
+    assert accepted(Graph(out), size, "columns") == connected
+    assert accepted(Graph(out), size, "doubly stochastic") == (connected and rows)
+
+
+def accepted(graph: Graph, size: int, needs: Literal["columns", "doubly stochastic"]) -> bool:
+    try:
+        prove(graph, size, needs)
+    except ConfigError:
+        return False
+    return True
