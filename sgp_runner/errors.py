@@ -40,6 +40,10 @@ class RankFailed(RuntimeError):
     """What went wrong on one rank, in one sentence that names the rank and its step."""
 
 
+class StoodStill(RankFailed):
+    """A rank has waited for others longer than ``network.timeout_seconds``."""
+
+
 class CannotWrite(RankFailed):
     """The disk is full, or has become read-only; ``what``: the file or folder."""
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner.problem import Problem
+from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,15 +103,22 @@ class Gradients:
         if not world.leads or world.hosts is None:
             return request
         word = torch.tensor([request])
-        dist.broadcast(word, group=world.hosts, group_src=0)
-        if word:
-            dist.broadcast(at, group=world.node, group_src=0)
+        with waiting_for("waits for the devices of its node"):
+            dist.broadcast(word, group=world.hosts, group_src=0)
+            if word:
+                dist.broadcast(at, group=world.node, group_src=0)
         return int(word)
 
     def compute(self, at: Tensor, number: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
-        if group is not None and group not in self.modules:
-            # The reducer lays out its buckets anew after its first pass. One for nothing, and a resumed run adds up in the same order.
-            self.problem.gradient(at, [buffer.clone() for buffer in self.buffers], self.rank, number, self.module(group))
+        if group is None:
+            return self.scaled(at, number, None)
+        with waiting_for(f"waits for the mean of gradient {number}"):
+            if group not in self.modules:
+                # The reducer lays out its buckets anew after its first pass. One for nothing, and a resumed run adds up in the same order.
+                self.problem.gradient(at, [buffer.clone() for buffer in self.buffers], self.rank, number, self.module(group))
+            return self.scaled(at, number, group)
+
+    def scaled(self, at: Tensor, number: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
         if self.scale is None:
             return self.problem.gradient(at, self.buffers, self.rank, number, self.module(group))
         value, loss = self.problem.gradient(at, self.buffers, self.rank, number, self.module(group), self.scale.factor)

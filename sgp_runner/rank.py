@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.checkpoint import going_on, read
 from sgp_runner.environment import code_version
-from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, RankFailed, Stopped
+from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, RankFailed, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
 from sgp_runner.saving import RankSaver, restore
+from sgp_runner.waits import longest_wait, waits_in_words
 from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.distributed.distributed_c10d import Store
 
     from sgp_runner.place import Place
     from sgp_runner.run import Experiment
@@ -46,7 +46,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
         need = f"{run.nodes} nodes{devices}{extra} need {run.ranks} processes"
         raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
-    with watching(alarm) as watch:
+    with watching(world, run.network.timeout_seconds) as watch:
         try:
             world.connect(run.nodes)
             summary = train(experiment, world, watch)
@@ -60,6 +60,8 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         except ConfigError as error:  # every rank finds the same
             alarm.set("setting", error.key)
             alarm.set("failed", error.sentence)
+            raise
+        except StoodStill:  # said so already
             raise
         except Exception as error:
             if alarm.add("errors", 1) > 1:  # that rank speaks; this error may only follow from its end
@@ -183,31 +185,53 @@ class Watch:
 
 
 @contextmanager
-def watching(alarm: Store) -> Iterator[Watch]:
-    """Stop this process when another rank has failed, or when whoever keeps the store is gone."""
+def watching(world: World, timeout_seconds: float) -> Iterator[Watch]:
+    """Stop this process when another rank has failed, when it waits for too long, or when whoever keeps the store is gone."""
     watch = Watch()
 
-    def look() -> None:
-        reason = ""
-        while not reason:
-            if watch.ended.wait(POLL_SECONDS):
-                return
-            try:
-                reason = "another rank failed" if alarm.check(["failed"]) else ""
-                watch.look()
-            except Exception:
-                reason = "the launching process is gone"
+    def end(error: Exception) -> None:
         if watch.clock is not None:
-            watch.clock.post_error(Aborted(reason))
+            watch.clock.post_error(error)
         if not watch.ended.wait(GRACE_SECONDS):
             sys.stdout.flush()
             os._exit(1)
+
+    def look() -> None:
+        told = False
+        while not watch.ended.wait(POLL_SECONDS):
+            try:
+                if world.alarm.check(["failed"]):
+                    return end(Aborted("another rank failed"))
+                if not told and world.alarm.check(["stands still"]):
+                    world.alarm.set(f"waits {world.rank}", waits_in_words())
+                    told = True
+                if not told and longest_wait() > timeout_seconds and world.alarm.add("errors", 1) == 1:
+                    return end(report(world))
+                watch.look()
+            except Exception:
+                return end(Aborted("the launching process is gone"))
 
     Thread(target=look, daemon=True).start()
     try:
         yield watch
     finally:
         watch.ended.set()
+
+
+def report(world: World) -> StoodStill:
+    """What every rank that still answers waits for, on stderr and, in short, for the launching process."""
+    alarm, own = world.alarm, waits_in_words()
+    alarm.set(f"waits {world.rank}", own)
+    alarm.set("stands still", "")
+    time.sleep(4 * POLL_SECONDS)
+    answers = [str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None for rank in range(world.size)]
+    lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
+    print("\n".join(["The run stands still:", *lines]), file=sys.stderr, flush=True)
+    silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
+    sentence = f"the run stood still (network.timeout_seconds): rank {world.rank} {own}"
+    sentence += f"; rank {silent} does not answer." if silent else "."
+    alarm.set("failed", sentence)
+    return StoodStill(sentence)
 
 
 def main(config: str, group: str | None) -> int:

@@ -18,6 +18,7 @@ from sgp_runner.errors import Stopped
 from sgp_runner.gradients import Gradients
 from sgp_runner.problem import Problem
 from sgp_runner.scheduler import RealClock, Scheduler, Wait, resolved
+from sgp_runner.waits import waiting_for
 from sgp_runner.worker import activity_name, naming_the_rank
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Rank:
         self.problem, self.workers = problem, world.workers
         self.clock = RealClock()
         self.scheduler = Scheduler(self.clock)
+        self.clock.describe = self.scheduler.waits
         self.comm = world.comm(self.scheduler, self.clock)
         self.gradients = Gradients(problem, world)
         self.buffers = self.gradients.buffers
@@ -109,7 +111,8 @@ class Rank:
         finally:
             self.scheduler.close()
         self.gradients.dismiss()
-        unread = self.comm.close()
+        with waiting_for("waits for everybody's last messages"):
+            unread = self.comm.close()
         self.settle()
         if unread:
             what = "; ".join(f"{count} from rank {src} (tag {tag})" for src, tag, count in unread)

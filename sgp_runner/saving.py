@@ -22,6 +22,7 @@ from sgp_runner.divergence import check_parameters
 from sgp_runner.real import NO_STEP_LEFT
 from sgp_runner.scheduler import Wait
 from sgp_runner.snapshot import State, packed, unpacked
+from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,8 +91,9 @@ class RankSaver:
             return
         if asked and self.target is None:
             keys = [f"save {self.requests} {rank}" for rank in range(self.world.size)]
-            while not self.world.alarm.check(keys):
-                self.serve()
+            with waiting_for("waits for all ranks to say where they save"):
+                while not self.world.alarm.check(keys):
+                    self.serve()
             self.target = max(int(self.world.alarm.get(key)) for key in keys)
         if worker.steps_taken in (self.trigger.next_step, self.target):
             self.save()
@@ -109,7 +111,9 @@ class RankSaver:
         if self.runtime.comm.lockstep:  # all activities go on to where they wait, on all ranks now
             self.runtime.scheduler.settle()
         self.runtime.comm.rest()
-        if self.come_to_rest():
+        with waiting_for("waits for all ranks to be at rest for a checkpoint"):
+            at_rest = self.come_to_rest()
+        if at_rest:
             path, signal_name = self.write()
             self.trigger.saved(self.steps)
             if self.asked and (self.asynchronous or self.target == self.worker.steps_taken):

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
+from sgp_runner.waits import waiting_for
+
 T = TypeVar("T")
 
 
@@ -91,6 +93,7 @@ class RealClock:
     """
 
     def __init__(self) -> None:
+        self.describe: Callable[[], str] = lambda: "waits for an event"  # who waits for whom
         self.start = time.monotonic()
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.poll: Callable[[], None] | None = None
@@ -116,12 +119,14 @@ class RealClock:
         self.start += seconds
 
     def advance(self) -> bool:
-        while self.poll is not None:
-            self.poll()
-            if not self.posted.empty():
-                break
-            time.sleep(self.poll_seconds)  # `get` with a timeout can wait for ever: between two tries CPython lets it become negative
-        self.posted.get()()
+        with waiting_for(self.describe):
+            while self.poll is not None:
+                self.poll()
+                if not self.posted.empty():
+                    break
+                time.sleep(self.poll_seconds)  # `get` with a timeout can wait for ever: between two tries CPython lets it become negative
+            callback = self.posted.get()
+        callback()
         return True
 
     def run_until(self, wait: Wait[Any]) -> None:
@@ -193,6 +198,10 @@ class Scheduler:
     def report(self) -> str:
         lines = [f"  {task.name} waits for {describe(task.waiting)}" for task in self.tasks]
         return "deadlock: nobody can go on.\n" + "\n".join(lines)
+
+    def waits(self) -> str:
+        """Who waits for whom, on one line."""
+        return ", ".join(f"waits for {describe(task.waiting)}" for task in list(self.tasks))
 
     def close(self) -> None:
         """Drop coroutines that will not run again, after an error."""

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
+from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,7 +154,8 @@ class Average:
 
     def finish(self) -> Tensor:
         if self.work is not None:
-            self.work.wait()
+            with waiting_for("waits for an all-reduce"):
+                self.work.wait()
             self.tensor /= self.size
             self.work = None
         return self.tensor

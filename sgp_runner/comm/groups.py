@@ -18,6 +18,7 @@ from sgp_runner.comm.paired import PairedComm
 from sgp_runner.comm.sharded import ShardedComm
 from sgp_runner.place import WHOLE, Part, Place
 from sgp_runner.problem import ON_CPU, Compute
+from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from sgp_runner.scheduler import RealClock, Scheduler
@@ -52,7 +53,8 @@ class DistributedWorld:
             torch.cuda.set_device(self.device)
 
     def connect(self, nodes: int) -> None:
-        dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
+        with waiting_for("waits for all ranks to start"):
+            dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
         self.place = place = Place(self.rank, nodes, self.devices)
         workers = range(nodes * self.devices)
         self.everybody = dist.new_group(list(range(self.size)), timeout=FOREVER)
@@ -86,11 +88,13 @@ class DistributedWorld:
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.everybody)
+        with waiting_for("waits for all ranks to come together"):
+            dist.all_gather_object(values, value, group=self.everybody)
         return values
 
     def mean(self, tensor: torch.Tensor) -> None:
-        dist.all_reduce(tensor, group=self.averaging)
+        with waiting_for("waits for the average of all models"):
+            dist.all_reduce(tensor, group=self.averaging)
         tensor /= self.averaging.size()
 
     def close(self) -> None:

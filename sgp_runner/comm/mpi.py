@@ -29,6 +29,7 @@ from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.place import Place
 from sgp_runner.problem import ON_CPU
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
+from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -181,8 +182,9 @@ class MpiComm:
 def wait_for(group: MPI.Comm) -> None:
     """A barrier that does not keep a core busy, as MPI's own does: others may still be computing on it."""
     request = group.Ibarrier()
-    while not request.Test():
-        time.sleep(POLL_SECONDS)
+    with waiting_for("waits for all ranks to come together"):
+        while not request.Test():
+            time.sleep(POLL_SECONDS)
 
 
 def memory(message: Tensor) -> tuple[object, MPI.Datatype]:

@@ -17,12 +17,16 @@ class Network(Protocol):
     def name(self) -> str: ...
     @property
     def clock(self) -> Literal["simulated", "wall"]: ...  # of the times that are recorded
+    @property
+    def timeout_seconds(self) -> float: ...  # how long a rank may wait for others
     def check(self, run: Run) -> None: ...  # ConfigError for what this network cannot do
     def execute(self, experiment: Experiment) -> dict[str, object] | None: ...
 
 
 def check_real(run: Run) -> None:
-    """Raises ConfigError for what only simulated machines can do."""
+    """Raises ConfigError for what only simulated machines can do, and for a time-out that cannot work."""
+    if run.network.timeout_seconds <= 0:
+        raise ConfigError("network.timeout_seconds", f"{run.network.timeout_seconds} must be positive.")
     if not run.model.trains:
         raise ConfigError("network", f"model={run.model.name} only runs in simulated time: use network=sim.")
     if run.faults.any:

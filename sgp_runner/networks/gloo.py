@@ -21,12 +21,14 @@ class Gloo:
         ``leader`` (the first device runs it, the others only compute gradients), or ``auto``: leader for asynchronous algorithms and
         those with a server.
     autocast: of the forward pass, by PyTorch. channels_last: of images. compile: the model, with torch.compile.
+    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom.
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
     autocast: Literal["none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
+    timeout_seconds: float = 1800.0
     name: ClassVar[str] = "gloo"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mpi:
-    """Real messages through MPI between processes on CPUs."""
+    """Real messages through MPI between processes on CPUs. timeout_seconds: as of ``network=gloo``."""
 
+    timeout_seconds: float = 1800.0
     name: ClassVar[str] = "mpi"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 

@@ -27,6 +27,7 @@ class Nccl:
     autocast: Literal["none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
+    timeout_seconds: float = 1800.0
     name: ClassVar[str] = "nccl"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 

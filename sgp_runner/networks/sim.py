@@ -24,6 +24,7 @@ class Sim:
 
     engine: Literal["auto", "loop", "vmap"] = "auto"
     vmap_width: int = 32
+    timeout_seconds: ClassVar[float] = float("inf")  # a deadlock is found at once
     name: ClassVar[str] = "sim"
     clock: ClassVar[Literal["simulated", "wall"]] = "simulated"
 

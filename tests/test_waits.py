@@ -1,0 +1,49 @@
+"""A run that stands still ends on all ranks, and one report says who waits for whom."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import ranks_of, wait_for_ranks
+
+from sgp_runner.waits import longest_wait, waiting_for, waits_in_words
+
+WAITS = {
+    "sgp": r"waits for a message from rank [012]|waits for all ranks to come together|waits for nobody",
+    "ar_sgd": r"waits for the mean of gradient \d+",
+    "local_sgd": r"waits for an all-reduce",
+}
+
+
+@pytest.mark.parametrize("algo", WAITS)
+def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path: Path) -> None:
+    words = ["network=gloo", "network.timeout_seconds=2", "nodes=3", "model=mlp", "epochs=100000", "logger=jsonl", f"algo={algo}"]
+    command = [sys.executable, "-m", "sgp_runner", *words, f"results={tmp_path}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        stopped = wait_for_ranks(tmp_path, 3)[1]
+        os.kill(stopped, signal.SIGSTOP)
+        _, error = process.communicate(timeout=100)
+    assert process.returncode == 1
+    heading, *ranks, last = error.splitlines()
+    assert heading == "The run stands still:" and len(ranks) == 3
+    (silent,) = (rank for rank, line in enumerate(ranks) if line == f"  rank {rank} does not answer")
+    assert all(re.fullmatch(rf"  rank {rank} ({WAITS[algo]}) for \d+\.\d s", line) for rank, line in enumerate(ranks) if rank != silent)
+    sentence = (
+        rf"sgp-run: the run stood still \(network.timeout_seconds\): rank \d ({WAITS[algo]}) for [\d.]+ s; rank {silent} does not answer."
+    )
+    assert re.fullmatch(sentence, last)
+    assert not ranks_of(tmp_path)
+
+
+def test_waits_have_names_while_they_last() -> None:
+    assert (longest_wait(), waits_in_words()) == (0.0, "waits for nobody")
+    with waiting_for("waits for rain"), waiting_for(lambda: "waits for sun"):
+        assert longest_wait() > 0
+        assert re.fullmatch(r"waits for rain for 0\.\d s; waits for sun for 0\.\d s", waits_in_words())
+    assert waits_in_words() == "waits for nobody"
