@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -188,13 +189,13 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "data._target_=sgp_runner.models.mlp.MLP",
         "data._target_",
-        "MLP does not belong here; choose with data=digits|numbers_en_de|quadratic|synthetic.",
+        "MLP does not belong here; choose with data=",
     ),
-    ("optim._target_=sgp_runner.faults.Faults", "optim._target_", "Faults does not belong here; choose with optim=adam|sgd."),
+    ("optim._target_=sgp_runner.faults.Faults", "optim._target_", "Faults does not belong here; choose with optim="),
     (
         "network._target_=sgp_runner.loggers.jsonl.Jsonl",
         "network._target_",
-        "Jsonl does not belong here; choose with network=gloo|mpi|nccl|sim.",
+        "Jsonl does not belong here; choose with network=",
     ),
     ("faults._target_=sgp_runner.checkpoint.Checkpoints", "faults._target_", "sgp_runner.checkpoint.Checkpoints does not belong here."),
     ("cluster._target_=builtins.eval", "cluster._target_", "'builtins.eval' is refused: only classes of sgp_runner can be configured."),
@@ -208,7 +209,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("algo=ALGO", "algo", "'ALGO' is none of ad_psgd, ar_sgd, d_psgd, gap_aware, hybrid, local_sgd, osgp,"),
     ("algo=../../etc/passwd", "algo", "'../../etc/passwd' is none of ad_psgd, ar_sgd, d_psgd, gap_aware, hybrid, local_sgd,"),
     ("model=../config", "model", "'../config' is none of mlp, quadratic, resnet18, resnet20, resnet50, resnet8,"),
-    ("experiment=nowhere", "experiment", "'nowhere' is none of ar_then_sgp."),
+    ("experiment=nowhere", "experiment", "'nowhere' is none of ar_then_sgp"),
     ("é=1", "é", "cannot read 'é=1'; write key=value, and quote special characters: \"key='a b'\"."),
     ("nodes=４", "nodes", "cannot read 'nodes=４'; write key=value, and quote special characters: \"key='a b'\"."),
     ("nodes=4 nodes=0", "nodes", "0 must be at least 1."),
@@ -268,14 +269,57 @@ def test_unicode_is_welcome_where_it_can_be(capfd: pytest.CaptureFixture[str]) -
     assert "done already" in capfd.readouterr().out
 
 
-# What lies in the way, in a run that was cut off after two checkpoints.
-
-
 class Malice:
     """Its pickle makes a file when it is read."""
 
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         return os.system, ("touch harm",)
+
+
+CIFAR = [f"root/cifar-10-batches-py/{name}" for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")]
+DATA: dict[str, tuple[str, dict[str, bytes], str]] = {
+    # data set, its files, and a part of the sentence
+    "no folder": ("cifar10", {}, "root/cifar-10-batches-py is missing, or not all of cifar10; get it with: curl"),
+    "a file for a folder": ("cifar10", {"root": b""}, "root/cifar-10-batches-py is missing"),
+    "files that run code": (
+        "cifar10",
+        {f"root/cifar-10-batches-py/{name}": pickle.dumps(Malice()) for name in CIFAR},
+        "or not all of cifar10",
+    ),
+    "no images": ("imagenet", {}, "there is no ImageNet at root, whose images are in train/<class>/"),
+    "images in a file": ("imagenet", {"root": b""}, "there is no ImageNet at root"),
+    "an empty class": ("imagenet", {"root/train/a/x.txt": b"", "root/val/a/0.jpg": b""}, "a class has no images"),
+    "nothing to validate": ("imagenet", {"root/train/a/0.jpg": b"", "root/val/a/x.txt": b""}, "the classes in root/val have no images."),
+    "no validation": ("imagenet", {"root/train/a/0.jpg": b""}, "whose images are in val/<class>/"),
+    "another class": (
+        "imagenet",
+        {"root/train/a/0.jpg": b"", "root/val/b/0.jpg": b""},
+        "root/val has the class b, which root/train does not",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_that_are_not_what_they_should_be(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    data, files, sentence = DATA[name]
+    for path, content in files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(content)
+    error = refused(["logger=jsonl", "model=resnet8", "nodes=2", f"data={data}", "data.root=root"], capfd)
+    assert error.startswith("sgp-run: data.root: ") and sentence in error
+
+
+def test_an_image_that_is_none_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    for number in range(8):
+        path = Path(f"root/{'train' if number else 'val'}/a/{number}.jpg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no image")
+    words = ["logger=jsonl", "model=resnet8", "nodes=1", "batch_size=4", "data=imagenet", "data.root=root", "data.workers=0"]
+    assert main(words) == 1
+    assert re.fullmatch(r"sgp-run: .*root/train/a/\d.jpg cannot be read as an image \(.*\n", capfd.readouterr().err)
+
+
+# What lies in the way, in a run that was cut off after two checkpoints.
 
 
 def cut_off() -> Path:
