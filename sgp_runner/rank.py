@@ -211,11 +211,13 @@ def watching(world: World, timeout_seconds: float) -> Iterator[Watch]:
             except Exception:
                 return end(Aborted("the launching process is gone"))
 
-    Thread(target=look, daemon=True).start()
+    thread = Thread(target=look, daemon=True)
+    thread.start()
     try:
         yield watch
     finally:
         watch.ended.set()
+        thread.join(GRACE_SECONDS)  # in the middle of a call to the store it would not survive the end of the interpreter
 
 
 def report(world: World) -> StoodStill:
