@@ -29,5 +29,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":  # processes that decode images import this file
-    if code := main():
-        os._exit(code)
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # as ranks end
