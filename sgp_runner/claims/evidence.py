@@ -1,0 +1,103 @@
+"""From runs to a verdict: paired differences over the same seeds, their confidence interval, and a rule that is fixed beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sgp_runner.batch import Job
+
+
+class Verdict(Enum):
+    REPRODUCED = "reproduced"
+    CONTRADICTED = "contradicted"
+    UNDECIDED = "undecided at this scale"
+    CLUSTER = "needs a cluster"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over ``seeds`` and its 95 % confidence interval; of one exact value, all three are the same and ``seeds`` is 1."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Between:
+    """What a claim expects of an effect: that it lies between two numbers."""
+
+    least: float = float("-inf")
+    most: float = float("inf")
+
+    def judge(self, effect: Interval) -> Verdict:
+        """Reproduced if the whole interval lies inside, contradicted if all of it lies outside."""
+        if self.least <= effect.low and effect.high <= self.most:
+            return Verdict.REPRODUCED
+        if effect.high < self.least or effect.low > self.most:
+            return Verdict.CONTRADICTED
+        return Verdict.UNDECIDED
+
+    def __str__(self) -> str:
+        if self.least == float("-inf"):
+            return f"at most {self.most:g}"
+        return f"at least {self.least:g}" if self.most == float("inf") else f"{self.least:g} to {self.most:g}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison. what: in words, with its unit. jobs: the runs that it rests on."""
+
+    what: str
+    effect: Interval
+    expected: Between
+    jobs: tuple[Job, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.expected.judge(self.effect)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper.
+
+    source: paper and table or figure. jobs: all runs that it needs. find: the comparisons, once those have finished. tried: what was
+    run and how it is judged, and what else was tried where it does not reproduce.
+    """
+
+    number: int
+    sentence: str
+    source: str
+    tried: str
+    jobs: tuple[Job, ...]
+    find: Callable[[], Sequence[Finding]]
+
+
+def verdict_of(findings: Sequence[Finding]) -> Verdict:
+    """Of a claim: contradicted by any of its findings, reproduced only by all of them."""
+    verdicts = {finding.verdict for finding in findings}
+    for verdict in (Verdict.CONTRADICTED, Verdict.UNDECIDED):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.REPRODUCED
+
+
+def exactly(value: float) -> Interval:
+    """A result without randomness."""
+    return Interval(value, value, value, 1)
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Mean difference of two samples over the same seeds, in the same order, by Student's t; at least two seeds."""
+    from scipy.stats import ttest_rel
+
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean = sum(differences) / len(differences)
+    if max(differences) == min(differences):  # no spread: the test divides by it
+        return Interval(mean, mean, mean, len(differences))
+    low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
+    return Interval(mean, float(low), float(high), len(differences))
