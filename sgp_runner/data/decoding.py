@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from sgp_runner.data.shards import Extent
 from sgp_runner.errors import DataError
 from sgp_runner.models.vision import import_torchvision
 
@@ -31,21 +32,21 @@ def leave_with_parent() -> None:
     os._exit(1)
 
 
-def decode(paths: Sequence[str], size: int, seeds: Sequence[int] | None) -> Tensor:
+def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None) -> Tensor:
     """uint8 [B, 3, size, size]: a random part of each image, perhaps mirrored, as its seed wants it; without seeds, its centre.
 
     Szegedy et al. 2015 for training; at evaluation the shorter side becomes ``size`` * 256 / 224 (He et al. 2016). Raises DataError.
     """
     train = v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()])
     evaluate = v2.Compose([v2.Resize(round(size * 256 / 224), antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
-    images = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
+    images = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
     with torch.random.fork_rng(devices=[]):  # the transforms draw from torch's global generator
-        for i, path in enumerate(paths):
+        for i, file in enumerate(files):
             if seeds is not None:
                 torch.default_generator.manual_seed(seeds[i])
             try:
-                with Image.open(path) as image:
+                with Image.open(file if isinstance(file, str) else file.open()) as image:
                     images[i] = (evaluate if seeds is None else train)(image.convert("RGB"))
             except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
-                raise DataError(f"{path} cannot be read as an image ({error}); copy or download it again.") from None
+                raise DataError(f"{file} cannot be read as an image ({error}); copy or download it again.") from None
     return images

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from sgp_runner.data.dataset import Dataset, Pixels, check_label_smoothing
 from sgp_runner.data.sampler import partition_of
@@ -14,8 +15,11 @@ from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
-    from sgp_runner.data.images import Decoders, ImageFiles
+    from sgp_runner.data.shards import Shards
+
+Labelled: TypeAlias = "tuple[Sequence[str] | Shards, Tensor]"  # images and their classes, int64 [N]
 
 PIXELS = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of ImageNet's training set
 
@@ -28,6 +32,7 @@ class ImageNet:
     """
 
     root: str = "data/imagenet"  #: with train/<class>/ and val/<class>/
+    shards: str | None = None  #: a folder that holds train-*.tar and val-*.tar, which are then read in place of ``root``
     image_size: int = 224  #: height and width in pixels, of what the model sees
     workers: int = 4  #: processes that decode images, for each process of the run; 0 = that process itself
     partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
@@ -49,22 +54,32 @@ class ImageNet:
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """``dtype`` has no effect: images are bytes."""
-        from sgp_runner.data.images import Decoders
+        from sgp_runner.data.images import Decoders, ImageFiles
 
-        classes = self.classes("train")
-        if extra := sorted(set(self.classes("val")) - set(classes)):
-            raise ConfigError("data.root", f"{self.root}/val has the class {extra[0]}, which {self.root}/train does not have.")
+        (files, labels), (valid_files, valid_labels) = self.in_folders() if self.shards is None else self.in_shards(self.shards)
         decoders = Decoders(self.workers)
         return Dataset(
             name=self.name,
             task=Classification(self.label_smoothing),
-            train=self.split("train", classes, decoders, augment=True),
-            valid=self.split("val", classes, decoders, augment=False),
+            train=ImageFiles(files, labels, self.image_size, True, decoders),
+            valid=ImageFiles(valid_files, valid_labels, self.image_size, False, decoders),
             input_shape=(3, self.image_size, self.image_size),
-            num_classes=len(classes),
+            num_classes=int(labels.max()) + 1,
             partition=partition_of(self),
             pixels=PIXELS,
         )
+
+    def in_shards(self, folder: str) -> tuple[Labelled, Labelled]:
+        from sgp_runner.data.shards import load_shards
+
+        train, valid = load_shards(Path(folder))
+        return (train, train.labels), (valid, valid.labels)
+
+    def in_folders(self) -> tuple[Labelled, Labelled]:
+        classes = self.classes("train")
+        if extra := sorted(set(self.classes("val")) - set(classes)):
+            raise ConfigError("data.root", f"{self.root}/val has the class {extra[0]}, which {self.root}/train does not have.")
+        return self.files("train", classes, allow_empty=False), self.files("val", classes, allow_empty=True)
 
     def classes(self, part: str) -> list[str]:
         """The names of the folders, in order."""
@@ -75,20 +90,19 @@ class ImageNet:
             raise ConfigError("data.root", f"there is no ImageNet at {self.root}, whose images are in {part}/<class>/: {get}.")
         return names
 
-    def split(self, part: str, classes: list[str], decoders: Decoders, augment: bool) -> ImageFiles:
+    def files(self, part: str, classes: list[str], allow_empty: bool) -> Labelled:
         import torch
 
-        from sgp_runner.data.images import ImageFiles
         from sgp_runner.models.vision import import_torchvision
 
         import_torchvision()
         folder = importlib.import_module("torchvision.datasets.folder")
         numbers = {name: number for number, name in enumerate(classes)}
         try:
-            files = folder.make_dataset(str(Path(self.root) / part), numbers, folder.IMG_EXTENSIONS, allow_empty=not augment)
+            files = folder.make_dataset(str(Path(self.root) / part), numbers, folder.IMG_EXTENSIONS, allow_empty=allow_empty)
         except FileNotFoundError as error:
             raise ConfigError("data.root", f"a class has no images: {error}.") from None
         if not files:
             raise ConfigError("data.root", f"the classes in {self.root}/{part} have no images.")
         paths, labels = zip(*files, strict=True)
-        return ImageFiles(paths, torch.tensor(labels), self.image_size, augment, decoders)
+        return paths, torch.tensor(labels)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.data.dataset import Batch
+    from sgp_runner.data.shards import Extent, Shards
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,9 +92,9 @@ def unheard() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Labelled image files. ``augment``: random crops and mirror images instead of the centre."""
+    """Labelled images, in files of their own or in shards. ``augment``: random crops and mirror images instead of the centre."""
 
-    paths: Sequence[str]
+    files: Sequence[str] | Shards
     labels: Tensor  # int64 [N]
     size: int  # height and width in pixels, of what comes out
     augment: bool
@@ -105,7 +106,7 @@ class ImageFiles:
         return 2 if self.decoders.count else 0
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.files)
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
         """All processes share every batch, so that the next one is always the first to be ready."""
@@ -127,9 +128,9 @@ class ImageFiles:
         parts = self.waiting.pop((seed, indices.numpy().tobytes()))
         return (torch.cat([self.decoders.result(part) for part in parts]),), self.labels[indices]
 
-    def order(self, indices: Tensor, seed: int) -> tuple[list[str], int, list[int] | None]:
+    def order(self, indices: Tensor, seed: int) -> tuple[list[str | Extent], int, list[int] | None]:
         """The arguments of ``decode``."""
-        return [self.paths[i] for i in indices.tolist()], self.size, seeds_of(seed, indices).tolist() if self.augment else None
+        return [self.files[i] for i in indices.tolist()], self.size, seeds_of(seed, indices).tolist() if self.augment else None
 
     def close(self) -> None:
         self.waiting.clear()
