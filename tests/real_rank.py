@@ -31,4 +31,5 @@ def main() -> int:
 if __name__ == "__main__":  # processes that decode images import this file
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # as ranks end
+    if code or "OMPI_COMM_WORLD_RANK" not in os.environ:  # MPI wants to be told of a good end
+        os._exit(code)
