@@ -238,6 +238,7 @@ def test_an_overflow_halves_the_scale_and_counts_as_no_gradient() -> None:
     assert float(scale.factor) == 65536.0
 
 
+@pytest.mark.slow
 def test_a_real_run_learns_in_half_precision(tmp_path: Path) -> None:
     real = make_experiment(tmp_path, "network=gloo", "network.autocast=fp16", "nodes=2", "model=resnet8", "epochs=3")
     start([real], "real_rank.py")

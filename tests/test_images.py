@@ -239,7 +239,7 @@ def test_cifar_is_read_by_torchvision(
     assert images.float().mean((2, 3)).argmax(1).tolist() == [1, 2, 0]
 
 
-@pytest.mark.parametrize(("data", "model"), [("cifar10", "resnet20"), ("cifar100", "resnet18")])
+@pytest.mark.parametrize(("data", "model"), [("cifar10", "resnet20"), pytest.param("cifar100", "resnet18", marks=pytest.mark.slow)])
 def test_residual_networks_train_on_cifar(data: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = cifar(tmp_path / "data", monkeypatch)
     words = (f"data={data}", f"data.root={root}", f"model={model}", "nodes=2", "batch_size=25", "epochs=0.25", "log_every=1")
