@@ -171,6 +171,11 @@ class Cluster:
             case "tree":  # reduce to the root, then broadcast
                 return rounds * (2 * (start + transfer) + add)
 
+    def all_reduce_rounds(self, nodes: int) -> int:
+        """How many messages follow one another in it."""
+        rounds = ceil(log2(nodes))
+        return {"ring": 2 * (nodes - 1), "recursive_doubling": rounds, "halving_doubling": 2 * rounds, "tree": 2 * rounds}[self.collective]
+
     def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
         """Bytes that one node sends in it (tree: the mean over nodes)."""
         match self.collective:

@@ -1,54 +1,99 @@
 """The simulated network: every node has an interface with a first-in-first-out queue in each direction.
 
 A message waits for its sender's queue, takes ``bytes / bandwidth`` to leave, and its first bit arrives ``latency`` later; there it
-waits for the receiver's queue. Sending and receiving of one message overlap, as on a switched network.
+waits for the receiver's queue. Sending and receiving of one message overlap, as on a switched network. Messages from one node to
+another stay in order, as in a TCP stream, whatever delays single ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sgp_runner.cluster import Cluster
-from sgp_runner.faults import Faults
+from sgp_runner.course import Course
+from sgp_runner.faults import Faults, Timetable
 from sgp_runner.scheduler import VirtualClock
+from sgp_runner.seeding import seed_of
 
 if TYPE_CHECKING:
+    from numpy.random import Generator
     from torch import Tensor
+
+_MESSAGE, _COLLECTIVE = 203, 204  # streams of random numbers
+
+
+@dataclass
+class Channel:
+    """From one rank to another: how many messages have been sent, and when the last of them reaches the interface, and the rank."""
+
+    sent: int = 0
+    reach: float = 0.0
+    arrival: float = 0.0
 
 
 class Fabric:
     """Moves messages between ``size`` interfaces in simulated time; ``deliver`` is called when the last bit of one has arrived."""
 
-    def __init__(self, cluster: Cluster, faults: Faults, clock: VirtualClock, size: int, deliver: Callable[[Sent], None]) -> None:
-        self.cluster = cluster
-        self.seconds_per_byte = [8 / cluster.bandwidth * faults.slow_links.get(rank, 1.0) for rank in range(size)]
+    def __init__(
+        self, cluster: Cluster, faults: Faults, clock: VirtualClock, size: int, deliver: Callable[[Sent], None], seed: int = 0
+    ) -> None:
+        self.cluster, self.faults, self.seed = cluster, faults, seed
+        self.seconds_per_byte = 8 / cluster.bandwidth
         self.clock, self.deliver = clock, deliver
+        self.times = Timetable(faults)
         self.tx_free = [0.0] * size  # when each direction of each interface has worked off its queue
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
+        self.channels: dict[tuple[int, int], Channel] = {}  # by (src, dst)
         self.in_flight = 0  # messages
 
     def transmit(self, sent: Sent, num_bytes: float) -> None:
-        clock, cluster, src = self.clock, self.cluster, sent.src
-        seconds = num_bytes * max(self.seconds_per_byte[src], self.seconds_per_byte[sent.dst])
-        start = max(clock.now, self.tx_free[src]) + cluster.message_overhead_seconds
-        self.tx_free[src] = start + seconds
+        clock, cluster, times, src, dst = self.clock, self.cluster, self.times, sent.src, sent.dst
+        channel = self.channels.setdefault((src, dst), Channel())
+        seconds = num_bytes * self.seconds_per_byte
+        sending = times.sending(src, dst)
+        start = sending.clear(max(times.awake(src).clear(clock.now), self.tx_free[src]) + cluster.message_overhead_seconds)
+        self.tx_free[src] = sending.finish(start, start + seconds)
+        reach = start + cluster.latency_seconds
+        if self.faults.disturbs_messages:
+            reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
+        channel.sent += 1
+        channel.reach = max(times.path(src, dst).clear(reach), channel.reach)
         self.in_flight += 1
-        clock.at(start + cluster.latency_seconds, self.reach, sent, seconds)
+        clock.at(channel.reach, self.reach, sent, seconds, self.tx_free[src] - (start + seconds))
 
-    def reach(self, sent: Sent, seconds: float) -> None:
-        """The first bit is at the receiver's interface, which it will keep busy for ``seconds``."""
-        self.rx_free[sent.dst] = max(self.clock.now, self.rx_free[sent.dst]) + seconds
-        self.clock.at(self.rx_free[sent.dst], self.arrive, sent)
+    def reach(self, sent: Sent, seconds: float, late: float) -> None:
+        """The first bit is at the receiver's interface, which it will keep busy for ``seconds``; the last one was sent ``late``."""
+        now, src, dst = self.clock.now, sent.src, sent.dst
+        begin, channel = max(now, self.rx_free[dst]), self.channels[src, dst]
+        self.rx_free[dst] = self.times.receiving(src, dst).finish(begin, begin + seconds)
+        arrival = max(self.rx_free[dst], now + seconds + late, channel.arrival)
+        channel.arrival = self.times.awake(dst).clear(arrival)
+        self.clock.at(channel.arrival, self.arrive, sent)
 
     def arrive(self, sent: Sent) -> None:
         self.in_flight -= 1
         self.deliver(sent)
 
-    def occupy(self, ranks: range, start: float, seconds: float) -> float:
+    def random(self, *what: int) -> Generator:
+        """For what is random about one message, or one all-reduce."""
+        from numpy.random import default_rng
+
+        return default_rng(seed_of(self.seed, *what))
+
+    def all_reduce_delay(self, number: int, size: int) -> float:
+        """Extra seconds of an all-reduce, each round of which waits for the latest of ``size`` messages."""
+        rounds = self.cluster.all_reduce_rounds(size)
+        if not self.faults.disturbs_messages or not rounds:
+            return 0.0
+        extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))
+        return float(extra.max(axis=1).sum())
+
+    def occupy(self, ranks: range, start: float, seconds: float, course: Course) -> float:
         """A collective uses all interfaces of ``ranks`` from ``start`` on, after their queues; returns its end."""
-        free = max(max(self.tx_free[rank], self.rx_free[rank]) for rank in ranks)
-        end = max(start, free) + seconds
+        begin = max(start, *(max(self.tx_free[rank], self.rx_free[rank]) for rank in ranks))
+        end = course.finish(begin, begin + seconds)
         for rank in ranks:
             self.tx_free[rank] = self.rx_free[rank] = end
         return end

@@ -1,32 +1,220 @@
-"""What goes wrong in a simulated run: slow nodes and slow links. Deterministic, from data in ``configs/faults``."""
+"""What goes wrong in a run: slow nodes and links, pauses, crashes, partitions, late and lost messages. Data, in ``configs/faults``.
+
+Everything is decided by the settings and the seed. What is random about a message is a function of the seed, its sender, its receiver
+and how many went there before, so that it is the same whatever else happens and after a resumption.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, prod
+from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.cluster import check_ranks
+from sgp_runner.cluster import check_positive, check_ranks
+from sgp_runner.course import Course, course
 from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+REAL = ("slow_node", "pause")  # what a real run can do to its ranks
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens to ``ranks`` from ``start`` to ``end``, in seconds of the run's clock; ``end: null`` is for ever.
+
+    slow_node: gradients take ``factor`` times longer. slow_link: the bandwidth is divided by ``factor``.
+    pause: they stand still; their interfaces go on receiving, and they read it afterwards.
+    crash: they stand still and so do their interfaces: what they have queued does not leave, what is sent to them waits outside.
+        They go on from the state that they had.
+    partition: messages between ``ranks`` and all other ranks wait outside.
+    """
+
+    what: Literal["slow_node", "slow_link", "pause", "crash", "partition"]
+    ranks: Sequence[int]
+    start: float = 0.0
+    end: float | None = None
+    factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            raise ConfigError("faults.events.ranks", f"a {self.what} needs ranks that it happens to, such as [0].")
+        if not 0 <= self.start < inf:
+            raise ConfigError("faults.events.start", f"{self.start} must be zero or positive, and finite.")
+        if not self.start < self.stop:
+            raise ConfigError("faults.events.end", f"{self.end} must be after the start, {self.start}; null is for ever.")
+        if self.what.startswith("slow") == (self.factor is None):
+            need = f"a {self.what} needs one" if self.factor is None else f"a {self.what} has none"
+            raise ConfigError("faults.events.factor", f"{need}; slow_node and slow_link have a factor.")
+        if self.factor is not None:
+            check_factor("faults.events.factor", self.factor)
+
+    @property
+    def stop(self) -> float:
+        return inf if self.end is None else self.end
+
+    @property
+    def halts(self) -> bool:
+        return self.what in ("pause", "crash")
+
+    def parts(self, src: int, dst: int) -> bool:
+        """Whether it keeps messages from ``src`` from reaching ``dst``."""
+        if self.what == "partition":
+            return (src in self.ranks) != (dst in self.ranks)
+        return self.what == "crash" and dst in self.ranks
 
 
 @dataclass(frozen=True)
 class Faults:
-    """slow_nodes: by rank, how many times longer a gradient takes. slow_links: by rank, by what the bandwidth is divided."""
+    """slow_nodes, slow_links: by rank, the factor of an event that lasts for the whole run. events: what has a start and an end.
 
-    slow_nodes: Mapping[int, float]
-    slow_links: Mapping[int, float]
+    delay_seconds: mean extra time that each message travels, by ``delay_law``: ``constant``; ``exponential`` or ``uniform`` (from 0 to
+        twice the mean), with which messages of different senders overtake each other. Messages of one sender to one receiver never do.
+    drop_probability: that a message is lost. resend_seconds: after that time it is sent again, and may be lost again, as a reliable
+        transport does; its second way through the sender's queue is neglected. Only a run that loses nothing may have ``null``, never.
+    """
+
+    slow_nodes: Mapping[int, float] = field(default_factory=dict)
+    slow_links: Mapping[int, float] = field(default_factory=dict)
+    events: Sequence[Event] = ()
+    delay_seconds: float = 0.0
+    delay_law: Literal["constant", "exponential", "uniform"] = "constant"
+    drop_probability: float = 0.0
+    resend_seconds: float | None = 0.2
 
     def __post_init__(self) -> None:
         for key, factors in (("slow_nodes", self.slow_nodes), ("slow_links", self.slow_links)):
             for rank, factor in factors.items():
-                if not 1 <= factor < float("inf"):
-                    raise ConfigError(f"faults.{key}.{rank}", f"{factor} must be at least 1 and finite.")
+                check_factor(f"faults.{key}.{rank}", factor)
+        if not 0 <= self.delay_seconds < inf:
+            raise ConfigError("faults.delay_seconds", f"{self.delay_seconds} must be zero or positive, and finite.")
+        if not 0 <= self.drop_probability < 1:
+            raise ConfigError("faults.drop_probability", f"{self.drop_probability} must be in [0, 1).")
+        if self.resend_seconds is not None:
+            check_positive("faults.resend_seconds", self.resend_seconds)
+        elif self.drop_probability:
+            every = "no algorithm here survives a message that is lost for good: each waits for it, and push-sum would lose mass"
+            raise ConfigError("faults.resend_seconds", f"{every}; use a time, such as 0.2.")
 
     def check(self, nodes: int, servers: int) -> None:
         """A parameter server has a link but computes no gradients."""
+        ranks = nodes + servers
         check_ranks("faults.slow_nodes", self.slow_nodes, nodes)
-        check_ranks("faults.slow_links", self.slow_links, nodes + servers)
+        check_ranks("faults.slow_links", self.slow_links, ranks)
+        for i, event in enumerate(self.events):
+            key, most = f"faults.events[{i}].ranks", nodes if event.what == "slow_node" else ranks
+            if strangers := [rank for rank in event.ranks if not 0 <= rank < most]:
+                raise ConfigError(key, f"{strangers[0]} is no rank here; use 0 to {most - 1}.")
+            if event.what == "partition" and len(set(event.ranks)) == ranks:
+                raise ConfigError(key, "all ranks on one side are no partition; name those of one side.")
+
+    def check_real(self, nodes: int) -> None:
+        """Raises ConfigError for what only simulated machines can suffer."""
+        others = {"slow_link": self.slow_links, "delay_seconds": self.delay_seconds, "drop_probability": self.drop_probability}
+        names = [name for name, value in others.items() if value] + [event.what for event in self.events if event.what not in REAL]
+        if names:
+            raise ConfigError("faults", f"only the simulator has {names[0]}: use network=sim; real runs have slow_node and pause.")
+        for i, event in enumerate(self.events):
+            if event.what == "pause" and (event.end is None or max(event.ranks) >= nodes):
+                what = "of a server" if event.end is not None else "that never ends"
+                raise ConfigError(f"faults.events[{i}]", f"only the simulator has a pause {what}: use network=sim.")
 
     @property
     def any(self) -> bool:
-        return bool(self.slow_nodes or self.slow_links)
+        return bool(self.all_events or self.disturbs_messages)
+
+    @property
+    def disturbs_messages(self) -> bool:
+        return self.delay_seconds > 0 or self.drop_probability > 0
+
+    @property
+    def all_events(self) -> tuple[Event, ...]:
+        nodes = [Event("slow_node", (rank,), factor=factor) for rank, factor in self.slow_nodes.items()]
+        links = [Event("slow_link", (rank,), factor=factor) for rank, factor in self.slow_links.items()]
+        return *nodes, *links, *self.events
+
+    @property
+    def for_good(self) -> list[str]:
+        """What never ends and may be why nobody can go on, in words."""
+        words = {"pause": "stand still", "crash": "are down", "partition": "are cut off from the others"}
+        lasting = [event for event in self.events if event.end is None and event.what in words]
+        return [f"ranks {list(event.ranks)} {words[event.what]} from {event.start} s on, for good" for event in lasting]
+
+    def extra_seconds(self, random: Generator, shape: tuple[int, ...] = ()) -> Any:
+        """By how much each of so many messages is late: float64 of ``shape``."""
+        match self.delay_law:
+            case "constant":
+                delay: Any = self.delay_seconds
+            case "exponential":
+                delay = random.exponential(self.delay_seconds, shape)
+            case "uniform":
+                delay = random.uniform(0, 2 * self.delay_seconds, shape)
+        losses = random.geometric(1 - self.drop_probability, shape) - 1
+        return delay + losses * (self.resend_seconds or 0.0)
+
+
+def check_factor(key: str, factor: float) -> None:
+    if not 1 <= factor < inf:
+        raise ConfigError(key, f"{factor} must be at least 1 and finite.")
+
+
+class Timetable:
+    """When the events let whom do what, and how fast."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.events = faults.all_events
+        self.known: dict[tuple[str, int, int], Course] = {}
+
+    def slow(self, rank: int) -> Course:
+        return self.look_up("slow", rank, rank, lambda now: slowness("slow_node", now, rank))
+
+    def computing(self, rank: int) -> Course:
+        return self.look_up("computing", rank, rank, lambda now: inf if halted(now, rank) else slowness("slow_node", now, rank))
+
+    def awake(self, rank: int) -> Course:
+        return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
+
+    def sending(self, src: int, dst: int) -> Course:
+        """At the interface of ``src``."""
+        return self.look_up("sending", src, dst, lambda now: inf if down(now, src) else slower_link(now, (src, dst)))
+
+    def receiving(self, src: int, dst: int) -> Course:
+        """At the interface of ``dst``."""
+        return self.look_up("receiving", src, dst, lambda now: inf if down(now, dst) else slower_link(now, (src, dst)))
+
+    def path(self, src: int, dst: int) -> Course:
+        """Between the two interfaces."""
+        return self.look_up("path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1)
+
+    def together(self, ranks: range, factor: Callable[[float], float]) -> Course:
+        """A collective of ``ranks``, which takes ``factor(f)`` times longer on links that are ``f`` times slower."""
+
+        def slower(now: Sequence[Event]) -> float:
+            apart = any(event.what == "partition" and len({rank in event.ranks for rank in ranks}) > 1 for event in now)
+            return inf if apart or any(halted(now, rank) for rank in ranks) else factor(slower_link(now, ranks))
+
+        return course(self.events, slower)
+
+    def look_up(self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]) -> Course:
+        key = what, src, dst
+        if key not in self.known:
+            self.known[key] = course(self.events, factor)
+        return self.known[key]
+
+
+def halted(events: Iterable[Event], rank: int) -> bool:
+    return any(event.halts and rank in event.ranks for event in events)
+
+
+def down(events: Iterable[Event], rank: int) -> bool:
+    return any(event.what == "crash" and rank in event.ranks for event in events)
+
+
+def slowness(what: str, events: Iterable[Event], rank: int) -> float:
+    return prod(event.factor or 1.0 for event in events if event.what == what and rank in event.ranks)
+
+
+def slower_link(events: Sequence[Event], ranks: Iterable[int]) -> float:
+    return max(slowness("slow_link", events, rank) for rank in ranks)

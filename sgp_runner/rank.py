@@ -93,7 +93,7 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
     own = run.budget(problem)
     found = Path(name) if name else None
     saved = read(found / f"rank{world.rank}.pt", problem.compute.device) if found is not None else None
-    runtime = Rank(problem, world)
+    runtime = Rank(problem, world, run.faults)
     watch.clock = runtime.clock
     budget = SharedBudget(world.store, own.total) if run.algo.asynchronous and place.rank < run.nodes else own
     worker = run.make_worker(problem, place.rank, runtime.comm, budget, runtime)

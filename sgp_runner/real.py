@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from torch.distributed.distributed_c10d import Store
 
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.errors import Stopped
+from sgp_runner.faults import Timetable
 from sgp_runner.gradients import Gradients
 from sgp_runner.problem import Problem
 from sgp_runner.scheduler import RealClock, Scheduler, Wait, resolved
@@ -24,6 +26,7 @@ from sgp_runner.worker import activity_name, naming_the_rank
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.faults import Faults
     from sgp_runner.worker import Worker
     from sgp_runner.world import World
 
@@ -33,9 +36,9 @@ NO_STEP_LEFT = "no step left"  # in the store, once a worker has found a shared 
 
 
 class Rank:
-    """The runtime of one real rank."""
+    """The runtime of one real rank. Where ``faults`` make it slow or let it stand still, it sleeps."""
 
-    def __init__(self, problem: Problem, world: World) -> None:
+    def __init__(self, problem: Problem, world: World, faults: Faults) -> None:
         self.problem, self.workers = problem, world.workers
         self.clock = RealClock()
         self.scheduler = Scheduler(self.clock)
@@ -47,6 +50,9 @@ class Rank:
         self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.paused = 0.0
+        times = Timetable(faults)
+        self.slow, self.awake = times.slow(world.place.rank), times.awake(world.place.rank)
+        self.overlaps = world.workers is not None and not faults.any  # or a slow node would wait for the others while it is timed
 
     def now(self) -> float:
         return self.clock.now
@@ -75,20 +81,33 @@ class Rank:
         number = worker.progress.gradients
         worker.progress.gradients += 1
         if self.comm.lockstep or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
-            value, worker.progress.loss = self.gradients.of_node(at, number)
+            began, (value, worker.progress.loss) = self.paced(partial(self.gradients.of_node, at, number))
+            self.stand_still(began)
             return resolved(value)
         wait: Wait[Tensor] = Wait(("its gradient",))
 
-        def finish(done: Future[tuple[Tensor, Tensor]]) -> None:
-            value, worker.progress.loss = done.result()
+        def finish(done: Future[tuple[float, tuple[Tensor, Tensor]]]) -> None:
+            began, (value, worker.progress.loss) = done.result()
+            self.stand_still(began)
             self.scheduler.resolve(wait, value)
 
-        future = self.thread.submit(self.gradients.aside(at, number))
+        future = self.thread.submit(self.paced, self.gradients.aside(at, number))
         future.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
         return wait
 
+    def paced(self, compute: Callable[[], T]) -> tuple[float, T]:
+        """When it began and what came out, as late as a slow node has it; on a thread of its own, messages are served meanwhile."""
+        began = self.now()
+        result = compute()
+        time.sleep(max(0.0, self.slow.finish(began, now := self.now()) - now))
+        return began, result
+
+    def stand_still(self, began: float) -> None:
+        """Make up for the pauses of a gradient that ``began`` then and would end now."""
+        time.sleep(max(0.0, self.awake.finish(began, now := self.now()) - now))
+
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
-        if self.workers is None:
+        if not self.overlaps:
             return self.grad_then_reduce(worker)
         number = worker.progress.gradients
         worker.progress.gradients += 1

@@ -9,6 +9,7 @@ simulated and a real run, and with a virtual clock the order of events depends o
 from __future__ import annotations
 
 import heapq
+import math
 import queue
 import time
 from collections import deque
@@ -74,7 +75,9 @@ class VirtualClock:
         self.order = 0
 
     def at(self, seconds: float, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call back at the time ``seconds``, which is not before now."""
+        """Call back at the time ``seconds``, which is not before now; never, if that is infinite."""
+        if seconds == math.inf:
+            return
         heapq.heappush(self.events, (seconds, self.order, callback, arguments))
         self.order += 1
 

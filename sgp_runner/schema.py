@@ -124,7 +124,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
             return {check_name(name, arms[0], key): check(value[name], arms[1], join(key, str(name)), root) for name in value}
     elif kind in (Sequence, tuple, list):
         if isinstance(value, list):
-            return [check(each, arms[0], f"{key}[{i}]", root) for i, each in enumerate(value)]
+            return [check(stand_in(each, arms[0]), arms[0], f"{key}[{i}]", root) for i, each in enumerate(value)]
     elif kind is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return finite(value, key)
@@ -142,6 +142,13 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
     if value is None:
         raise missing(key)
     raise ConfigError(key, f"{shown(value)} is not {words_for(hint)}.")
+
+
+def stand_in(value: object, hint: Any) -> object:
+    """An entry of a list, with the class that all entries have."""
+    if isinstance(value, Mapping) and dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return {TARGET: f"{hint.__module__}.{hint.__qualname__}", **value}
+    return value
 
 
 def kind_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -194,7 +201,7 @@ def recorded(node: Tree, part: object) -> dict[str, object]:
 def built(value: object, key: str) -> object:
     if isinstance(value, Mapping) and TARGET in value:
         return build(value, key)
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(built(each, f"{key}[{i}]") for i, each in enumerate(value)) if isinstance(value, list) else value
 
 
 def unknown_key(key: str, root: Tree) -> ConfigError:
@@ -220,8 +227,10 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
             names = {field.name: node.get(field.name) for field in fields}
     yield from (join(parent, name) for name in names)
     for name, value in names.items():
-        if isinstance(value, Mapping):
-            yield from keys_of(value, join(parent, name))
+        parts = {f"{name}[{i}]": each for i, each in enumerate(value)} if isinstance(value, list) else {name: value}
+        for part, each in parts.items():
+            if isinstance(each, Mapping):
+                yield from keys_of(each, join(parent, part))
 
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.engine import Engine, Gradient
 from sgp_runner.fabric import Fabric, Sent, check_unwritten
 from sgp_runner.faults import Faults
-from sgp_runner.scheduler import Scheduler, VirtualClock, Wait
+from sgp_runner.scheduler import Deadlock, Scheduler, VirtualClock, Wait
 from sgp_runner.seeding import seed_of
 from sgp_runner.worker import activity_name, naming_the_rank
 
@@ -58,18 +58,16 @@ class Simulation:
     ) -> None:
         from numpy.random import default_rng
 
-        self.cluster, self.engine, self.size, self.wire_scale = cluster, engine, size, wire_scale
+        self.cluster, self.faults, self.engine, self.size, self.wire_scale = cluster, faults, engine, size, wire_scale
         self.clock = VirtualClock()
         self.scheduler = Scheduler(self.clock)
-        self.fabric = Fabric(cluster, faults, self.clock, size + servers, self.deliver)
+        self.fabric = Fabric(cluster, faults, self.clock, size + servers, self.deliver, seed)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(size + servers)]
         self.comms = [SimComm(rank, self) for rank in range(size + servers)]
         self.randoms = [default_rng(seed_of(seed, _COMPUTE, rank)) for rank in range(size)]
         spread = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
         own = [default_rng(seed_of(seed, _NODE, rank)).gamma(spread, 1 / spread) if spread else 1.0 for rank in range(size)]
-        factors = [cluster.node_factors.get(rank, 1.0) * faults.slow_nodes.get(rank, 1.0) for rank in range(size)]
-        self.mean_seconds = [step_seconds * float(own[rank]) * factors[rank] for rank in range(size)]
-        self.slowest_link = max(1.0, *(faults.slow_links.get(rank, 1.0) for rank in range(size)))
+        self.mean_seconds = [step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0) for rank in range(size)]
         self.input_share = cluster.input_seconds / step_seconds
         self.free_at = [0.0] * size  # when each node last ended a gradient or an all-reduce
         self.all_reduces: dict[int, AllReduce] = {}
@@ -100,7 +98,7 @@ class Simulation:
             self.replay.gradients[worker.rank] = (worker, gradient, wait)
             return wait
         self.engine.start(gradient)
-        end, _ = self.end_of_gradient(worker.rank)
+        end, _ = self.gradient_times(worker.rank)
         self.clock.at(end, self.finish_gradient, worker, gradient, wait)
         return wait
 
@@ -110,10 +108,9 @@ class Simulation:
         if self.replay is not None:
             return self.mean_of(worker, gradient, self.replay.join(worker.rank, number, gradient))
         self.engine.start(gradient)
-        end, seconds = self.end_of_gradient(worker.rank)
+        end, joins = self.gradient_times(worker.rank)
         wait = self.wait_for(number, worker.rank)
         num_bytes = worker.params.numel() * worker.params.element_size() * self.wire_scale
-        joins = max(self.clock.now, end - self.cluster.overlap * seconds)
         self.clock.at(joins, self.join, number, worker.rank, gradient, num_bytes, end)
         return self.mean_of(worker, gradient, wait)
 
@@ -127,11 +124,16 @@ class Simulation:
         worker.progress.gradients += 1
         return gradient
 
-    def end_of_gradient(self, rank: int) -> tuple[float, float]:
-        """When a gradient that begins now will be complete, and its compute time; loading its input may have begun before."""
+    def gradient_times(self, rank: int) -> tuple[float, float]:
+        """When a gradient that begins now will be complete, and when its all-reduce can begin; loading may have begun before."""
+        now, free = self.clock.now, self.free_at[rank]
+        computing = self.fabric.times.computing(rank)
         seconds = self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
         loading = self.input_share * seconds
-        return max(self.clock.now, self.free_at[rank] + loading) + (seconds - loading), seconds
+        begin = max(now, computing.finish(free, free + loading))
+        end = begin + (seconds - loading)
+        joins = max(now, end - self.cluster.overlap * seconds)
+        return computing.finish(begin, end), computing.finish(min(begin, joins), joins)
 
     def finish_gradient(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> None:
         self.note(worker.rank, "gradient")
@@ -174,10 +176,17 @@ class Simulation:
         if operation.missing:
             return
         cluster, size = self.cluster, self.size
-        seconds = cluster.all_reduce_seconds(size, num_bytes, self.slowest_link)
-        end = self.fabric.occupy(range(size), self.clock.now, seconds)
+        delay = self.fabric.all_reduce_delay(number, size)
+        seconds = cluster.all_reduce_seconds(size, num_bytes) + delay
+
+        def slower(link: float) -> float:
+            return (cluster.all_reduce_seconds(size, num_bytes, link) + delay) / seconds if seconds else 1.0
+
+        together = self.fabric.times.together(range(size), slower)
+        end = self.fabric.occupy(range(size), self.clock.now, seconds, together)
         last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
-        self.clock.at(max(end, operation.ready + last_bucket), self.complete, number)
+        last = together.finish(operation.ready, operation.ready + last_bucket)
+        self.clock.at(max(end, last), self.complete, number)
 
     def complete(self, number: int) -> None:
         operation = self.all_reduces.pop(number)
@@ -208,6 +217,8 @@ class Simulation:
         """Until every worker has finished; then nothing may be left in flight."""
         try:
             self.scheduler.run()
+        except Deadlock as error:
+            raise Deadlock("\n  ".join([str(error), *self.faults.for_good])) from None
         finally:
             self.scheduler.close()
         unread = [

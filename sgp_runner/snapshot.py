@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.checkpoint import Draft, Trigger, stopped
 from sgp_runner.divergence import check_parameters
 from sgp_runner.engine import Gradient
-from sgp_runner.fabric import Sent
+from sgp_runner.fabric import Channel, Sent
 from sgp_runner.scheduler import Wait
 from sgp_runner.simulation import AllReduce, Mean, Simulation
 
@@ -71,6 +71,7 @@ def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
         "events": [(time, order, *event_words(callback, arguments)) for time, order, callback, arguments in sorted(clock.events)],
         "tx_free": fabric.tx_free,
         "rx_free": None if fabric.rx_free is fabric.tx_free else fabric.rx_free,
+        "channels": [(*pair, channel.sent, channel.reach, channel.arrival) for pair, channel in fabric.channels.items()],
         "in_flight": fabric.in_flight,
         "free_at": simulation.free_at,
         "randoms": [random.bit_generator.state for random in simulation.randoms],
@@ -112,8 +113,8 @@ def event_words(callback: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             return "join", number, rank, num_bytes, ready
         case "complete", (number,):
             return "complete", number
-        case "reach", (sent, seconds):
-            return "reach", (sent.src, sent.dst, sent.tag, sent.message), seconds
+        case "reach", (sent, seconds, late):
+            return "reach", (sent.src, sent.dst, sent.tag, sent.message), seconds, late
         case "arrive", (sent,):
             return "arrive", (sent.src, sent.dst, sent.tag, sent.message)
     raise TypeError(f"an event that a snapshot cannot hold: {callback.__name__}")
@@ -139,6 +140,7 @@ def restore(
     fabric.tx_free[:] = rest["tx_free"]
     if rest["rx_free"] is not None:
         fabric.rx_free[:] = rest["rx_free"]
+    fabric.channels.update({(src, dst): Channel(*values) for src, dst, *values in rest["channels"]})
     fabric.in_flight = rest["in_flight"]
     simulation.free_at[:] = rest["free_at"]
     for random, state in zip(simulation.randoms, rest["randoms"], strict=True):
@@ -236,8 +238,8 @@ def event(simulation: Simulation, replay: Replay, words: Sequence[Any]) -> tuple
             return simulation.join, (number, rank, restarted(simulation, replay, rank, number), num_bytes, ready)
         case "complete", number:
             return simulation.complete, (number,)
-        case "reach", message, seconds:
-            return simulation.fabric.reach, (Sent(*message), seconds)
+        case "reach", message, seconds, late:
+            return simulation.fabric.reach, (Sent(*message), seconds, late)
         case "arrive", message:
             return simulation.fabric.arrive, (Sent(*message),)
     raise TypeError(f"an event of a snapshot that nobody knows: {words}")

@@ -29,8 +29,8 @@ def check_real(run: Run) -> None:
         raise ConfigError("network.timeout_seconds", f"{run.network.timeout_seconds} must be positive.")
     if not run.model.trains:
         raise ConfigError("network", f"model={run.model.name} only runs in simulated time: use network=sim.")
-    if run.faults.any:
-        raise ConfigError("faults", "slow nodes and links are simulated: use network=sim, or faults=none.")
+    run.faults.check(run.nodes, run.algo.servers)
+    run.faults.check_real(run.nodes)
 
 
 def check_devices(run: Run, gossip: str, autocast: str) -> None:

@@ -33,6 +33,8 @@ class Nccl:
 
     def check(self, run: Run) -> None:
         check_real(run)
+        if run.faults.any:
+            raise ConfigError("faults", "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or faults=none.")
         check_devices(run, self.gossip, self.autocast)
         for topology in topologies(run.algo) if not leads(run, "auto") else ():
             prove(topology, run.nodes, "balanced", "network=nccl")
