@@ -61,7 +61,7 @@ def check_node(node: Tree, key: str, root: Tree) -> dict[str, object]:
         if name == TARGET:
             continue
         if name not in fields:
-            raise unknown_key(join(key, name), root)
+            raise unknown_key(join(key, name), root, [join(key, field) for field in fields])
         out[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
     for name, field in fields.items():
         if name not in node and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
@@ -204,11 +204,11 @@ def built(value: object, key: str) -> object:
     return tuple(built(each, f"{key}[{i}]") for i, each in enumerate(value)) if isinstance(value, list) else value
 
 
-def unknown_key(key: str, root: Tree) -> ConfigError:
-    """Says which keys there are, the most similar one if there is any."""
+def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
+    """Says which keys there are, the most similar one if there is any; ``siblings``: those beside it, if ``root`` does not tell."""
     parent, _, word = key.rpartition(".")
     everywhere = list(keys_of(root, ""))
-    siblings = [other for other in everywhere if other.rpartition(".")[0] == parent]
+    siblings = list(siblings) or [other for other in everywhere if other.rpartition(".")[0] == parent]
     siblings += ["experiment"] if not parent else []
     same = [other for other in everywhere if last(other) == word]
     close = same or similar(word, siblings or everywhere)
@@ -227,10 +227,8 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
             names = {field.name: node.get(field.name) for field in fields}
     yield from (join(parent, name) for name in names)
     for name, value in names.items():
-        parts = {f"{name}[{i}]": each for i, each in enumerate(value)} if isinstance(value, list) else {name: value}
-        for part, each in parts.items():
-            if isinstance(each, Mapping):
-                yield from keys_of(each, join(parent, part))
+        if isinstance(value, Mapping):
+            yield from keys_of(value, join(parent, name))
 
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:

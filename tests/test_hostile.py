@@ -151,7 +151,35 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("model=mlp data=numbers_en_de", "data", "model=mlp reads classification data; data=numbers_en_de is translation. Use data=digits."),
     ("data.label_smoothing=1", "data.label_smoothing", "must be in [0, 1), not 1.0. Use data.label_smoothing=0.1."),
     ("data=synthetic data.image_size=0", "data.image_size", "must be at least 1, not 0."),
-    ("network=gloo faults=slow_node", "faults", "slow nodes and links are simulated: use network=sim, or faults=none."),
+    ("network=gloo faults=crash", "faults", "only the simulator has crash: use network=sim; real runs have slow_node and pause."),
+    ("network=gloo faults=slow_link", "faults", "only the simulator has slow_link: use network=sim; real runs have slow_node and pause."),
+    (
+        "network=gloo faults=drop",
+        "faults",
+        "only the simulator has drop_probability: use network=sim; real runs have slow_node and pause.",
+    ),
+    ("network=gloo faults.slow_nodes={9:2}", "faults.slow_nodes.9", "there is no such rank here; use 0 to 7."),
+    (
+        "network=gloo faults.events=[{what:pause,ranks:[1]}]",
+        "faults.events[0]",
+        "only the simulator has a pause that never ends: use network=sim.",
+    ),
+    (
+        "network=gloo algo=gap_aware faults.events=[{what:pause,ranks:[8],end:3}]",
+        "faults.events[0]",
+        "only the simulator has a pause of a server: use network=sim.",
+    ),
+    (
+        "network=nccl faults=slow_node",
+        "faults",
+        "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or faults=none.",
+    ),
+    (
+        "faults.drop_probability=0.1 faults.resend_seconds=null",
+        "faults.resend_seconds",
+        "no algorithm here survives a message that is lost for good: each waits for it, and push-sum would lose mass; use a time, "
+        "such as 0.2.",
+    ),
     ("network=gloo network.gossip=all", "network.gossip", "'all' is none of auto, shards, leader."),
     ("network=gloo network.autocast=fp8", "network.autocast", "'fp8' is none of none, bf16, fp16. Did you mean 'fp16'?"),
     (

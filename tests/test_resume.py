@@ -120,6 +120,23 @@ def test_a_killed_run_ends_with_the_same_bytes_many_times(variant: str, seed: in
     whole_and_interrupted(tmp_path, events, seed, "model=mlp", f"algo={algo}", *VARIANTS[variant], *RANDOM, *network, f"seed={seed}")
 
 
+FAULTS = {
+    "windows": "faults.events=[{what: pause, ranks: [1], start: 0.3, end: 0.9}, {what: crash, ranks: [2], start: 0.5, end: 1.2},"
+    "{what: partition, ranks: [0, 3], start: 0.8, end: 1.5}, {what: slow_link, ranks: [3], factor: 6, end: 1},"
+    "{what: slow_node, ranks: [0], factor: 3, start: 1, end: 2}]",
+    "late": "faults=reorder",
+    "lost": "faults=drop faults.drop_probability=0.2 faults.delay_seconds=0.01 faults.delay_law=exponential",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("variant", ["ar_sgd", "ad_psgd, two averages", "sgp", "osgp", "gap_aware", "pipe_sgd, compressed", "ps_sgd"])
+def test_a_killed_run_with_faults_ends_with_the_same_bytes(variant: str, fault: str, tmp_path: Path, events: list[int]) -> None:
+    algo, words = variant.partition(",")[0], [FAULTS[fault]] if "[" in FAULTS[fault] else FAULTS[fault].split()
+    settings = (f"algo={algo}", *VARIANTS[variant], *RANDOM, *SLOW_NETWORK, *words)
+    whole_and_interrupted(tmp_path, events, sum(map(ord, variant + fault)), "model=mlp", *settings)
+
+
 def test_equal_times_keep_their_order(tmp_path: Path, events: list[int]) -> None:
     """With constant compute times most events happen at the same moment as others."""
     constant = ("cluster.compute_time=constant", *SLOW_NETWORK)
