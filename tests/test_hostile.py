@@ -170,6 +170,12 @@ SETTINGS: list[tuple[str, str, str]] = [
         "only the simulator has a pause of a server: use network=sim.",
     ),
     (
+        "experiment=sgp_sgp_90 model=timing_only faults=pause",
+        "faults.events",
+        "a timing study repeats its sample of the schedule, and events have a time: use model.sample_steps=null, or faults that last "
+        "for the whole run.",
+    ),
+    (
         "network=nccl faults=slow_node",
         "faults",
         "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or faults=none.",

@@ -1,12 +1,15 @@
-"""Shell scripts are checked as programs are."""
+"""Shell scripts are checked as programs are; of the table of faults, how it judges."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from sgp_runner.groups import groups
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,3 +21,23 @@ def test_shellcheck_has_no_complaint() -> None:
     assert program is not None
     done = subprocess.run([program, *map(str, scripts)], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_table_of_faults_says_how_much_was_lost_and_knows_every_algorithm() -> None:
+    spec = importlib.util.spec_from_file_location("fault_table", ROOT / "scripts/fault_table.py")
+    assert spec is not None and spec.loader is not None
+    script = sys.modules["fault_table"] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(script)
+    plain, late = {"time_s": 40.0}, [{"time_s": seconds} for seconds in (40.5, 44.9, 45.0, 100.0)]
+    assert [script.verdict(script.Case(""), plain, each) for each in late] == [
+        "goes on, ×1.01",
+        "slows, ×1.12",
+        "slows, ×1.12",
+        "slows, ×2.50",
+    ]
+    ends = [script.verdict(script.Case("", 10.0), plain, each) for each in (*late, None)]
+    assert ends == ["goes on, +0.5 s", "goes on, +4.9 s", "waits, +5.0 s", "waits, +60.0 s", "stops"]
+    rows = [line.split(" | ") for line in script.OUT.read_text().splitlines() if line.startswith("| ") and line.count("|") > 5]
+    assert rows[0] == ["| algorithm", "undisturbed", *list(script.CASES)[:-1], f"{list(script.CASES)[-1]} |"]
+    assert len(rows) == 1 + len(groups()["algo"])
+    assert {cell.strip(" |") for row in rows[1:] for cell in row[-3:]} == {"stops"}

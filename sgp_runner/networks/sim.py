@@ -35,6 +35,9 @@ class Sim:
     def check(self, run: Run) -> None:
         run.faults.check(run.nodes, run.algo.servers)
         check_ranks("cluster.node_factors", run.cluster.node_factors, run.nodes)
+        if run.faults.events and not run.model.trains and run.study.real != run.study.simulated:
+            every = "a timing study repeats its sample of the schedule, and events have a time"
+            raise ConfigError("faults.events", f"{every}: use model.sample_steps=null, or faults that last for the whole run.")
         run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         if self.engine == "vmap" and not run.model.vectorizes:
             raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
