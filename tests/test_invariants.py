@@ -27,7 +27,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster import Cluster, ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.errors import ConfigError
-from sgp_runner.faults import Faults
+from sgp_runner.faults import Event, Faults
 from sgp_runner.optim import SGD, Constant
 from sgp_runner.proof import prove
 from sgp_runner.topology import (
@@ -99,9 +99,19 @@ def clusters(draw: st.DrawFn) -> Cluster:
     )
 
 
+@st.composite
+def events(draw: st.DrawFn) -> Event:
+    what = draw(st.sampled_from(["slow_node", "slow_link", "pause", "crash", "partition"]))
+    start, seconds = draw(st.sampled_from([0.0, 0.5, 1.0, 2.2])), draw(st.sampled_from([0.1, 1.0, 6.0]))
+    ranks = tuple(draw(st.sets(st.integers(0, 8), min_size=1, max_size=4)))
+    return Event(what, ranks, start, start + seconds, 3.0 if what.startswith("slow") else None)  # type: ignore[arg-type]
+
+
 def faults() -> st.SearchStrategy[Faults]:
     factors = st.dictionaries(st.integers(0, 8), st.sampled_from([1.0, 4.0, 20.0]), max_size=2)
-    return st.builds(Faults, factors, factors)
+    laws = st.sampled_from(["constant", "exponential", "uniform"])
+    delays, drops = st.sampled_from([0.0, 0.0, 0.3, 2.0]), st.sampled_from([0.0, 0.0, 0.2])
+    return st.builds(Faults, factors, factors, st.lists(events(), max_size=3).map(tuple), delays, laws, drops)  # type: ignore[arg-type]
 
 
 def osgp(topology: Topology, layouts: tuple[str, ...] = ("paper", "released")) -> st.SearchStrategy[OSGP]:
