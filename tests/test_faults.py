@@ -163,14 +163,24 @@ def test_each_round_of_an_all_reduce_is_delayed() -> None:
     assert late == run(ARSGD(), 4, 1, cluster=cluster, faults=law).simulation.clock.now
 
 
-def test_the_backward_pass_of_a_paused_rank_starts_its_all_reduce_late() -> None:
-    """The gradient takes 10 s and its all-reduce 4, from half of the gradient on; the last bucket is 1 s."""
+@pytest.mark.parametrize(
+    ("seconds", "pause", "end"),
+    [
+        # It can begin at 5, or at 8 after the pause, and its last quarter when both gradients are complete, at 10 or 13.
+        (4.0, (2, 5), 14.0),
+        (12.0, (2, 5), 20.0),
+        # It has begun when both stop.
+        (4.0, (7, 12), 16.0),
+        (12.0, (7, 12), 22.0),
+        (4.0, (10.5, 12), 12.5),
+        (12.0, (10.5, 12), 18.5),
+    ],
+)
+def test_an_all_reduce_beside_the_backward_pass_of_a_paused_rank(seconds: float, pause: tuple[float, float], end: float) -> None:
+    """The gradient takes 10 s, and its all-reduce can begin in the middle."""
     num_bytes = D * 8
-    cluster = Cluster({"default": 10.0}, ConstantTime(), num_bytes * 8 / 4.0, 0.0, {}, overlap=0.5, bucket_bytes=num_bytes // 4)
-    for start, end, seconds in ((2, 5, 14.0), (7, 12, 16.0), (10.5, 12, 12.5)):
-        assert run(ARSGD(), 2, 1, cluster=cluster, faults=events(Event("pause", (1,), start, end))).simulation.clock.now == pytest.approx(
-            seconds
-        )
+    cluster = Cluster({"default": 10.0}, ConstantTime(), num_bytes * 8 / seconds, 0.0, {}, overlap=0.5, bucket_bytes=num_bytes // 4)
+    assert run(ARSGD(), 2, 1, cluster=cluster, faults=events(Event("pause", (1,), *pause))).simulation.clock.now == pytest.approx(end)
 
 
 def test_sgp_on_two_nodes_waits_for_the_paused_one() -> None:
