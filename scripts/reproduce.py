@@ -260,7 +260,7 @@ def real(value: object) -> float:
 
 
 def percent_off(ours: object, figure: Published) -> float:
-    return 100 * (real(ours) / figure.value - 1)
+    return round(100 * (real(ours) / figure.value - 1), 1) + 0.0  # no minus zero
 
 
 def shown(figure: Published) -> str:
@@ -276,7 +276,8 @@ def quality(summary: Mapping[str, object], key: str, metric: str) -> float | Non
 
 def spread(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return f"{sum(known) / len(known):.1f} ({min(known):.1f} to {max(known):.1f})"
+    note = f"{min(known):.1f} to {max(known):.1f}" if len(known) > 1 else "one seed"
+    return f"{sum(known) / len(known):.1f} ({note})"
 
 
 def relative(job: Job) -> str:
