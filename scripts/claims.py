@@ -18,8 +18,8 @@ from sgp_runner.claims.evidence import Claim, Finding, Verdict, verdict_of
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("results", "reproduced")  # below ROOT
 INTRO = (
-    "Each finding is an effect with its 95 % confidence interval over seeds, the same for both sides, and a range that was fixed "
-    "beforehand: reproduced if the interval lies inside it, contradicted if outside, else undecided at this scale. A claim is contradicted "
+    "Each finding is an effect with its 95 % confidence interval over seeds, the same for both sides, and the range that is "
+    "expected: reproduced if the interval lies inside it, contradicted if outside, else undecided at this scale. A claim is contradicted "
     "by any of its findings and reproduced by all of them. Simulated results without randomness have one seed and no width."
 )
 

@@ -1,4 +1,4 @@
-"""From runs to a verdict: paired differences over the same seeds, their confidence interval, and a rule that is fixed beforehand."""
+"""From runs to a verdict: paired differences over the same seeds, their confidence interval, and one rule for all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ class Verdict(Enum):
     REPRODUCED = "reproduced"
     CONTRADICTED = "contradicted"
     UNDECIDED = "undecided at this scale"
-    CLUSTER = "needs a cluster"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,14 @@ def ms(job: Job) -> float:
     return float(value)
 
 
+def compute_ms(job: Job) -> float:
+    """Mean compute time of one ResNet-50 gradient on the run's cluster, in milliseconds."""
+    import yaml
+
+    config = yaml.safe_load((job.folder / "config.yaml").read_text(encoding="utf-8"))
+    return 1000 * float(config["cluster"]["step_seconds"]["resnet50"])
+
+
 def flat_in_n(results: Path) -> Claim:
     def job(row: str, cluster: str, nodes: int) -> Job:
         words = (f"experiment={row}", f"cluster={cluster}", f"nodes={nodes}", *COMMON)
@@ -49,14 +57,18 @@ def flat_in_n(results: Path) -> Claim:
             )
 
         hidden = job(rows["1-OSGP"], "sgp_ethernet", 32)
-        compute = 230.0  # ms of configs/cluster/sgp_ethernet.yaml
         return [
             growth("SGP", "sgp_ethernet", Between(0.95, 1.05)),
             growth("1-OSGP", "sgp_ethernet", Between(0.95, 1.05)),
             growth("AR-SGD", "sgp_ethernet", Between(least=1.5)),
             ratio("sgp_ethernet", Between(least=2.0)),
             ratio("sgp_infiniband", Between(0.9, 1.1)),
-            Finding("1-OSGP on sgp_ethernet over its compute time alone", exactly(ms(hidden) / compute), Between(1.0, 1.02), (hidden,)),
+            Finding(
+                "1-OSGP on sgp_ethernet over its compute time alone",
+                exactly(ms(hidden) / compute_ms(hidden)),
+                Between(1.0, 1.02),
+                (hidden,),
+            ),
         ]
 
     return Claim(
@@ -65,7 +77,8 @@ def flat_in_n(results: Path) -> Claim:
         "advantage vanishes; 1-OSGP hides its communication.",
         source="Assran et al. 2019, authors' slides",
         tried="Timing studies. The Ethernet profile was fitted at 32 nodes; other sizes and InfiniBand are predictions that only a cluster "
-        "can confirm.",
+        "can confirm. Its compute time was fitted on 1-OSGP as if communication were hidden, so that finding shows no more than that the "
+        "model is consistent. These times were known when the ranges were set.",
         jobs=tuple(job(row, cluster, nodes) for row, cluster, nodes in product(rows.values(), clusters, SIZES)),
         find=find,
     )

@@ -14,6 +14,8 @@ from sgp_runner.published import Published, published
 from sgp_runner.report.runs import REAL, TIMING
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sgp_runner.report.settings import Setting
 
 COMPARABLE = {
@@ -97,7 +99,7 @@ def pairs_in(setting: Setting, figures: Mapping[str, Published]) -> Iterator[Pai
             yield Pair(figure, setting, float(values.mean()), float(values.min()), float(values.max()), averaged, comparable)
 
 
-def in_unit(values, metric: str):  # type: ignore[no-untyped-def]
+def in_unit(values: pd.Series, metric: str) -> pd.Series:
     """Fractions as the percent of a published accuracy or error."""
     if metric == "bleu":
         return values
