@@ -241,7 +241,7 @@ def readme(sections: Sequence[str]) -> str:
             "- **Only simulated:** times per iteration and hours, from models of the papers' clusters.",
             "- **Rehearsed:** the order of the algorithms on small data. A rehearsal's accuracy says nothing about ImageNet's.",
             "- **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/` are the commands, for",
-            "  example `sbatch --nodes=32 --gpus-per-node=8 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl gpus_per_node=8`.",
+            "  example `sbatch --nodes=32 --gpus-per-node=8 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.",
             "",
             *("\n\n".join(sections).split("\n")),
             "",
