@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sgp_runner.errors import Stopped
 from sgp_runner.problem import Problem
 from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.snapshot import State
     from sgp_runner.world import World
 
-STOP, OF_NODE, OF_ALL = 0, 1, 2  # what the first device of a node asks of the others
+T = TypeVar("T")
+
+STOP, OF_NODE, OF_ALL, SAVE, RESTORE = range(5)  # what the first device of a node asks of the others
+NOWHERE = torch.empty(0)
 
 
 class LossScale:
@@ -58,7 +62,7 @@ class Gradients:
 
     def of_node(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Gradient [D] of the node's batch, and the loss on this device's part of it."""
-        self.agree(OF_NODE, at)
+        self.agree(OF_NODE, at, number)
         return self.compute(at, number, self.world.node)
 
     def aside(self, at: Tensor, number: int) -> Callable[[], tuple[Tensor, Tensor]]:
@@ -80,34 +84,89 @@ class Gradients:
 
     def of_all(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Mean gradient [D] over all nodes."""
-        self.agree(OF_ALL, at)
+        self.agree(OF_ALL, at, number)
         return self.compute(at, number, self.world.workers)
 
     def follow(self) -> None:
-        """On a device that does not run the algorithm: compute what the first one asks for, until it has finished."""
+        """On a device that does not run the algorithm: do what the first one asks for, until it has finished. Raises Stopped if it has."""
         at = self.problem.start()
         groups = {OF_NODE: self.world.node, OF_ALL: self.world.workers}
-        for number in count():
-            request = self.agree(STOP, at)
-            if request == STOP:
+        while True:
+            request, number = self.agree(STOP, at)
+            if request in groups:
+                self.compute(at, number, groups[request])
+            elif request == SAVE:
+                self.tell(self.state())
+            elif request == RESTORE:
+                self.take(self.told([]))
+            else:
+                (reason,) = self.told([])
+                if reason is not None:
+                    raise Stopped(reason)
                 return
-            self.compute(at, number, groups[request])
 
-    def dismiss(self) -> None:
-        """The others need not follow any longer."""
-        self.agree(STOP, torch.empty(0))
+    def dismiss(self, reason: str | None = None) -> None:
+        """The others need not follow any longer; ``reason``: why the run stops before its end."""
+        if self.followed:
+            self.agree(STOP)
+            self.told([reason])
 
-    def agree(self, request: int, at: Tensor) -> int:
-        """What the first device asks for, and at which parameters: on the others they are written to ``at``."""
+    def save(self) -> list[State]:
+        """What a checkpoint keeps of this device and of those that follow it."""
+        if not self.followed:
+            return [self.state()]
+        self.agree(SAVE)
+        return self.tell(self.state())
+
+    def restore(self, states: list[State]) -> None:
+        """Bring this device, and those that follow it, to where they were saved."""
+        self.take(states)
+        if self.followed:
+            self.agree(RESTORE)
+            self.told(states)
+
+    def state(self) -> State:
+        scale = None if self.scale is None else (self.scale.factor.cpu(), self.scale.in_a_row.cpu())
+        return {"model_buffers": [buffer.cpu() for buffer in self.buffers], "scale": scale}
+
+    def take(self, states: list[State]) -> None:
+        state = states[self.world.place.device if len(states) > 1 else 0]
+        for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
+            own.copy_(saved)
+        if self.scale is not None:
+            for value, saved in zip((self.scale.factor, self.scale.in_a_row), state["scale"], strict=True):
+                value.copy_(saved)
+
+    # Between the devices of a node whose first one leads.
+
+    @property
+    def followed(self) -> bool:
+        return self.world.leads and self.world.hosts is not None
+
+    def agree(self, request: int, at: Tensor = NOWHERE, number: int = 0) -> tuple[int, int]:
+        """What the first device asks for, the number of the gradient and its parameters: on the others they are written to ``at``."""
         world = self.world
-        if not world.leads or world.hosts is None:
-            return request
-        word = torch.tensor([request])
+        if not self.followed:
+            return request, number
+        word = torch.tensor([request, number])
         with waiting_for("waits for the devices of its node"):
             dist.broadcast(word, group=world.hosts, group_src=0)
-            if word:
+            request, number = word.tolist()
+            if request in (OF_NODE, OF_ALL):
                 dist.broadcast(at, group=world.node, group_src=0)
-        return int(word)
+        return request, number
+
+    def tell(self, value: T) -> list[T]:
+        """Everybody's value, by device."""
+        values: list[Any] = [None] * self.world.place.devices
+        dist.all_gather_object(values, value, group=self.world.hosts)
+        return values
+
+    def told(self, values: list[Any]) -> list[Any]:
+        """Those of the first device."""
+        box = [values]
+        dist.broadcast_object_list(box, group=self.world.hosts, group_src=0)
+        return box[0]
 
     def compute(self, at: Tensor, number: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
         if group is None:

@@ -14,14 +14,14 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.checkpoint import going_on, read
+from sgp_runner.checkpoint import Trigger, going_on, read
 from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, RankFailed, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
-from sgp_runner.saving import RankSaver, restore
+from sgp_runner.saving import RankSaver, passed_on, restore
 from sgp_runner.waits import longest_wait, waits_in_words
 from sgp_runner.world import World, check_agreement
 
@@ -87,7 +87,7 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
     check_agreement(world, "checksum of the initial parameters", checksum(problem.start()))
     name = world.gather(str(experiment.latest_checkpoint() or ""))[0]  # as rank 0 sees it
     if world.leads and place.device:
-        Gradients(problem, world).follow()
+        follow(experiment, world, Gradients(problem, world), watch)
         world.gather(None)
         return None
     own = run.budget(problem)
@@ -113,14 +113,24 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
     return summary
 
 
+def follow(experiment: Experiment, world: World, gradients: Gradients, watch: Watch) -> None:
+    """Serve the first device of this node until its algorithm has ended."""
+    trigger = Trigger(experiment.run.checkpoint, 0)
+
+    def look() -> None:
+        if trigger.signal is not None:
+            world.alarm.set(passed_on(world.place), str(trigger.signal))
+
+    watch.look = look
+    with trigger.listening():
+        gradients.follow()
+
+
 def go(
     experiment: Experiment, world: World, runtime: Rank, worker: Worker, watch: Watch, saved: State | None, observer: Observer | None
 ) -> None:
     """Run the algorithm to its end, from what was ``saved``, and save now and then."""
     algorithm = experiment.run.algo.run(worker)
-    if world.leads:  # the others would have to save too
-        runtime.run(worker, algorithm)
-        return
     if saved is not None:
         restore(saved, runtime, worker, observer)
     saver = RankSaver(experiment, world, runtime, worker, observer)

@@ -124,7 +124,8 @@ class Rank:
         try:
             self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
             self.scheduler.run()
-        except Stopped:
+        except Stopped as stop:
+            self.gradients.dismiss(str(stop))
             self.comm.close()
             raise
         finally:

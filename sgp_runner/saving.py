@@ -6,7 +6,8 @@ All ranks save together, at rest and with nothing under way between them:
    time asks for it, at the latest step that any rank is about to begin. Asynchronous workers save as soon as they begin a step, a server
    whenever it waits for a gradient.
 2. *Rest.* A rank that is ready goes on serving its other activities until all are, and until every message sent has been received.
-3. *Saving.* Each rank writes a file of its own; rank 0 vouches for all of them.
+3. *Saving.* Each rank writes a file of its own; rank 0 vouches for all of them. Where the first device of a node leads, its file holds what
+   those that follow it have; they pass a signal on to it.
 
 No rank is ready once it has taken its last step; a checkpoint that is asked for so late is given up, and the run ends.
 """
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.observer import Observer
+    from sgp_runner.place import Place
     from sgp_runner.real import Rank
     from sgp_runner.run import Experiment
     from sgp_runner.worker import Worker
@@ -66,6 +68,8 @@ class RankSaver:
         if self.asked:
             return
         alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.rank
+        if self.world.leads and alarm.check([told := passed_on(self.world.place)]):
+            self.trigger.signal = int(alarm.get(told))
         due = self.trigger.signal is not None or (rank == 0 and self.trigger.late)
         if due or (self.asynchronous and self.steps >= self.trigger.next_step):
             alarm.set(request, "")
@@ -90,7 +94,7 @@ class RankSaver:
                 self.save()
             return
         if asked and self.target is None:
-            keys = [f"save {self.requests} {rank}" for rank in range(self.world.size)]
+            keys = [f"save {self.requests} {process}" for process in self.world.running]
             with waiting_for("waits for all ranks to say where they save"):
                 while not self.world.alarm.check(keys):
                     self.serve()
@@ -128,15 +132,15 @@ class RankSaver:
     def come_to_rest(self) -> bool:
         """Whether all ranks are ready and nothing is under way; False when one has no step left."""
         store, comm = self.world.store, self.runtime.comm
-        keys = [f"pause {self.pauses} {rank}" for rank in range(self.world.size)]
+        keys = [f"pause {self.pauses} {process}" for process in self.world.running]
+        store.set(f"pause {self.pauses} {self.world.rank}", "")
         self.pauses += 1
-        store.set(keys[self.world.rank], "")
         while not store.check(keys):
             if store.check([NO_STEP_LEFT]):
                 return False
             self.serve()
         while True:
-            counts = self.world.gather((comm.num_sent, comm.num_delivered))
+            counts = self.world.consult((comm.num_sent, comm.num_delivered))
             if sum(sent for sent, _ in counts) == sum(delivered for _, delivered in counts):
                 return True
             self.serve()
@@ -152,17 +156,17 @@ class RankSaver:
         """Where the checkpoint is, and the signal that a rank has got, whatever has asked for the checkpoint."""
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
-        draft = Draft(self.experiment.checkpoints, self.world.gather(self.steps)[0])
+        draft = Draft(self.experiment.checkpoints, world.consult(self.steps)[0])
         if world.rank == 0:
             draft.clear()
-        world.gather(None)
+        world.consult(None)
         name = f"rank{world.rank}.pt"
         draft.add(name, self.state())
-        each = world.gather((draft.files[name], self.trigger.signal_name))
-        draft.files = {f"rank{rank}.pt": own for rank, (own, _) in enumerate(each)}
+        each = world.consult((draft.files[name], self.trigger.signal_name))
+        draft.files = {f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)}
         if world.rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
-        world.gather(None)
+        world.consult(None)
         return draft.place, next((name for _, name in each if name is not None), None)
 
     def state(self) -> State:
@@ -172,14 +176,13 @@ class RankSaver:
         return {
             "push_sum": worker.push_sum,
             "buffers": worker.buffers,
-            "model_buffers": runtime.buffers,
             "state": {name: packed(value, self.value_of) for name, value in worker.state.items()},
+            "devices": runtime.gradients.save(),  # after the state, when no gradient is under way
             "mailbox": runtime.comm.mailbox.contents(),
             "step": progress.step - begun,
             "steps_taken": progress.steps_taken - begun,
             "gradients": progress.gradients,
             "loss": progress.loss,
-            "scale": None if (scale := runtime.gradients.scale) is None else (scale.factor, scale.in_a_row),
             "observed": progress.observed,
             "taken": worker.budget.taken - begun,
             "num_bytes_sent": runtime.comm.num_bytes_sent,
@@ -195,20 +198,22 @@ class RankSaver:
         return value
 
 
+def passed_on(place: Place) -> str:
+    """Where a device that follows says which signal it has got."""
+    return f"signal for rank {place.rank}"
+
+
 def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
     """Bring a rank that has not started to where it was ``saved``."""
     worker.push_sum.copy_(saved["push_sum"])
     for name, buffer in worker.buffers.items():
         buffer.copy_(saved["buffers"][name])
-    for own, buffer in zip(runtime.buffers, saved["model_buffers"], strict=True):
-        own.copy_(buffer)
+    runtime.gradients.restore(saved["devices"])
     worker.state.update({name: unpacked(value, []) for name, value in saved["state"].items()})
     for message in saved["mailbox"]:
         runtime.comm.mailbox.deliver(*message)
     progress = worker.progress
     progress.step, progress.steps_taken, progress.gradients = saved["step"], saved["steps_taken"], saved["gradients"]
-    if runtime.gradients.scale is not None:
-        runtime.gradients.scale.factor, runtime.gradients.scale.in_a_row = saved["scale"]
     progress.loss, progress.observed = saved["loss"], saved["observed"]
     worker.budget.taken = saved["taken"]
     runtime.comm.num_bytes_sent = saved["num_bytes_sent"]

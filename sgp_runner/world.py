@@ -8,6 +8,8 @@ from sgp_runner.comm import Comm
 from sgp_runner.errors import RankFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
@@ -48,7 +50,8 @@ class World(Protocol):
     store: of this run. alarm: where the first rank that fails says so; a connection of its own, for the thread that watches it.
     workers: the gradient workers as a group for PyTorch's data parallelism; None if this world has none.
     node, hosts: the devices of this node, for tensors and for what their hosts agree on; None if there is but one.
-    leads: whether the first device of this node runs the algorithm alone. compute: how this process computes gradients.
+    leads: whether the first device of this node runs the algorithm alone. running: the processes that run
+    it, servers included. compute: how this process computes gradients.
     """
 
     @property
@@ -70,6 +73,8 @@ class World(Protocol):
     @property
     def leads(self) -> bool: ...
     @property
+    def running(self) -> Sequence[int]: ...
+    @property
     def compute(self) -> Compute: ...
 
     def connect(self, nodes: int) -> None:
@@ -80,6 +85,9 @@ class World(Protocol):
 
     def gather(self, value: T) -> list[T]:
         """Everybody's value, by rank, on all ranks."""
+
+    def consult(self, value: T) -> list[T]:
+        """The values of those that run the algorithm; the others do not call it."""
 
     def mean(self, tensor: Tensor) -> None:
         """Over the processes that run the algorithm of a gradient worker, in place; the others do not call it."""

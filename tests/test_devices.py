@@ -20,6 +20,7 @@ from sgp_runner.problem import Compute
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
+pytestmark = pytest.mark.xdist_group("devices")  # what its fixtures make is made once
 HERE = Path(__file__).parent
 # Eight steps of a network without BatchNorm, whose statistics are each device's own.
 TINY = ("dtype=float64", "model=mlp", "data=digits", "nodes=2", "batch_size=8", "epochs=0.09", "log_every=1")
@@ -166,10 +167,6 @@ def test_parts() -> None:
             "network.gossip: PS-SGD has a server, so one device must speak for its node",
         ),
         ("network.autocast=bf16 dtype=float64", "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none"),
-        (
-            "gpus_per_node=2 network.gossip=leader checkpoint.every_steps=9",
-            "checkpoint.every_steps: nodes whose first device leads",
-        ),
         ("network=mpi gpus_per_node=2", "gpus_per_node: network=mpi runs one process per node: use gpus_per_node=1, or network=gloo."),
     ],
 )

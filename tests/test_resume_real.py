@@ -25,6 +25,7 @@ from sgp_runner.run import Experiment
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 SETTINGS = ("network=gloo", "nodes=3", "model=mlp", "batch_size=16", "epochs=15", "log_every=1", "eval_every=1000")
+LED = ("nodes=2", "gpus_per_node=2", "network.gossip=leader", "checkpoint.every_steps=40")
 SYNCHRONOUS = {  # with the signal that one process gets
     "ar_sgd": (signal.SIGKILL, "model=resnet8", "epochs=4", "checkpoint.every_steps=9"),
     "sgp": (signal.SIGUSR1, "algo.topology.peers=2"),
@@ -38,6 +39,7 @@ MORE = {
     "pipe_sgd compressed": (signal.SIGUSR1, "algo.compression=quantize8"),
     "hybrid": (signal.SIGKILL, "algo.switch_epoch=7"),
     "sgp on nodes of two devices": (signal.SIGUSR1, "nodes=2", "gpus_per_node=2"),
+    "d_psgd on nodes whose first device leads": (signal.SIGUSR1, *LED, "model=resnet8", "epochs=6"),
 }
 
 
@@ -100,9 +102,11 @@ def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(name: str, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["ad_psgd", "gap_aware"])
-def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(algo: str, tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path, *SETTINGS, "nodes=2", "model=resnet8", "epochs=12", f"algo={algo}", "checkpoint.every_steps=40")
+@pytest.mark.parametrize("settings", ["algo=ad_psgd", "algo=gap_aware", "algo=ad_psgd gpus_per_node=2"])
+def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(settings: str, tmp_path: Path) -> None:
+    experiment = make_experiment(
+        tmp_path, *SETTINGS, "nodes=2", "model=resnet8", "epochs=12", *settings.split(), "checkpoint.every_steps=40"
+    )
     assert run_to_the_end(experiment, Random(3), signal.SIGUSR1, 1) == 1
     taken = steps_taken(experiment)
     assert sum(taken[:2]) == 2 * 12 * 44

@@ -57,6 +57,8 @@ class DistributedWorld:
             dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
         self.place = place = Place(self.rank, nodes, self.devices)
         workers = range(nodes * self.devices)
+        self.running: Sequence[int] = [*workers[:: self.devices if self.leads else 1], *range(len(workers), self.size)]
+        self.speakers = dist.new_group(list(self.running), timeout=FOREVER)
         self.everybody = dist.new_group(list(range(self.size)), timeout=FOREVER)
         self.workers = self.averaging = self.group(workers)
         if self.leads:
@@ -90,6 +92,12 @@ class DistributedWorld:
         values: list[Any] = [None] * self.size
         with waiting_for("waits for all ranks to come together"):
             dist.all_gather_object(values, value, group=self.everybody)
+        return values
+
+    def consult(self, value: T) -> list[T]:
+        values: list[Any] = [None] * len(self.running)
+        with waiting_for("waits for all nodes to come together"):
+            dist.all_gather_object(values, value, group=self.speakers)
         return values
 
     def mean(self, tensor: torch.Tensor) -> None:

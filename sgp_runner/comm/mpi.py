@@ -53,6 +53,7 @@ class MpiWorld:
         atexit.unregister(MPI.Finalize)
         self.everybody = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self.everybody.rank, self.everybody.size
+        self.running = range(self.size)
         hosts = self.everybody.allgather(socket.gethostname())
         host = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
         self.local = hosts.count(hosts[self.rank])
@@ -77,6 +78,9 @@ class MpiWorld:
         wait_for(self.everybody)
         values: list[T] = self.everybody.allgather(value)
         return values
+
+    def consult(self, value: T) -> list[T]:
+        return self.gather(value)
 
     def mean(self, tensor: Tensor) -> None:
         wait_for(self.group)

@@ -42,8 +42,6 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
     if gossip == "shards" and run.gpus_per_node > 1 and leads(run, "auto"):
         what = "has a server" if run.algo.servers else "is asynchronous"
         raise ConfigError("network.gossip", f"{run.algo.title} {what}, so one device must speak for its node: use network.gossip=leader.")
-    if run.gpus_per_node > 1 and leads(run, gossip) and run.checkpoint.every_steps is not None:
-        raise ConfigError("checkpoint.every_steps", "nodes whose first device leads cannot be saved: use checkpoint.every_steps=null.")
     if autocast != "none" and run.dtype != "float32":
         raise ConfigError("network.autocast", f"only float32 is cast: use dtype=float32, or network.autocast=none with dtype={run.dtype}.")
 
