@@ -131,7 +131,7 @@ def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--max-restarts", "1", "-m", "sgp_runner"]
-    words = ["network=gloo", "nodes=2", "model=mlp", "epochs=100", "checkpoint.every_steps=300", "eval_every=1000", "logger=jsonl"]
+    words = ["network=gloo", "nodes=2", "model=mlp", "epochs=10", "checkpoint.every_steps=300", "eval_every=1000", "logger=jsonl"]
     process = subprocess.Popen([*torchrun, *words, "name=run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     directory = tmp_path / "results" / "runs" / "run"
     while process.poll() is None and not saved_steps(directory / "checkpoints"):
