@@ -137,9 +137,8 @@ def go(
 ) -> None:
     """Run the algorithm to its end, from what was ``saved``, and save now and then."""
     algorithm = experiment.run.algo.run(worker)
-    if isinstance(runtime, RecordedRank):  # a replay begins at the beginning, so nothing is saved
+    if experiment.run.record:  # a replay begins at the beginning, so nothing is saved
         runtime.run(worker, algorithm)
-        runtime.writer.finish(worker.push_sum, runtime.now())
         return
     if saved is not None:
         restore(saved, runtime, worker, observer)

@@ -16,7 +16,7 @@ from test_mpi import run_ranks
 from sgp_runner.algorithms import gap_aware
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.checkpoint import VERSION
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.launch import launch
 from sgp_runner.replay.cli import main
 from sgp_runner.replay.exact import Departed, replay
@@ -121,7 +121,7 @@ def header(experiment: Experiment, rank: int, **others: object) -> Header:
     return replace(own, **others)  # type: ignore[arg-type]
 
 
-def made_up(folder: Path, ahead: float = 0.0, messages: bool = True) -> Experiment:
+def made_up(folder: Path, ahead: float = 0.0, messages: bool = True, ended: bool = True) -> Experiment:
     """Each sends the other four messages, which take 0.25 s. ``ahead``: by how much the clock of another machine is wrong."""
     experiment = make_experiment(folder, "network=gloo", "record=true", "nodes=2", "model=mlp", "epochs=1", "algo=ad_psgd", "name=made")
     for rank in range(2):
@@ -132,7 +132,7 @@ def made_up(folder: Path, ahead: float = 0.0, messages: bool = True) -> Experime
             if messages:
                 writer.add(["send", 1 - rank, 0, BYTES, 10.0 * k + clock])
                 writer.add(["message", 0, float(k), 1 - rank, 0, 10.0 * k + 0.25 + clock])
-        writer.finish(torch.zeros(3), 9.0)
+        writer.finish(ended, torch.zeros(3), 9.0)
     return experiment
 
 
@@ -211,11 +211,11 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureF
         zero.write_bytes(whole)
 
     def rewritten(**others: object) -> None:
-        Writer(directory, header(experiment, 0, **others)).finish(torch.zeros(3), 9.0)
+        Writer(directory, header(experiment, 0, **others)).finish(True, torch.zeros(3), 9.0)
 
     for end in (-1, -20, whole.rindex(b"{"), whole.index(b"\n") + 1):
         zero.write_bytes(whole[:end])
-        check("it is cut off; only a run that has ended can be replayed.")
+        check("it is cut off: the rank was killed, or the file is not whole.")
     zero.write_bytes(whole.replace(b"2", b"3", 1).replace(b'"message",0,1.0', b'"message",0,7.0'))
     check("it is damaged: its lines are not those that were recorded.")
     for text in (b"", b"\x00\xff", b'{"what": 1}\n', b"[1, 2]\n"):
@@ -242,6 +242,32 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_help_needs_no_torch() -> None:
     code = "import sys; from sgp_runner.replay.cli import parser; parser(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_that_failed_has_no_time_to_compare_with(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^record: the recorded run failed before its end, so there is no time to compare with\.$"):
+        retime(made_up(tmp_path, ended=False).directory)
+
+
+@pytest.mark.slow
+def test_a_run_that_failed_is_replayed_until_it_fails_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("network=gloo", "record=true", "nodes=4", "model=mlp", "algo=gap_aware", "epochs=50")
+    experiment = make_experiment(tmp_path, *words)
+    with pytest.raises(RankFailed, match="^rank 2, step (.*): ZeroDivisionError: made to fail$") as real:
+        launch(experiment, program=(REAL_RANK, "2"))
+    result = replay(experiment.directory)  # without what has made it fail
+    assert not result.ended
+    assert result.workers[2].steps_taken == 3
+
+    async def work(self: GapAware, worker: Worker) -> None:
+        await original(self, worker.limit(3) if worker.rank == 2 else worker)
+        raise ZeroDivisionError("made to fail")
+
+    original = GapAware.work
+    monkeypatch.setattr(GapAware, "work", work)
+    with pytest.raises(RankFailed) as again:
+        replay(experiment.directory)
+    assert str(again.value) == str(real.value)
 
 
 @pytest.mark.slow

@@ -75,8 +75,11 @@ def repeat(directory: Path) -> int:
 
     result = replay(directory)
     steps = [worker.steps_taken for worker in result.workers]
-    keep(directory, {"kind": "replay", "same": result.same, "all_reduces": result.reduced, "steps": steps})
+    keep(directory, {"kind": "replay", "ended": result.ended, "same": result.same, "all_reduces": result.reduced, "steps": steps})
     print(f"{directory}: {len(steps)} ranks took {', '.join(map(str, steps))} steps", flush=True)
+    if not result.ended:
+        print("The run had failed: its replay goes as far as its recording does, and the code did not fail again.", flush=True)
+        return 0
     if all(result.same):
         print("All ranks end with the parameters of the real run, bit for bit.", flush=True)
         return 0

@@ -15,7 +15,7 @@ import warnings
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -24,7 +24,7 @@ import torch
 
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.environment import code_version
-from sgp_runner.errors import RankFailed
+from sgp_runner.errors import Aborted, RankFailed
 from sgp_runner.faults import Faults
 from sgp_runner.memory import use_huge_pages
 from sgp_runner.networks.gloo import Gloo
@@ -55,14 +55,20 @@ class Departed(RankFailed):
         super().__init__(f"the replay departs from the recording: rank {rank} {does}, where the recording has {recorded}.")
 
 
+class Over(Aborted):
+    """The recording of a run that failed has nothing more for this rank."""
+
+
 @dataclass(frozen=True)
 class Replayed:
-    """workers: as they ended, servers last. same: for each, whether its parameters are those of the real run, bit for bit.
+    """workers: as they ended, servers last. ended: whether the real run did; the workers of one that failed may be a little further.
 
-    reduced: whether there were all-reduces, so that parameters may differ by rounding.
+    same: for each worker, whether its parameters are those of the real run, bit for bit. reduced: whether there were all-reduces, so that
+    parameters may differ by rounding.
     """
 
     workers: list[Worker]
+    ended: bool
     same: list[bool]
     reduced: bool
 
@@ -89,8 +95,9 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
         rank.end_of_step_hook = each_step
     with closing(problem):
         stage.turns.run([rank.repeat for rank in ranks])
+    ended = all(recording.footer.ended for recording in recordings)
     same = [checksum_of(rank.worker.push_sum) == rank.recording.footer.parameters for rank in ranks]
-    return Replayed([rank.worker for rank in ranks], same, any(rank.replayed.all_reduces for rank in ranks))
+    return Replayed([rank.worker for rank in ranks], ended, same, any(rank.replayed.all_reduces for rank in ranks))
 
 
 class Stage:
@@ -127,7 +134,7 @@ class ReplayClock(RealClock):
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
-        self.rank = recording.header.rank
+        self.rank, self.ended = recording.header.rank, recording.footer.ended
         self.rest = deque(recording.happenings)
         self.moment = 0.0
         self.calls = 0
@@ -158,6 +165,8 @@ class ReplayClock(RealClock):
 
     def next(self, does: str, place: int) -> Happening:
         happening = self.rest[0] if self.rest else None
+        if happening is None and not self.ended:
+            raise Over
         if happening is None or happening.place != place:
             raise Departed(self.rank, happening, does)
         return self.rest.popleft()
@@ -283,12 +292,13 @@ class ReplayedRank(Rank):
         self.clock.make = {"message": comm.deliver, "gradient": self.compute, "all_reduce": comm.complete}
         total = run.budget(problem)
         shared = run.algo.asynchronous and rank < run.nodes
-        budget = RecordedSteps(rank, deque(recording.steps), total.total) if shared else total
+        budget = RecordedSteps(recording, total.total) if shared else total
         self.algo = run.algo
         self.worker = run.make_worker(problem, rank, comm, budget, self)
 
     def repeat(self) -> None:
-        self.run(self.worker, self.algo.run(self.worker))
+        with suppress(Over):
+            self.run(self.worker, self.algo.run(self.worker))
 
     def compute(self, happening: Happening) -> None:
         """Finish the gradient that the worker waits for."""
@@ -305,14 +315,14 @@ class ReplayedRank(Rank):
 class RecordedSteps:
     """The steps that this rank has drawn from the shared budget of ``total``."""
 
-    def __init__(self, rank: int, steps: deque[int | None], total: int) -> None:
-        self.rank, self.steps, self.total = rank, steps, total
+    def __init__(self, recording: Recording, total: int) -> None:
+        self.recording, self.steps, self.total = recording, deque(recording.steps), total
         self.taken = 0
         self.spent = False
 
     def take(self) -> int | None:
         if not self.steps:
-            raise Departed(self.rank, None, "begins another step")
+            raise Departed(self.recording.header.rank, None, "begins another step") if self.recording.footer.ended else Over
         number = self.steps.popleft()
         self.taken += number is not None
         self.spent = self.spent or number is None or number >= self.total - 1

@@ -5,15 +5,17 @@ from __future__ import annotations
 import platform
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from sgp_runner.comm import Comm
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.environment import code_version
+from sgp_runner.errors import CannotWrite
 from sgp_runner.real import Rank
 from sgp_runner.replay.recording import FORMAT, ON_THE_SPOT, WAITING, Header, Writer
 from sgp_runner.scheduler import RealClock
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.problem import Problem
     from sgp_runner.run import Experiment
-    from sgp_runner.scheduler import Scheduler
+    from sgp_runner.scheduler import Scheduler, Wait
     from sgp_runner.worker import Budget, Worker
     from sgp_runner.world import World
 
@@ -165,6 +167,15 @@ class RecordedRank(Rank):
         worker.comm = RecordedComm(worker.comm, self.add)
         if self.experiment.run.algo.asynchronous and not worker.is_server:
             worker.budget = RecordedBudget(worker.budget, self.add)
+
+    def run(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None]) -> None:
+        try:
+            super().run(worker, coroutine)
+        except Exception:
+            with suppress(CannotWrite):
+                self.writer.finish(False, worker.push_sum, self.now())
+            raise
+        self.writer.finish(True, worker.push_sum, self.now())
 
     def paced(self, compute: Callable[[], T]) -> tuple[float, T]:
         began, result = super().paced(compute)

@@ -60,10 +60,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Footer:
-    """lines: of all, but for this one; checksum: of their bytes. parameters: checksum of the last ones. time: of the rank's clock."""
+    """lines: of all, but for this one; checksum: of their bytes. ended: whether the algorithm did, here.
+
+    parameters: checksum of the last ones. time: of the rank's clock.
+    """
 
     lines: int
     checksum: str
+    ended: bool
     parameters: str
     time: float
 
@@ -146,10 +150,10 @@ class Writer:
 
         self.attempt(whole)
 
-    def finish(self, push_sum: Tensor, time: float) -> None:
-        """The algorithm has ended on this rank, with ``push_sum``."""
+    def finish(self, ended: bool, push_sum: Tensor, time: float) -> None:
+        """The algorithm has ended on this rank, or failed, with ``push_sum``."""
         self.flush()
-        footer = Footer(self.count, self.checksum.hexdigest(), checksum_of(push_sum), round(time, 6))
+        footer = Footer(self.count, self.checksum.hexdigest(), ended, checksum_of(push_sum), round(time, 6))
         self.write((json.dumps(asdict(footer)) + "\n").encode())
         self.file.close()
 
@@ -192,7 +196,7 @@ def read_recording(path: Path) -> Recording:
     except (ValueError, TypeError):
         raise damaged from None
     if footer is None:
-        raise ConfigError(str(path), "it is cut off; only a run that has ended can be replayed.")
+        raise ConfigError(str(path), "it is cut off: the rank was killed, or the file is not whole.")
     if (footer.lines, footer.checksum) != (len(lines), sha256(b"".join(lines)).hexdigest()):
         raise damaged
     happenings: list[Happening] = []

@@ -55,6 +55,8 @@ def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)
     run = make_experiment(changed(experiment.config, words)).run
+    if not all(recording.footer.ended for recording in recordings):
+        raise ConfigError("record", "the recorded run failed before its end, so there is no time to compare with.")
     recorded_s = max(recording.footer.time for recording in recordings)
     steps, time_s = simulate(run, recordings)
     return Retimed(run.algo.title, experiment.run.algo.title, steps, time_s, recorded_s)
