@@ -17,6 +17,7 @@ from sgp_runner.errors import CannotWrite, ConfigError, Diverged
 from sgp_runner.launchers import launched_rank
 from sgp_runner.lock import locked
 from sgp_runner.recorder import replace_file, write_summary
+from sgp_runner.replay.recording import remove_recordings
 from sgp_runner.run import settings_of
 from sgp_runner.schema import shown
 
@@ -72,6 +73,7 @@ def prepare(experiment: Experiment) -> list[Path]:
     try:
         for name in ("summary.json", FILE):
             (directory / name).unlink(missing_ok=True)
+        remove_recordings(directory)
         if experiment.run.resume == "never":
             shutil.rmtree(experiment.checkpoints, ignore_errors=True)
             for path in directory.glob("metrics.rank*.jsonl"):

@@ -21,6 +21,7 @@ from sgp_runner.gradients import Gradients
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
+from sgp_runner.replay.recorded import RecordedRank
 from sgp_runner.saving import RankSaver, passed_on, restore
 from sgp_runner.waits import longest_wait, waits_in_words
 from sgp_runner.world import World, check_agreement
@@ -86,6 +87,9 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
         problem.warm_up(place.rank)
     check_agreement(world, "checksum of the initial parameters", checksum(problem.start()))
     name = world.gather(str(experiment.latest_checkpoint() or ""))[0]  # as rank 0 sees it
+    if name and run.record:
+        cut_off = f"this run was cut off and would go on from {Path(name).name}, but its beginning was not recorded"
+        raise ConfigError("record", f"{cut_off}: use record=false, or resume=never to start over.")
     if world.leads and place.device:
         follow(experiment, world, Gradients(problem, world), watch)
         world.gather(None)
@@ -93,10 +97,12 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
     own = run.budget(problem)
     found = Path(name) if name else None
     saved = read(found / f"rank{world.rank}.pt", problem.compute.device) if found is not None else None
-    runtime = Rank(problem, world, run.faults)
+    runtime = RecordedRank(experiment, problem, world) if run.record else Rank(problem, world, run.faults)
     watch.clock = runtime.clock
     budget = SharedBudget(world.store, own.total) if run.algo.asynchronous and place.rank < run.nodes else own
     worker = run.make_worker(problem, place.rank, runtime.comm, budget, runtime)
+    if isinstance(runtime, RecordedRank):
+        runtime.record(worker)
     if place.device:  # the first device of a node records and evaluates for all
         go(experiment, world, runtime, worker, watch, saved, None)
         conclude_quietly(worker, world)
@@ -131,6 +137,9 @@ def go(
 ) -> None:
     """Run the algorithm to its end, from what was ``saved``, and save now and then."""
     algorithm = experiment.run.algo.run(worker)
+    if experiment.run.record:  # a replay begins at the beginning, so nothing is saved
+        runtime.run(worker, algorithm)
+        return
     if saved is not None:
         restore(saved, runtime, worker, observer)
     saver = RankSaver(experiment, world, runtime, worker, observer)

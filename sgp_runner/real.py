@@ -38,9 +38,9 @@ NO_STEP_LEFT = "no step left"  # in the store, once a worker has found a shared 
 class Rank:
     """The runtime of one real rank. Where ``faults`` make it slow or let it stand still, it sleeps."""
 
-    def __init__(self, problem: Problem, world: World, faults: Faults) -> None:
+    def __init__(self, problem: Problem, world: World, faults: Faults, clock: RealClock | None = None) -> None:
         self.problem, self.workers = problem, world.workers
-        self.clock = RealClock()
+        self.clock = clock or RealClock()
         self.scheduler = Scheduler(self.clock)
         self.clock.describe = self.scheduler.waits
         self.comm = world.comm(self.scheduler, self.clock)

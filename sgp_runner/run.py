@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sgp_runner.worker import Budget, Runtime
 
 # What does not change the result of a run, and so not its name.
-NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers", "network.timeout_seconds")
+NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers", "network.timeout_seconds", "record")
 
 MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory
 
@@ -59,6 +59,7 @@ class Run:
     seed: decides the initial parameters, the data order, dropout and simulated compute times.
     eval_every: epochs between evaluations (the last one always happens). log_every: steps between records of a worker.
     checkpoint: when the state of the run is saved.
+    record: whether a real run writes down what `sgp-replay` needs to repeat it; such a run is not saved.
     resume: ``auto`` leaves a finished run alone and continues one that was cut off; ``never`` starts over.
     name: of the folder in ``results``/runs; ``null`` makes one from the settings.
     timed_as: the training that simulated time stands for. row: the published row that this reproduces.
@@ -84,6 +85,7 @@ class Run:
     dtype: Literal["float32", "float64"] = "float32"
     eval_every: int = 1
     log_every: int = 10
+    record: bool = False
     resume: Literal["auto", "never"] = "auto"
     row: str | None = None
     rehearsal: bool = False

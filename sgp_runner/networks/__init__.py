@@ -31,6 +31,18 @@ def check_real(run: Run) -> None:
         raise ConfigError("network", f"model={run.model.name} only runs in simulated time: use network=sim.")
     run.faults.check(run.nodes, run.algo.servers)
     run.faults.check_real(run.nodes)
+    if run.record:
+        check_recorded(run)
+
+
+def check_recorded(run: Run) -> None:
+    """Raises ConfigError for a real run that cannot be recorded."""
+    if run.network.name == "nccl":
+        raise ConfigError("record", "what a GPU computes cannot be repeated to the last bit: use network=gloo or mpi, or record=false.")
+    if run.gpus_per_node > 1:
+        raise ConfigError("record", "nodes of several devices cannot be recorded: use gpus_per_node=1, or record=false.")
+    if run.checkpoint.every_steps is not None:
+        raise ConfigError("checkpoint.every_steps", "a run that is recorded cannot be saved: use checkpoint.every_steps=null.")
 
 
 def check_devices(run: Run, gossip: str, autocast: str) -> None:

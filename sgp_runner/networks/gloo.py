@@ -10,6 +10,7 @@ from sgp_runner.launchers import launched, rendezvous
 from sgp_runner.networks import check_devices, check_real, leads
 
 if TYPE_CHECKING:
+    from sgp_runner.problem import Compute
     from sgp_runner.run import Experiment, Run
 
 
@@ -44,9 +45,13 @@ class Gloo:
             return launch(experiment)
         os.environ.update(rendezvous(process))
         from sgp_runner.comm.groups import DistributedWorld
-        from sgp_runner.problem import Compute
         from sgp_runner.rank import run_rank
 
         run = experiment.run
-        compute = Compute("cpu", self.autocast, self.channels_last, self.compile)
-        return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute))
+        return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), self.compute))
+
+    @property
+    def compute(self) -> Compute:
+        from sgp_runner.problem import Compute
+
+        return Compute("cpu", self.autocast, self.channels_last, self.compile)

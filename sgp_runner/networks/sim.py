@@ -34,6 +34,8 @@ class Sim:
 
     def check(self, run: Run) -> None:
         run.faults.check(run.nodes, run.algo.servers)
+        if run.record:
+            raise ConfigError("record", "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo.")
         check_ranks("cluster.node_factors", run.cluster.node_factors, run.nodes)
         if run.faults.events and not run.model.trains and run.study.real != run.study.simulated:
             every = "a timing study repeats its sample of the schedule, and events have a time"

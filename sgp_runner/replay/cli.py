@@ -1,0 +1,116 @@
+"""The command ``sgp-replay``. What it cannot do is one sentence on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sgp_runner import __version__
+from sgp_runner.errors import CannotWrite, ConfigError
+
+FILE = "replays.jsonl"  # in the folder of the run
+EXAMPLES = """examples
+  sgp-run algo=ad_psgd network=gloo nodes=4 record=true   a run that can be replayed
+  sgp-replay results/runs/NAME                            the same run again, decision by decision, in this process
+  sgp-replay results/runs/NAME --with algo=osgp           how long OSGP would have taken (simulated)
+  sgp-replay results/runs/NAME --with                     how long the simulator thinks that it should have taken"""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}", file=sys.stderr, flush=True)
+        sys.exit(2)
+
+
+def parser() -> Parser:
+    out = Parser(
+        prog="sgp-replay",
+        description="Repeats a recorded run of real processes in this one, to the last bit; or times another algorithm on its times.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    out.add_argument("run", type=Path, metavar="RUN", help="the folder of a run that had record=true")
+    out.add_argument(
+        "--with",
+        nargs="*",
+        dest="words",
+        metavar="SETTING",
+        help="simulate the recorded compute times and message delays under these settings, such as algo=osgp algo.tau=2",
+    )
+    out.add_argument("--version", action="version", version=f"sgp-replay {__version__}")
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code: 0, 1 when the replay ends or goes another way, 2 for what cannot work, 130 after Ctrl-C."""
+    asked = parser().parse_args(argv)
+    warnings.showwarning = lambda message, *rest: say(f"warning: {message}")
+    try:
+        return repeat(asked.run) if asked.words is None else time_again(asked.run, asked.words)
+    except ConfigError as error:
+        say(str(error))
+        return 2
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    except Exception as error:
+        from sgp_runner.execution import print_traceback_if_wanted, sentence_of
+
+        print_traceback_if_wanted(error)
+        say(sentence_of(error))
+        return 1
+
+
+def say(sentence: str) -> None:
+    print(f"sgp-replay: {sentence}", file=sys.stderr, flush=True)
+
+
+def repeat(directory: Path) -> int:
+    from sgp_runner.replay.exact import replay
+
+    result = replay(directory)
+    steps = [worker.steps_taken for worker in result.workers]
+    keep(directory, {"kind": "replay", "ended": result.ended, "same": result.same, "all_reduces": result.reduced, "steps": steps})
+    print(f"{directory}: {len(steps)} ranks took {', '.join(map(str, steps))} steps", flush=True)
+    if not result.ended:
+        print("The run had failed: its replay goes as far as its recording does, and the code did not fail again.", flush=True)
+        return 0
+    if all(result.same):
+        print("All ranks end with the parameters of the real run, bit for bit.", flush=True)
+        return 0
+    if result.reduced:
+        print("Parameters are not the same bytes: the run had all-reduces, whose order of addition is not repeated.", flush=True)
+        return 0
+    different = ", ".join(str(rank) for rank, same in enumerate(result.same) if not same)
+    say(f"rank {different} took the recorded decisions but ended with other parameters: the code or the machine computes differently.")
+    return 1
+
+
+def time_again(directory: Path, words: Sequence[str]) -> int:
+    from sgp_runner.replay.retiming import retime
+    from sgp_runner.units import duration
+
+    result = retime(directory, words)
+    keep(directory, {"kind": "retimed", "with": list(words), **result.facts})
+    name = result.algorithm if words else f"{result.algorithm} itself"
+    print(f"{directory}: {result.recorded_algorithm} took {duration(result.recorded_s)} (measured)", flush=True)
+    print(
+        f"On its compute times and message delays {name} takes {duration(result.time_s)} (simulated), {result.steps} steps of a node.",
+        flush=True,
+    )
+    return 0
+
+
+def keep(directory: Path, record: Mapping[str, object]) -> None:
+    """One more line in the run's folder."""
+    path = directory / FILE
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+    except OSError as error:
+        raise CannotWrite(path, error) from error

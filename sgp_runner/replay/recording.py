@@ -1,0 +1,233 @@
+"""``recording-R.jsonl`` in the folder of a run: what rank R saw, in the order in which it saw it. One JSON value per line.
+
+First an object that says what was recorded (`Header`), last one that vouches for the rest (`Footer`), and between them lists:
+
+* ``["message", place, time, src, tag, arrived]``: a message reached the mailbox
+* ``["gradient", place, time, seconds]``: a gradient was complete; it had taken ``seconds``
+* ``["all_reduce", place, time]``: one that the rank did not wait for on the spot was complete
+* ``["step", number]``: drawn from the shared budget; null when it was spent
+* ``["send", dst, tag, bytes, sent]``
+
+``place`` tells where in its program the rank was: 0, waiting; n > 0, in its n-th call that receives (`recv`, `recv_any` or `poll`); -1,
+computing the gradient on the spot. ``time`` is in seconds of the rank's clock, which stands still while it evaluates; ``arrived`` and
+``sent`` are in seconds of its machine's clock, since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.errors import CannotWrite, ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.run import Experiment
+
+FORMAT = 1
+WAITING, ON_THE_SPOT = 0, -1  # places
+MOST_LINES = 1000  # in memory
+ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(frozen=True)
+class Header:
+    """run: digest of its settings. execution: the same for all ranks, another one each time. host: of this rank.
+
+    code, torch: versions. threads: that compute a gradient. polled: the network needs the scheduler's thread, so that gradients have
+    one of their own. parameters: their number. num_bytes: of all of them. steps_per_epoch: of one node.
+    """
+
+    format: int
+    run: str
+    execution: str
+    rank: int
+    ranks: int
+    host: str
+    code: str
+    torch: str
+    threads: int
+    polled: bool
+    parameters: int
+    num_bytes: int
+    steps_per_epoch: float
+
+
+@dataclass(frozen=True)
+class Footer:
+    """lines: of all, but for this one; checksum: of their bytes. ended: whether the algorithm did, here.
+
+    parameters: checksum of the last ones. time: of the rank's clock.
+    """
+
+    lines: int
+    checksum: str
+    ended: bool
+    parameters: str
+    time: float
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that reached the rank from outside; src and tag of a message; seconds of a gradient; arrived: of a message."""
+
+    kind: str
+    place: int
+    time: float
+    src: int = -1
+    tag: int = 0
+    arrived: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Send:
+    dst: int
+    tag: int
+    num_bytes: int
+    sent: float
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Of one rank."""
+
+    header: Header
+    happenings: list[Happening]
+    steps: list[int | None]
+    sends: list[Send]
+    footer: Footer
+
+
+def path_of(directory: Path, rank: int) -> Path:
+    return directory / f"recording-{rank}.jsonl"
+
+
+def remove_recordings(directory: Path) -> None:
+    """Of an earlier execution."""
+    for path in directory.glob("recording-*.jsonl"):
+        path.unlink()
+
+
+def checksum_of(push_sum: Tensor) -> str:
+    """Of a worker's parameters and push-sum weight."""
+    return sha256(push_sum.cpu().numpy().tobytes()).hexdigest()
+
+
+class Writer:
+    """Writes the recording of one rank, many lines at a time; without `finish` it is not one that can be replayed."""
+
+    def __init__(self, directory: Path, header: Header) -> None:
+        self.path = path_of(directory, header.rank)
+        self.lines: list[Mapping[str, object] | list[object]] = []
+        self.count = 0
+        self.checksum = sha256()
+        self.file = self.attempt(lambda: self.path.open("wb", buffering=0))
+        self.add(asdict(header))
+
+    def add(self, value: Mapping[str, object] | list[object]) -> None:
+        self.lines.append(value)
+        self.count += 1
+        if len(self.lines) == MOST_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        text = "".join(f"{ENCODE(line)}\n" for line in self.lines).encode()
+        self.lines.clear()
+        self.checksum.update(text)
+        self.write(text)
+
+    def write(self, text: bytes) -> None:
+        def whole() -> None:
+            rest = memoryview(text)
+            while rest:
+                rest = rest[self.file.write(rest) :]
+
+        self.attempt(whole)
+
+    def finish(self, ended: bool, push_sum: Tensor, time: float) -> None:
+        """The algorithm has ended on this rank, or failed, with ``push_sum``."""
+        self.flush()
+        footer = Footer(self.count, self.checksum.hexdigest(), ended, checksum_of(push_sum), round(time, 6))
+        self.write((json.dumps(asdict(footer)) + "\n").encode())
+        self.file.close()
+
+    def attempt(self, work: Any) -> Any:
+        try:
+            return work()
+        except OSError as error:
+            raise CannotWrite(self.path, error) from error
+
+
+def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
+    """Of all ranks of the run in ``directory``. Raises ConfigError for the first thing that keeps it from being replayed."""
+    run = experiment.run
+    ranks = run.nodes + run.algo.servers
+    if not any(path_of(directory, rank).exists() for rank in range(ranks)):
+        raise ConfigError(str(directory), "this run was not recorded; run its command again with record=true resume=never.")
+    recordings = [read_recording(path_of(directory, rank)) for rank in range(ranks)]
+    for rank, recording in enumerate(recordings):
+        path, header = str(path_of(directory, rank)), recording.header
+        if header.run != experiment.digest:
+            raise ConfigError(path, "it was recorded with other settings than those of config.yaml beside it.")
+        if (header.rank, header.ranks) != (rank, ranks):
+            raise ConfigError(path, f"it is the recording of rank {header.rank} of {header.ranks}, not of rank {rank} of {ranks}.")
+        if header.execution != recordings[0].header.execution:
+            raise ConfigError(path, f"it was not recorded together with {path_of(directory, 0).name}.")
+    return recordings
+
+
+def read_recording(path: Path) -> Recording:
+    try:
+        *lines, last = path.read_bytes().splitlines(keepends=True) or [b""]
+    except FileNotFoundError:
+        raise ConfigError(str(path), "it is missing: every rank of a run has a recording of its own.") from None
+    except OSError as error:
+        raise ConfigError(str(path), f"it cannot be read ({error.strerror}).") from error
+    damaged = ConfigError(str(path), "it is damaged: its lines are not those that were recorded.")
+    header = header_of(path, lines[0] if lines else last)
+    try:
+        footer = Footer(**json.loads(last)) if last.startswith(b"{") and last.endswith(b"}\n") and lines else None
+    except (ValueError, TypeError):
+        raise damaged from None
+    if footer is None:
+        raise ConfigError(str(path), "it is cut off: the rank was killed, or the file is not whole.")
+    if (footer.lines, footer.checksum) != (len(lines), sha256(b"".join(lines)).hexdigest()):
+        raise damaged
+    happenings: list[Happening] = []
+    steps: list[int | None] = []
+    sends: list[Send] = []
+    for line in lines[1:]:
+        match json.loads(line):
+            case ["message", place, time, src, tag, arrived]:
+                happenings.append(Happening("message", place, time, src, tag, arrived=arrived))
+            case ["gradient", place, time, seconds]:
+                happenings.append(Happening("gradient", place, time, seconds=seconds))
+            case ["all_reduce", place, time]:
+                happenings.append(Happening("all_reduce", place, time))
+            case ["step", number]:
+                steps.append(number)
+            case ["send", dst, tag, num_bytes, sent]:
+                sends.append(Send(dst, tag, num_bytes, sent))
+            case _:
+                raise damaged
+    return Recording(header, happenings, steps, sends, footer)
+
+
+def header_of(path: Path, line: bytes) -> Header:
+    try:
+        fields = json.loads(line)
+        version = fields["format"]
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(str(path), "this is not a recording of sgp-run.") from None
+    if version != FORMAT:
+        raise ConfigError(str(path), f"it has format {version}, and this version of sgp-run reads format {FORMAT}.")
+    try:
+        return Header(**fields)
+    except TypeError:
+        raise ConfigError(str(path), "this is not a recording of sgp-run.") from None

@@ -1,0 +1,225 @@
+"""How long another algorithm would have taken on the machines of a recorded run: simulated, on recorded times.
+
+The k-th gradient of a node takes as long as its k-th recorded one; when there are no more, they begin again. A message takes as long as
+the recorded ones of its link, of the size closest to its own, in their order; a link that was not used has the delays of all others.
+All-reduces go by the formulas of the settings' ``cluster`` (``collective``, ``overlap``, ``bucket_bytes``), with the bandwidth at which
+the recorded messages travelled. Everything else takes no time, as in every simulation, and a recorded delay holds its queues.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.cluster import Cluster, ConstantTime
+from sgp_runner.engine import NoGradients
+from sgp_runner.errors import ConfigError
+from sgp_runner.fabric import Channel, Fabric, Sent
+from sgp_runner.faults import Faults
+from sgp_runner.models.timing_only import TimingOnly
+from sgp_runner.networks.sim import Sim
+from sgp_runner.replay.recording import Recording, read_recordings
+from sgp_runner.schema import load_experiment, make_experiment
+from sgp_runner.simulation import Simulation
+from sgp_runner.timing import Study, TimedAs, make_problem
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Run
+
+MAY_CHANGE = ("algo", "optim", "epochs", "cluster.collective", "cluster.overlap", "cluster.bucket_bytes")
+Delays = Mapping[tuple[int, int], Sequence[tuple[int, float]]]  # by (src, dst): (bytes, seconds) of its messages, in their order
+
+
+@dataclass(frozen=True)
+class Retimed:
+    """time_s: simulated. recorded_s: wall-clock time of the run that was recorded, without evaluation."""
+
+    algorithm: str
+    recorded_algorithm: str
+    steps: int
+    time_s: float
+    recorded_s: float
+
+    @property
+    def facts(self) -> dict[str, object]:
+        return {**vars(self), "clock": "simulated", "label": "time simulated on recorded compute times and message delays"}
+
+
+def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
+    """The run in ``directory`` under the settings ``words``, ``algo=sgp`` for example. Raises ConfigError for what cannot be answered."""
+    experiment = load_experiment(directory / "config.yaml", None)
+    recordings = read_recordings(directory, experiment)
+    run = make_experiment(changed(experiment.config, words)).run
+    if not all(recording.footer.ended for recording in recordings):
+        raise ConfigError("record", "the recorded run failed before its end, so there is no time to compare with.")
+    recorded_s = max(recording.footer.time for recording in recordings)
+    steps, time_s = simulate(run, recordings)
+    return Retimed(run.algo.title, experiment.run.algo.title, steps, time_s, recorded_s)
+
+
+def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any]:
+    """A recorded configuration with other settings, which are put together as on the command line; not recorded itself."""
+    from sgp_runner.overrides import compose, configs, parse
+
+    with configs():
+        settings = parse(words)
+        for setting in settings:
+            if setting.swept:
+                raise ConfigError(setting.name, "one at a time is timed.")
+            if not any(f"{setting.name}.".startswith(f"{key}.") for key in MAY_CHANGE):
+                others = f"{', '.join(MAY_CHANGE[:-1])} and {MAY_CHANGE[-1]}"
+                raise ConfigError(setting.name, f"the recorded times are those of its recorded value; only {others} may be others.")
+        composed = compose([setting.word for setting in settings])
+    tree = copied({**config, "record": False})
+    for setting in settings:
+        *parents, name = setting.name.split(".")
+        place, source = tree, composed
+        for parent in parents:
+            place, source = place.setdefault(parent, {}), source[parent]  # type: ignore[assignment]
+        place[name] = source[name]
+    return tree
+
+
+def copied(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: copied(value) if isinstance(value, Mapping) else value for key, value in node.items()}
+
+
+def simulate(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
+    """Steps of a node, and simulated seconds."""
+    header, delays = recordings[0].header, delays_of(recordings)
+    if not delays and run.ranks > 1:
+        raise ConfigError("record", "the recorded run sent no messages, and without their delays there is nothing to time others by.")
+    steps = max(1, round(run.epochs * header.steps_per_epoch))
+    run = replace(
+        run,
+        model=TimingOnly(grain=min(2048, header.parameters), sample_steps=None),
+        network=Sim(),
+        cluster=machines(run.cluster, delays) if delays else run.cluster,
+        faults=Faults(),
+        timed_as=TimedAs(num_parameters=max(1, header.num_bytes // 4)),
+        dtype="float32",
+    )
+    problem = make_problem(run, Study(None, steps))
+    seconds = [[each.seconds for each in recording.happenings if each.kind == "gradient"] for recording in recordings[: run.nodes]]
+    simulation = RecordedMachines(run, delays, seconds, run.timed_as.wire_scale(problem.start()))
+    shared = run.budget(problem)
+    workers = []
+    for rank in range(run.ranks):
+        own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
+        workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
+        simulation.model_buffers[rank] = problem.flat.fresh_buffers()
+    for worker in workers:
+        simulation.start(worker, run.algo.run(worker))
+    simulation.run()
+    return steps, simulation.clock.now
+
+
+class RecordedMachines(Simulation):
+    """seconds: of the gradients of each node."""
+
+    def __init__(self, run: Run, delays: Delays, seconds: Sequence[Sequence[float]], wire_scale: float) -> None:
+        super().__init__(
+            run.cluster,
+            run.faults,
+            NoGradients(),
+            size=run.nodes,
+            servers=run.algo.servers,
+            seed=run.seed,
+            step_seconds=1.0,
+            wire_scale=wire_scale,
+        )
+        self.fabric = RecordedLinks(run.cluster, run.faults, self, delays)
+        everybody = [each for own in seconds for each in own]
+        self.seconds = [own or everybody for own in seconds]  # a node may have had no step of a shared budget
+        self.begun = [0] * run.nodes
+
+    def gradient_times(self, rank: int) -> tuple[float, float]:
+        own, number = self.seconds[rank], self.begun[rank]
+        self.begun[rank] += 1
+        seconds = own[number % len(own)]
+        return self.clock.now + seconds, self.clock.now + (1 - self.cluster.overlap) * seconds
+
+
+class RecordedLinks(Fabric):
+    """Every message travels as long as a recorded one; those of one sender to one receiver do not overtake each other."""
+
+    def __init__(self, cluster: Cluster, faults: Faults, simulation: Simulation, delays: Delays) -> None:
+        super().__init__(cluster, faults, simulation.clock, len(simulation.mailboxes), simulation.deliver)
+        self.delays = delays
+        self.everywhere = [each for pair in sorted(delays) for each in delays[pair]]
+        self.chosen: dict[tuple[int, int, float], tuple[list[float], count[int]]] = {}
+
+    def transmit(self, sent: Sent, num_bytes: float) -> None:
+        channel = self.channels.setdefault((sent.src, sent.dst), Channel())
+        channel.arrival = max(channel.arrival, self.clock.now + self.delay(sent.src, sent.dst, num_bytes))
+        self.in_flight += 1
+        self.clock.at(channel.arrival, self.arrive, sent)
+
+    def delay(self, src: int, dst: int, num_bytes: float) -> float:
+        key = src, dst, num_bytes
+        if key not in self.chosen:
+            recorded = self.delays.get((src, dst), self.everywhere)
+            closest = min((size for size, _ in recorded), key=lambda size: (abs(size - num_bytes), size))
+            self.chosen[key] = [seconds for size, seconds in recorded if size == closest], count()
+        those, numbers = self.chosen[key]
+        return those[next(numbers) % len(those)]
+
+
+def delays_of(recordings: Sequence[Recording]) -> Delays:
+    """How long each message took, with the clocks of different machines set to one another.
+
+    The n-th message that a rank received from another is the n-th of that tag which the other sent. Between machines whose ranks sent to
+    each other both ways, clocks are set so that the fastest message took as long one way as the other (NTP's rule); nothing arrives before
+    it was sent.
+    """
+    arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for recording in recordings:
+        for each in recording.happenings:
+            if each.kind == "message":
+                arrived[each.src, recording.header.rank, each.tag].append(each.arrived)
+    seen: dict[tuple[int, int, int], int] = defaultdict(int)
+    out: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
+    for recording in recordings:
+        src = recording.header.rank
+        for send in recording.sends:
+            channel = src, send.dst, send.tag
+            number = seen[channel]
+            seen[channel] += 1
+            if number < len(arrived[channel]):
+                out[src, send.dst].append((send.num_bytes, arrived[channel][number] - send.sent))
+    hosts = [recording.header.host for recording in recordings]
+    fastest = {pair: min(seconds for _, seconds in each) for pair, each in out.items()}
+
+    def ahead(src: int, dst: int) -> float:
+        """Seconds that the clock of ``dst`` is ahead of that of ``src``."""
+        if hosts[src] == hosts[dst] or (dst, src) not in fastest:
+            return 0.0
+        return (fastest[src, dst] - fastest[dst, src]) / 2
+
+    return {(src, dst): [(size, max(0.0, seconds - ahead(src, dst))) for size, seconds in each] for (src, dst), each in sorted(out.items())}
+
+
+def machines(cluster: Cluster, delays: Delays) -> Cluster:
+    """What all-reduces go by: the bandwidth of the largest messages, and the latency of the smallest if those are far smaller."""
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for each in delays.values():
+        for size, seconds in each:
+            by_size[size].append(seconds)
+    small, large = min(by_size), max(by_size)
+    latency = median(by_size[small]) if 100 * small < large else 0.0
+    return Cluster(
+        step_seconds={"default": 1.0},
+        compute_time=ConstantTime(),
+        bandwidth=8 * max(1, large) / max(median(by_size[large]) - latency, 1e-9),
+        latency_seconds=latency,
+        node_factors={},
+        collective=cluster.collective,
+        overlap=cluster.overlap,
+        bucket_bytes=cluster.bucket_bytes,
+        name="recorded",
+    )
