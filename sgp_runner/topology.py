@@ -167,7 +167,10 @@ class Ring:
 
 @dataclass(frozen=True)
 class BipartiteExponential:
-    """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... (1 and ``1 + 2^j``); needs an even number of nodes."""
+    """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... (1 and ``1 + 2^j``).
+
+    With an odd number the graph is that of one node more, without the last: each step one even node sits out.
+    """
 
     symmetric: ClassVar[bool] = True
 
@@ -175,18 +178,19 @@ class BipartiteExponential:
         return [1] + [1 + power for power in powers_of_two(size)[1:] if 1 + power < size]
 
     def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
-        hops = self.hops(size)
+        even = size + size % 2
+        hops = self.hops(even)
         hop = hops[step % len(hops)]
-        return ((rank + (hop if rank % 2 else -hop)) % size,)
+        peer = (rank + (hop if rank % 2 else -hop)) % even
+        return (peer,) if peer < size else ()
 
     in_peers = out_peers
 
     def phases(self, size: int) -> list[Phase]:
-        return [(0.0, len(self.hops(size)))]
+        return [(0.0, len(self.hops(size + size % 2)))]
 
     def check(self, size: int) -> None:
-        if size % 2:
-            raise ConfigError("nodes", f"the bipartite topology pairs odd with even nodes and needs an even number, not {size}.")
+        """Any number of nodes works."""
 
 
 @dataclass(frozen=True)

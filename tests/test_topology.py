@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from sgp_runner.errors import ConfigError
+from sgp_runner.proof import prove
 from sgp_runner.topology import (
     BidirectionalExponential,
     BipartiteExponential,
@@ -92,9 +93,14 @@ def test_the_bipartite_graph_pairs_odd_with_even() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 5, 31])
-def test_the_bipartite_graph_refuses_odd_numbers(size: int) -> None:
-    with pytest.raises(ConfigError, match=f"needs an even number, not {size}"):
-        BipartiteExponential().check(size)
+def test_in_a_bipartite_graph_of_odd_numbers_one_even_node_sits_out(size: int) -> None:
+    graph = BipartiteExponential()
+    assert [graph.out_peers(rank, 3, 0) for rank in range(3)] == [(), (2,), (1,)]
+    for k in range(6):
+        peers = [graph.out_peers(rank, size, k) for rank in range(size)]
+        assert [rank % 2 for rank in range(size) if not peers[rank]] == [0]
+        assert all(peers[peer] == (rank,) and (peer - rank) % 2 for rank in range(size) for peer in peers[rank])
+    prove(graph, size, "odd with even")
 
 
 def test_a_random_matching_pairs_and_leaves_one_out_of_an_odd_number() -> None:

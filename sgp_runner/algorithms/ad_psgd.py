@@ -40,8 +40,6 @@ class ADPSGD:
             raise ConfigError("algo.averages_per_gradient", f"{self.averages_per_gradient} must be at least 1.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        if nodes % 2:
-            raise ConfigError("nodes", f"AD-PSGD pairs odd with even ranks and needs an even number of nodes, not {nodes}.")
         prove(self.topology, nodes, "odd with even", self.title)
 
     async def run(self, worker: Worker) -> None:
