@@ -38,18 +38,20 @@ CASES = {
     "crash and rejoin": Case(f"faults.events=[{{what: crash, ranks: [1], {WINDOW}}}]", SPELL),
     "partition and heal": Case(f"faults.events=[{{what: partition, ranks: [0, 1, 2, 3], {WINDOW}}}]", SPELL),
     "crash for good": Case("faults.events=[{what: crash, ranks: [1], start: 20}]"),
+    "crash for good, the others go on": Case("on_failure=continue faults.events=[{what: crash, ranks: [1], start: 20}]"),
     "partition for good": Case("faults.events=[{what: partition, ranks: [0, 1, 2, 3], start: 20}]"),
     "messages lost for good": Case("faults=drop faults.resend_seconds=null"),
 }
 NONE = Case("")
 
 
-MEANT = ("deadlock: ", "faults.")  # how the errors of a run begin that stops because of its fault
+MEANT = ("deadlock: ", "faults.", "on_failure: ")  # how the errors of a run begin that stops because of its fault
 
 
 def words_of(algo: str, case: Case) -> tuple[str, ...]:
     switch = ("algo.switch_epoch=0.16",) if algo == "hybrid" else ()
-    return (f"algo={algo}", *switch, *SETTINGS, *([case.words] if "[" in case.words else case.words.split()))
+    first, events, rest = case.words.partition("faults.events=")
+    return (f"algo={algo}", *switch, *SETTINGS, *first.split(), *([events + rest] if events else []))
 
 
 def main() -> int:
@@ -126,8 +128,9 @@ def page(rows: Sequence[Sequence[str]], words: Mapping[str, str]) -> str:
         "of the sum of all parameters and no gradient. `tests/test_faults.py` asserts this for every algorithm under every fault.",
         "",
         "An all-reduce stands still with any of its ranks, and each of its rounds waits for the latest message. A parameter server's own",
-        "link is what its runs wait for here. No algorithm has a protocol for a member that never comes back: the simulator finds that",
-        "nobody can go on and says who waits for whom; real runs end after `network.timeout_seconds`.",
+        "link is what its runs wait for here. When a member never comes back, the simulator finds that nobody can go on and says who waits",
+        "for whom; real runs end, and name it. With `on_failure=continue` gossip and asynchronous algorithms notice after 5 s and go on as",
+        "a smaller run; here seven nodes then do the work of eight. Algorithms that need an all-reduce refuse it.",
     ]
     return "\n".join(lines) + "\n"
 

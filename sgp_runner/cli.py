@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = act(words)
         mirror = sys.modules.get("sgp_runner.loggers.wandb")
-        if mirror is not None and mirror.abandoned.is_set():
+        waits = sys.modules.get("sgp_runner.waits")
+        if (mirror is not None and mirror.abandoned.is_set()) or (waits is not None and waits.left_behind):
             leave(code)
         return code
     except ConfigError as error:

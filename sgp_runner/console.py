@@ -79,6 +79,9 @@ class ConsoleListener:
                 self._losses.append(loss)
         elif kind == "average":
             self._quality = _quality_of(record)
+        elif kind == "lost":
+            self._steps.clear()
+            (print if self._live is None else self._live.console.print)(f"  {_loss(record)}")
         if self._live is None and self._line_is_due(kind):
             print(f"  {self._progress()}  {self._numbers('  ')}", flush=True)
             self._said_at = time.monotonic()
@@ -197,6 +200,8 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     if (distance := number(summary.get("consensus_distance"))) is not None:
         row("consensus distance", f"{distance:.3g}")
     row("trained for" if step is None else "simulated", _amount(summary))
+    lost = summary.get("lost")
+    row("gone for good", ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None)
     return table
 
 
@@ -346,6 +351,13 @@ def _quality_of(record: Mapping[str, object]) -> str | None:
     if accuracy is not None:
         return f"accuracy {percent(accuracy)}"
     return None if loss is None else f"averaged loss {loss:.4g}"
+
+
+def _loss(record: Mapping[str, object]) -> str:
+    ranks = record["ranks"]
+    assert isinstance(ranks, list)
+    who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'} gone for good"
+    return f"{who}: {record['nodes']} nodes go on from epoch {number(record['epoch']):.2f}."
 
 
 def _amount(summary: Mapping[str, object]) -> str | None:

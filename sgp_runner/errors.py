@@ -40,6 +40,18 @@ class RankFailed(RuntimeError):
     """What went wrong on one rank, in one sentence that names the rank and its step."""
 
 
+class LostConnection(RuntimeError):
+    """Between this rank and another one, which may be gone."""
+
+
+class RollCalled(RuntimeError):
+    """Somebody asks who is still there."""
+
+
+class GivenUp(RuntimeError):
+    """The others have taken this rank for gone, and go on without it."""
+
+
 class StoodStill(RankFailed):
     """A rank has waited for others longer than ``network.timeout_seconds``."""
 
@@ -55,6 +67,14 @@ class CannotWrite(RankFailed):
 
 class Aborted(RuntimeError):
     """This rank stops because another one failed, which reports the reason."""
+
+
+class Lost(RuntimeError):
+    """The ``ranks``, as they count at present, are gone for good; the others could go on."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self.ranks = sorted(ranks)
+        super().__init__(f"gone for good: {self.ranks}")
 
 
 class Diverged(RuntimeError):

@@ -7,7 +7,7 @@ and how many went there before, so that it is the same whatever else happens and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -98,6 +98,18 @@ class Faults:
             every = "no algorithm here survives a message that is lost for good: each waits for it, and push-sum would lose mass"
             raise ConfigError("faults.resend_seconds", f"{every}; use a time, such as 0.2.")
 
+    def among(self, new: Mapping[int, int]) -> Faults:
+        """For the ranks in ``new`` alone, which gives each its new number; others are gone."""
+        events = [
+            replace(event, ranks=[new[rank] for rank in event.ranks if rank in new]) for event in self.events if {*event.ranks} & {*new}
+        ]
+        return replace(
+            self,
+            slow_nodes={new[rank]: factor for rank, factor in self.slow_nodes.items() if rank in new},
+            slow_links={new[rank]: factor for rank, factor in self.slow_links.items() if rank in new},
+            events=[event for event in events if event.what != "partition" or len(event.ranks) < len(new)],
+        )
+
     def check(self, nodes: int, servers: int) -> None:
         """A parameter server has a link but computes no gradients."""
         ranks = nodes + servers
@@ -134,6 +146,11 @@ class Faults:
         nodes = [Event("slow_node", (rank,), factor=factor) for rank, factor in self.slow_nodes.items()]
         links = [Event("slow_link", (rank,), factor=factor) for rank, factor in self.slow_links.items()]
         return *nodes, *links, *self.events
+
+    @property
+    def deaths(self) -> list[Event]:
+        """Crashes after which nobody comes back."""
+        return [event for event in self.events if event.what == "crash" and event.end is None]
 
     @property
     def for_good(self) -> list[str]:

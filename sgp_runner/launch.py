@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from sgp_runner.checkpoint import hearing
 from sgp_runner.errors import ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.lock import held
 from sgp_runner.recorder import read_summary
+from sgp_runner.roll_call import DEATHS
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -38,6 +39,7 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
+    alarm = PrefixStore("alarm 0", store)
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
     environment = {
         "OMP_NUM_THREADS": threads,
@@ -60,11 +62,11 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
             for rank in range(ranks):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 children.append(subprocess.Popen(command, env={**environment, **own}, pass_fds=held, start_new_session=True))
-            codes = wait_for(children)
+            goes_on = experiment.run.on_failure == "continue"
+            codes = wait_for(children, (lambda: alarm.add(DEATHS, 1)) if goes_on else None)
         finally:
             stop(children)
-    alarm = PrefixStore("alarm 0", store)
-    if sentence := failure(codes, alarm):
+    if sentence := failure(codes[:1] if goes_on and not codes[0] else codes, alarm):
         if alarm.check(["setting"]):
             raise ConfigError(str(alarm.get("setting"), "utf-8"), sentence)
         if alarm.check(["stopped"]):
@@ -82,19 +84,27 @@ def failure(codes: list[int], alarm: Store) -> str | None:
     """Why the run failed, if it did. What the other ranks report of a killed one only follows from that."""
     if alarm.check(["stopped"]):
         return str(alarm.get("stopped"), "utf-8")
-    for rank, code in enumerate(codes):
-        if code < 0:
-            return f"rank {rank} was killed by signal {signal.Signals(-code).name}"
-    if alarm.check(["failed"]):
-        return str(alarm.get("failed"), "utf-8")
+    killed = [f"rank {rank} was killed by signal {signal.Signals(-code).name}" for rank, code in enumerate(codes) if code < 0]
+    said = str(alarm.get("failed"), "utf-8") if alarm.check(["failed"]) else None
+    if killed:
+        return killed[0] + (f"; {said}" if said else "")
+    if said:
+        return said
     return next((f"rank {rank} exited with code {code}" for rank, code in enumerate(codes) if code), None)
 
 
-def wait_for(children: list[subprocess.Popen[bytes]]) -> list[int]:
-    """Exit codes; 0 for those that still run some seconds after the first failure."""
-    deadline = float("inf")
+def wait_for(children: list[subprocess.Popen[bytes]], tell: Callable[[], object] | None = None) -> list[int]:
+    """Exit codes; 0 for those that still run some seconds after the first failure.
+
+    tell: of each that is killed, but for the first one; the others go on without it.
+    """
+    deadline, killed = float("inf"), 0
     while any(child.poll() is None for child in children) and time.monotonic() < deadline:
-        if any(child.returncode for child in children):
+        if tell is not None and sum((child.returncode or 0) < 0 for child in children) > killed:
+            killed += 1
+            tell()
+        ended = any(child.returncode for child in children) if tell is None else children[0].returncode is not None
+        if ended:
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         time.sleep(0.02)
     return [child.returncode or 0 for child in children]

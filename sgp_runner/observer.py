@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.crew import whole_crew
 from sgp_runner.divergence import check_loss, check_parameters
 from sgp_runner.recorder import Recorder, metrics_path, trim
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.crew import Crew
     from sgp_runner.problem import Problem
     from sgp_runner.run import Experiment, Run
     from sgp_runner.worker import Worker
@@ -74,7 +76,7 @@ def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, fl
 
 
 class Observer:
-    """Records what the workers of one process do.
+    """Records what the workers of one process do, under the ranks that they had at the start of the run.
 
     buffers: of the models (BatchNorm's statistics), by rank. settle: called before something is recorded at the end of a step.
     """
@@ -86,6 +88,7 @@ class Observer:
         recorder: Recorder,
         buffers: Mapping[int, list[Tensor]],
         settle: Callable[[], None] = lambda: None,
+        crew: Crew | None = None,
     ) -> None:
         self.run, self.problem, self.recorder, self.buffers, self.settle = run, problem, recorder, buffers, settle
         self.started = time.monotonic()
@@ -93,6 +96,26 @@ class Observer:
         self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
         self.first_losses: dict[int, float] = {}  # rank -> what it recorded first
         self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
+        self.crew = crew or whole_crew(run)
+
+    def follow(self, crew: Crew, problem: Problem, buffers: Mapping[int, list[Tensor]], now: float, epoch: float) -> None:
+        """Watch a smaller crew, which goes on from ``epoch``; rank 0 records who is gone."""
+        gone = [name for name in self.crew.names if name not in crew.names]
+        self.crew, self.problem, self.buffers = crew, problem, buffers
+        self.gatherings.clear()
+        self.evaluated = dict.fromkeys(crew.names, int(epoch))
+        if 0 in buffers:
+            stamp = {"kind": "lost", "time_s": now, "clock": self.run.network.clock}
+            self.recorder.write(stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes})
+
+    @property
+    def lost(self) -> dict[str, object]:
+        """For the summary: who was gone for good."""
+        gone = sorted({*range(self.run.ranks)} - {*self.crew.names})
+        return {"lost": gone} if gone else {}
+
+    def name(self, worker: Worker) -> int:
+        return self.crew.names[worker.rank]
 
     def save(self) -> dict[str, Any]:
         """What a resumed run needs to know."""
@@ -103,6 +126,7 @@ class Observer:
             "first_losses": self.first_losses,
             "average": self.average,
             "metrics_bytes": self.recorder.num_bytes(),
+            "names": self.crew.names,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -116,14 +140,14 @@ class Observer:
         every = self.run.log_every * (worker.size if worker.is_server else 1)
         record = worker.steps_taken % every == 0 or worker.steps_taken == 1
         epoch = (worker.step + 1) // worker.steps_per_epoch
-        due = epoch > self.evaluated.get(worker.rank, 0) and epoch % self.run.eval_every == 0
+        due = epoch > self.evaluated.get(self.name(worker), 0) and epoch % self.run.eval_every == 0
         evaluate = due and self.problem.trains and not worker.budget.spent
         if record or evaluate:
             self.settle()
         if record:
             self.record_training(worker)
         if evaluate:
-            self.evaluated[worker.rank] = epoch
+            self.evaluated[self.name(worker)] = epoch
             self.evaluate(worker, epoch)
 
     def stamp(self, worker: Worker, kind: str) -> dict[str, object]:
@@ -144,11 +168,11 @@ class Observer:
             self.recorder.write(self.stamp(worker, "server") | record)
         else:
             record |= {"loss": float(progress.loss) if self.problem.trains else None, "push_sum_weight": float(worker.push_sum[-1])}
-            self.recorder.write(self.stamp(worker, "train") | {"rank": worker.rank} | record)
+            self.recorder.write(self.stamp(worker, "train") | {"rank": self.name(worker)} | record)
         if self.problem.trains and worker.steps_taken:
             if not worker.is_server:
                 loss = float(progress.loss)
-                check_loss(worker, loss, self.first_losses.setdefault(worker.rank, loss))
+                check_loss(worker, loss, self.first_losses.setdefault(self.name(worker), loss))
             check_parameters(worker)
 
     def evaluate(self, worker: Worker, epoch: float) -> dict[str, float]:
@@ -157,7 +181,7 @@ class Observer:
             self.record_average(worker, epoch, worker.params, {})
             return self.average
         metrics = self.problem.evaluate(worker.params, self.buffers[worker.rank])
-        self.recorder.write(self.stamp(worker, "eval") | {"rank": worker.rank, "step": worker.step, "epoch": epoch} | metrics)
+        self.recorder.write(self.stamp(worker, "eval") | {"rank": self.name(worker), "step": worker.step, "epoch": epoch} | metrics)
         if self.run.network.clock == "simulated" and not self.run.algo.servers:  # in real runs that would need a barrier
             self.gather(worker, epoch, metrics)
         return metrics
@@ -183,7 +207,7 @@ class Observer:
             self.record_training(worker)
         out = total_cost([cost_of(worker) for worker in gradient_workers], time.monotonic() - self.started)
         if not self.problem.trains:
-            return out | self.run.study.extended(max(worker.now for worker in workers))
+            return out | self.crew.run.study.extended(max(worker.now for worker in workers))
         self.gatherings.clear()
         metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
         return out | results(self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average)

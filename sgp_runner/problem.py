@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from sgp_runner.data.dataset import read
@@ -144,6 +144,10 @@ class Problem:
             order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:512]
             update_bn((inputs for inputs, _ in read(train, order.chunk(4))), module, torch.device(self.compute.device))
         return self.evaluate(params, buffers)
+
+    def among(self, workers: int, batch_size: int) -> Problem:
+        """The same data, divided among another number of workers."""
+        return replace(self, sampler=self.dataset.partition.sampler(self.dataset.train, workers, batch_size, self.seed))
 
     def close(self) -> None:
         """End what reads the data."""

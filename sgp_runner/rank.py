@@ -15,22 +15,29 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.checkpoint import Trigger, going_on, read
+from sgp_runner.crew import listed
 from sgp_runner.environment import code_version
-from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, RankFailed, StoodStill, Stopped
+from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, GivenUp, LostConnection, RankFailed, RollCalled, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
+from sgp_runner.launchers import launched
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
+<<<<<<< HEAD
 from sgp_runner.replay.recorded import RecordedRank
+=======
+from sgp_runner.roll_call import RollCall
+>>>>>>> 55cc06c (on_failure=continue: gossip and asynchronous algorithms go on without workers that are gone for good)
 from sgp_runner.saving import RankSaver, passed_on, restore
-from sgp_runner.waits import longest_wait, waits_in_words
+from sgp_runner.survivors import Survivor
+from sgp_runner.waits import interrupt, longest_wait, waits_in_words
 from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.place import Place
-    from sgp_runner.run import Experiment
+    from sgp_runner.run import Experiment, Run
     from sgp_runner.scheduler import RealClock
     from sgp_runner.snapshot import State
     from sgp_runner.worker import Worker
@@ -42,17 +49,21 @@ GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank ha
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every other rank."""
     run, rank, alarm = experiment.run, world.rank, world.alarm
+    roll_call = RollCall(alarm, rank, world.size)
     if world.size != run.ranks:
         devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
         need = f"{run.nodes} nodes{devices}{extra} need {run.ranks} processes"
         raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
-    with watching(world, run.network.timeout_seconds) as watch:
+    with watching(world, run, roll_call) as watch, staying_for_the_others(world):
         try:
-            world.connect(run.nodes)
-            summary = train(experiment, world, watch)
-            world.close()
-        except Aborted:  # and whoever kept the store may be gone
+            try:
+                world.connect(run.nodes)
+                summary, world = train(experiment, world, watch)
+                world.close()
+            except (LostConnection, RollCalled) as error:  # and the run cannot go on
+                raise gone_for_good(experiment, roll_call, error) from error
+        except (Aborted, GivenUp):  # whoever kept the store may be gone; the others go on
             raise
         except Stopped as stop:
             alarm.set("stopped", str(stop))
@@ -77,8 +88,39 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     return summary
 
 
-def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, object] | None:
-    """The run itself, then the results of all ranks, put together on rank 0."""
+@contextmanager
+def staying_for_the_others(world: World) -> Iterator[None]:
+    """After an error, long enough that they can read why, if the store ends with this process."""
+    try:
+        yield
+    except Exception:
+        if world.rank == 0 and not kept_elsewhere():
+            time.sleep(3 * POLL_SECONDS)
+        raise
+
+
+def kept_elsewhere() -> bool:
+    """Whether the store of the run is in a launching process of ours, or torchrun's."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def gone_for_good(experiment: Experiment, roll_call: RollCall, error: Exception) -> Exception:
+    """After a lost connection, why the run ends."""
+    if isinstance(error, LostConnection):
+        roll_call.call(str(error))
+    gone, why = roll_call.verdict()
+    if not gone:
+        return RankFailed(why)
+    return RankFailed(f"{listed(gone)} gone for good: {why}, and it no longer answers. {way_on(experiment)}")
+
+
+def way_on(experiment: Experiment) -> str:
+    found = experiment.latest_checkpoint()
+    return f"The same command goes on from {found}." if found is not None else "There is no checkpoint yet to go on from."
+
+
+def train(experiment: Experiment, world: World, watch: Watch) -> tuple[dict[str, object] | None, World]:
+    """The run itself, then the results of all ranks, put together on rank 0; and the processes that are there in the end."""
     run, place = experiment.run, world.place
     check_agreement(world, "configuration", experiment.digest[:16])
     check_agreement(world, "code version", code_version())
@@ -93,7 +135,7 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
     if world.leads and place.device:
         follow(experiment, world, Gradients(problem, world), watch)
         world.gather(None)
-        return None
+        return None, world
     own = run.budget(problem)
     found = Path(name) if name else None
     saved = read(found / f"rank{world.rank}.pt", problem.compute.device) if found is not None else None
@@ -106,17 +148,37 @@ def train(experiment: Experiment, world: World, watch: Watch) -> dict[str, objec
     if place.device:  # the first device of a node records and evaluates for all
         go(experiment, world, runtime, worker, watch, saved, None)
         conclude_quietly(worker, world)
-        return None
+        return None, world
     start = saved["metrics_bytes"] if saved is not None else 0
     with closing(problem), recording(experiment, place.rank, own.total, start) as recorder:
         observer = Observer(run, problem, recorder, {place.rank: runtime.buffers}, runtime.settle)
         runtime.end_of_step_hook = observer.end_of_step
         if found is not None and world.rank == 0:
             print(going_on(found), flush=True)
-        go(experiment, world, runtime, worker, watch, saved, observer)
-        summary = conclude(experiment, observer, worker, world)
+        try:
+            go(experiment, world, runtime, worker, watch, saved, observer)
+            summary = conclude(experiment, observer, worker, world)
+        except (LostConnection, RollCalled) as error:
+            if run.on_failure == "stop":
+                raise
+            from sgp_runner.comm.groups import DistributedWorld
+
+            assert isinstance(world, DistributedWorld)
+            survivor = Survivor(world, runtime, worker, observer, watch.roll_call, watch.follow)
+            summary = survive(experiment, survivor, error)
+            world = survivor.world
         recorder.finish(summary)
-    return summary
+    return summary, world
+
+
+def survive(experiment: Experiment, survivor: Survivor, error: Exception) -> dict[str, object] | None:
+    """Go on without those that are gone, to the summary of the run."""
+    while True:
+        survivor.go_on(error)
+        try:
+            return conclude(experiment, survivor.observer, survivor.worker, survivor.world)
+        except (LostConnection, RollCalled) as another:
+            error = another
 
 
 def follow(experiment: Experiment, world: World, gradients: Gradients, watch: Watch) -> None:
@@ -137,9 +199,13 @@ def go(
 ) -> None:
     """Run the algorithm to its end, from what was ``saved``, and save now and then."""
     algorithm = experiment.run.algo.run(worker)
+<<<<<<< HEAD
     if experiment.run.record:  # a replay begins at the beginning, so nothing is saved
         runtime.run(worker, algorithm)
         return
+=======
+    runtime.keeps_rests = experiment.run.on_failure == "continue"
+>>>>>>> 55cc06c (on_failure=continue: gossip and asynchronous algorithms go on without workers that are gone for good)
     if saved is not None:
         restore(saved, runtime, worker, observer)
     saver = RankSaver(experiment, world, runtime, worker, observer)
@@ -151,7 +217,7 @@ def go(
 
 def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: World) -> dict[str, object] | None:
     """Evaluate every rank's model and their average (or the server's)."""
-    run = experiment.run
+    run = observer.crew.run
     own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1]), "checksum": checksum(worker.params)}
     observer.record_training(worker)
     own["metrics"] = observer.evaluate(worker, run.epochs)
@@ -161,7 +227,7 @@ def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: 
         own["square"] = float((worker.params - mean).norm()) ** 2
     processes = world.gather(own)
     check_alike(processes, world.place)
-    if worker.rank != 0:
+    if observer.name(worker) != 0:
         return None
     ranks = [each for each in processes if each is not None and "cost" in each]
     nodes = ranks[: run.nodes]
@@ -174,7 +240,7 @@ def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: 
         observer.record_average(worker, run.epochs, mean, spread)
         average = observer.average
     costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
-    return {**experiment.facts, **costs, **results(observer.problem.dataset.task.metric, metrics, average)}
+    return {**experiment.facts, **costs, **results(observer.problem.dataset.task.metric, metrics, average), **observer.lost}
 
 
 def conclude_quietly(worker: Worker, world: World) -> None:
@@ -198,15 +264,20 @@ def check_alike(processes: list[Any], place: Place) -> None:
 class Watch:
     """What the watching thread needs to know."""
 
+    roll_call: RollCall
     ended: Event = field(default_factory=Event)
     clock: RealClock | None = None
     look: Callable[[], None] = lambda: None  # what else to do
 
+    def follow(self, clock: RealClock) -> None:
+        """A smaller crew, which is not saved."""
+        self.clock, self.look = clock, lambda: None
+
 
 @contextmanager
-def watching(world: World, timeout_seconds: float) -> Iterator[Watch]:
-    """Stop this process when another rank has failed, when it waits for too long, or when whoever keeps the store is gone."""
-    watch = Watch()
+def watching(world: World, run: Run, roll_call: RollCall) -> Iterator[Watch]:
+    """Answer roll calls, and stop this process when another rank has failed, it waits for too long, or whoever keeps the store is gone."""
+    watch = Watch(roll_call)
 
     def end(error: Exception) -> None:
         if watch.clock is not None:
@@ -224,11 +295,22 @@ def watching(world: World, timeout_seconds: float) -> Iterator[Watch]:
                 if not told and world.alarm.check(["stands still"]):
                     world.alarm.set(f"waits {world.rank}", waits_in_words())
                     told = True
-                if not told and longest_wait() > timeout_seconds and world.alarm.add("errors", 1) == 1:
-                    return end(report(world))
+                if longest_wait() > run.network.timeout_seconds:
+                    if run.on_failure == "continue":
+                        roll_call.call(f"rank {world.rank} {waits_in_words()} (network.timeout_seconds)")
+                    elif not told and world.alarm.add("errors", 1) == 1:
+                        return end(report(world))
+                roll_call.beat()
+                if (why := roll_call.suspicion(longest_wait())) is not None:
+                    roll_call.call(why)
+                with roll_call.lock:
+                    if roll_call.answer():
+                        interrupt(RollCalled("somebody asks who is still there"))
+                        if run.on_failure == "continue" and watch.clock is not None:
+                            watch.clock.post_error(RollCalled("somebody asks who is still there"))
                 watch.look()
             except Exception:
-                return end(Aborted("the launching process is gone"))
+                return end(store_is_gone(world))
 
     thread = Thread(target=look, daemon=True)
     thread.start()
@@ -237,6 +319,16 @@ def watching(world: World, timeout_seconds: float) -> Iterator[Watch]:
     finally:
         watch.ended.set()
         thread.join(GRACE_SECONDS)  # in the middle of a call to the store it would not survive the end of the interpreter
+
+
+def store_is_gone(world: World) -> Exception:
+    """Under srun rank 1 says so; mpirun says it itself, and ends all ranks."""
+    process = launched()
+    if kept_elsewhere() or world.rank != 1 or process is None or process.launcher != "srun":
+        return Aborted("whoever kept the store is gone")
+    sentence = "rank 0 is gone for good, which kept the store and the records of the run: nobody can go on without it."
+    print(f"sgp-run: {sentence} The same command goes on from the last checkpoint.", file=sys.stderr, flush=True)
+    return Aborted(sentence)
 
 
 def report(world: World) -> StoodStill:
@@ -263,7 +355,7 @@ def main(config: str, group: str | None) -> int:
     experiment = load_experiment(Path(config), group)
     try:
         summary = experiment.execute()
-    except (RankFailed, Aborted, ConfigError, Diverged):
+    except (RankFailed, Aborted, ConfigError, Diverged, GivenUp):
         return 1
     except Stopped:
         return SAVED

@@ -15,6 +15,7 @@ import torch
 from torch.distributed.distributed_c10d import Store
 
 from sgp_runner.comm import all_reduce_bytes
+from sgp_runner.crew import Rested, rested
 from sgp_runner.errors import Stopped
 from sgp_runner.faults import Timetable
 from sgp_runner.gradients import Gradients
@@ -50,6 +51,8 @@ class Rank:
         self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.paused = 0.0
+        self.keeps_rests = False
+        self.rest: Rested | None = None  # where this rank goes back to if it has to go on without others
         times = Timetable(faults)
         self.slow, self.awake = times.slow(world.place.rank), times.awake(world.place.rank)
         self.overlaps = world.workers is not None and not faults.any  # or a slow node would wait for the others while it is timed
@@ -58,6 +61,8 @@ class Rank:
         return self.clock.now
 
     def start_of_step(self, worker: Worker) -> None:
+        if self.keeps_rests:
+            self.rest = rested(worker, self.buffers)
         self.start_of_step_hook(worker)
 
     def end_of_step(self, worker: Worker) -> None:

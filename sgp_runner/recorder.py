@@ -7,6 +7,7 @@ One JSON object per line. ``kind`` tells what else a record holds:
 * ``eval``: ``rank step epoch time_s clock loss accuracy`` and the task's own metrics (``bleu``)
 * ``average``: ``epoch time_s clock loss accuracy consensus_distance accuracy_mean accuracy_min accuracy_max
   push_sum_weight_min push_sum_weight_max``; the averaged model, and the spread over the workers
+* ``lost``: ``ranks epoch time_s clock nodes``; these ranks were gone for good, and ``nodes`` went on from ``epoch``
 * ``summary``: once, last
 
 ``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``. ``accuracy`` lies in [0, 1].
@@ -28,7 +29,7 @@ from typing import Protocol
 
 from sgp_runner.errors import CannotWrite, ConfigError
 
-KINDS = ("train", "server", "eval", "average", "summary")
+KINDS = ("train", "server", "eval", "average", "lost", "summary")
 
 
 class Listener(Protocol):
@@ -66,7 +67,7 @@ class Recorder:
         return os.fstat(self._file.fileno()).st_size
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Records one ``train``, ``server``, ``eval`` or ``average``; it is in the file when this returns.
+        """Records one ``train``, ``server``, ``eval``, ``average`` or ``lost``; it is in the file when this returns.
 
         Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value that JSON cannot hold,
         such as a tensor, CannotWrite when the disk is full; nothing is written then.

@@ -14,6 +14,7 @@ from sgp_runner import timing
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.checkpoint import Checkpoints, latest
 from sgp_runner.cluster import Cluster
+from sgp_runner.crew import check_on_failure
 from sgp_runner.data.dataset import DataConfig
 from sgp_runner.errors import ConfigError
 from sgp_runner.faults import Faults
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
     from sgp_runner.worker import Budget, Runtime
 
 # What does not change the result of a run, and so not its name.
+<<<<<<< HEAD
 NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers", "network.timeout_seconds", "record")
+=======
+NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers", "network.timeout_seconds", "on_failure")
+>>>>>>> 55cc06c (on_failure=continue: gossip and asynchronous algorithms go on without workers that are gone for good)
 
 MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory
 
@@ -61,6 +66,7 @@ class Run:
     checkpoint: when the state of the run is saved.
     record: whether a real run writes down what `sgp-replay` needs to repeat it; such a run is not saved.
     resume: ``auto`` leaves a finished run alone and continues one that was cut off; ``never`` starts over.
+    on_failure: ``stop`` ends the run when a rank is gone for good; ``continue`` lets the others go on without it, see `sgp_runner.crew`.
     name: of the folder in ``results``/runs; ``null`` makes one from the settings.
     timed_as: the training that simulated time stands for. row: the published row that this reproduces.
     rehearsal: whether small data and a small model stand for those of the published row.
@@ -87,6 +93,7 @@ class Run:
     log_every: int = 10
     record: bool = False
     resume: Literal["auto", "never"] = "auto"
+    on_failure: Literal["stop", "continue"] = "stop"
     row: str | None = None
     rehearsal: bool = False
     name: str | None = None
@@ -109,6 +116,8 @@ class Run:
         check_model_reads(self.model, self.data)
         self.algo.check(self.nodes, self.optim)
         self.network.check(self)
+        if self.on_failure == "continue":
+            check_on_failure(self)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -146,6 +155,10 @@ class Run:
             dtype=self.torch_dtype,
             compute=compute or ON_CPU,
         )
+
+    def share(self, problem: Problem) -> Problem:
+        """What was made for another number of nodes, for those of this run."""
+        return problem.among(self.nodes, self.batch_size) if self.model.trains else timing.make_problem(self, self.study)
 
     @property
     def study(self) -> timing.Study:

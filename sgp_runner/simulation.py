@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+import heapq
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sgp_runner.cluster import Cluster
 from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.crew import ROLL_CALL_SECONDS, Rested, rested
 from sgp_runner.engine import Engine, Gradient
+from sgp_runner.errors import Lost
 from sgp_runner.fabric import Fabric, Sent, check_unwritten
-from sgp_runner.faults import Faults
+from sgp_runner.faults import Event, Faults
 from sgp_runner.scheduler import Deadlock, Scheduler, VirtualClock, Wait
 from sgp_runner.seeding import seed_of
 from sgp_runner.worker import activity_name, naming_the_rank
@@ -17,12 +20,12 @@ from sgp_runner.worker import activity_name, naming_the_rank
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.snapshot import Event, Replay
+    from sgp_runner import snapshot
     from sgp_runner.worker import Worker
 
 T = TypeVar("T")
 
-_COMPUTE, _NODE = 201, 202  # streams of random numbers
+_COMPUTE, _NODE, _CREW = 201, 202, 205  # streams of random numbers
 
 
 class AllReduce:
@@ -42,6 +45,7 @@ class Simulation:
     """The machines: a scheduler on a virtual clock, a fabric, a mailbox per rank and an engine for gradients.
 
     size: gradient workers; servers: further ranks, which take no part in an all-reduce.
+    names: of these ranks, if others were there and are gone.
     """
 
     def __init__(
@@ -55,9 +59,13 @@ class Simulation:
         seed: int,
         step_seconds: float,
         wire_scale: float,
+        names: Sequence[int] | None = None,
     ) -> None:
         from numpy.random import default_rng
 
+        nodes, names = seed, names or range(size + servers)
+        if tuple(names) != (*range(size + servers),):
+            seed = seed_of(seed, _CREW, *names)
         self.cluster, self.faults, self.engine, self.size, self.wire_scale = cluster, faults, engine, size, wire_scale
         self.clock = VirtualClock()
         self.scheduler = Scheduler(self.clock)
@@ -66,14 +74,15 @@ class Simulation:
         self.comms = [SimComm(rank, self) for rank in range(size + servers)]
         self.randoms = [default_rng(seed_of(seed, _COMPUTE, rank)) for rank in range(size)]
         spread = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
-        own = [default_rng(seed_of(seed, _NODE, rank)).gamma(spread, 1 / spread) if spread else 1.0 for rank in range(size)]
+        own = [default_rng(seed_of(nodes, _NODE, names[rank])).gamma(spread, 1 / spread) if spread else 1.0 for rank in range(size)]
         self.mean_seconds = [step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0) for rank in range(size)]
         self.input_share = cluster.input_seconds / step_seconds
         self.free_at = [0.0] * size  # when each node last ended a gradient or an all-reduce
         self.all_reduces: dict[int, AllReduce] = {}
         self.model_buffers: dict[int, list[Tensor]] = {}  # by rank
-        self.journals: dict[int, list[Event]] = {}  # by rank; see `sgp_runner.snapshot`
-        self.replay: Replay | None = None
+        self.journals: dict[int, list[snapshot.Event]] = {}  # by rank; see `sgp_runner.snapshot`
+        self.rests: dict[int, Rested] | None = None  # by rank; for those who may have to go on without others
+        self.replay: snapshot.Replay | None = None
         self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
         self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
 
@@ -83,6 +92,8 @@ class Simulation:
         return self.clock.now
 
     def start_of_step(self, worker: Worker) -> None:
+        if self.rests is not None:
+            self.rests[worker.rank] = rested(worker, self.model_buffers[worker.rank])
         self.start_of_step_hook(worker)
 
     def end_of_step(self, worker: Worker) -> None:
@@ -212,6 +223,16 @@ class Simulation:
 
     def start(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None]) -> None:
         self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
+
+    def expect_deaths(self) -> None:
+        """The others notice, and `run` raises Lost, when workers crash for good; all remember where they were at rest."""
+        self.rests = {}
+        for number, death in enumerate(self.faults.deaths):
+            if max(death.ranks) < self.size:  # before whatever else happens at that moment
+                heapq.heappush(self.clock.events, (death.start + ROLL_CALL_SECONDS, -1 - number, self.lose, (death,)))
+
+    def lose(self, death: Event) -> None:
+        raise Lost(death.ranks)
 
     def run(self) -> None:
         """Until every worker has finished; then nothing may be left in flight."""

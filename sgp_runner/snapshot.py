@@ -9,6 +9,7 @@ a snapshot, so the run that is saved is not changed by it.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,8 @@ def save_worker(simulation: Simulation, worker: Worker) -> State:
         "all_reduces": comm.all_reduces,
         "taken": budget_of(worker).taken,
         "mailbox": comm.mailbox.contents(),
+        "model_buffers": simulation.model_buffers[worker.rank],
+        "loss": progress.loss,
     }
 
 
@@ -68,7 +71,9 @@ def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
         "journals": [simulation.journals[worker.rank] for worker in workers],
         "now": clock.now,
         "order": clock.order,
-        "events": [(time, order, *event_words(callback, arguments)) for time, order, callback, arguments in sorted(clock.events)],
+        "events": [
+            (time, order, *event_words(callback, arguments)) for time, order, callback, arguments in sorted(clock.events) if order >= 0
+        ],
         "tx_free": fabric.tx_free,
         "rx_free": None if fabric.rx_free is fabric.tx_free else fabric.rx_free,
         "channels": [(*pair, channel.sent, channel.reach, channel.arrival) for pair, channel in fabric.channels.items()],
@@ -154,7 +159,8 @@ def restore(
         budget_of(worker).taken = state["taken"]
     for saved in rest["all_reduces"]:
         restore_all_reduce(simulation, replay, saved)
-    clock.events[:] = [(time, order, *event(simulation, replay, words)) for time, order, *words in rest["events"]]
+    clock.events += [(time, order, *event(simulation, replay, words)) for time, order, *words in rest["events"]]
+    heapq.heapify(clock.events)
 
 
 def restore_worker(simulation: Simulation, worker: Worker, at_step: State) -> list[Mean]:
@@ -169,6 +175,9 @@ def restore_worker(simulation: Simulation, worker: Worker, at_step: State) -> li
     worker.state.update({name: unpacked(value, means) for name, value in at_step["state"].items()})
     progress, comm = worker.progress, simulation.comms[worker.rank]
     progress.step, progress.steps_taken, progress.gradients = at_step["step"], at_step["steps_taken"], at_step["gradients"]
+    progress.loss = at_step["loss"]
+    for own, saved in zip(simulation.model_buffers[worker.rank], at_step["model_buffers"], strict=True):
+        own.copy_(saved)
     comm.all_reduces = at_step["all_reduces"]
     budget_of(worker).taken = at_step["taken"]
     for message in at_step["mailbox"]:

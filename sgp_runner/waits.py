@@ -5,11 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import NoReturn, TypeVar
 
+T = TypeVar("T")
 Name = str | Callable[[], str]  # put into words only when they are needed
 
+LOOK_SECONDS = 0.2
+
 _numbers = count()
+_interruptions: list[Exception] = []  # at most one
+left_behind: list[Name] = []  # what threads of this process wait for in vain; it had better end at once
 _waits: dict[int, tuple[Name, float]] = {}  # of all threads, oldest first
 
 
@@ -32,3 +41,36 @@ def waits_in_words() -> str:
     now = time.monotonic()
     words = [f"{what if isinstance(what, str) else what()} for {now - since:.1f} s" for what, since in list(_waits.values())]
     return "; ".join(words) or "waits for nobody"
+
+
+def interrupt(error: Exception | None) -> None:
+    """Raise ``error`` from every call that is `left_if_interrupted`, now and later; None: no more."""
+    _interruptions[:] = [] if error is None else [error]
+
+
+def left_if_interrupted(call: Callable[[], T], what: Name) -> T:
+    """The result of a call that may never return and that nothing can end: at an interruption it is left behind, on a thread."""
+    results: SimpleQueue[Callable[[], T]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            value = call()
+            results.put(lambda: value)
+        except Exception as error:
+            results.put(partial(fail, error))
+
+    with waiting_for(what):
+        Thread(target=run, daemon=True).start()
+        while True:
+            try:
+                result = results.get(timeout=LOOK_SECONDS)
+            except Empty:
+                if _interruptions:
+                    left_behind.append(what)
+                    raise _interruptions[0] from None
+            else:
+                return result()
+
+
+def fail(error: Exception) -> NoReturn:
+    raise error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,15 @@ def make_experiment(results: Path, *overrides: str) -> Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Instrumented:
-    """Runs ``base``; saves each rank's parameters and model buffers at the end, or fails on one rank at its third step."""
+    """Runs ``base``; saves each rank's parameters and model buffers at the end, or fails on one rank after its third step.
+
+    dies: as if killed, once all that it has sent is there.
+    """
 
     base: Algorithm
     save_to: Path
     fail_on_rank: int
+    dies: bool = False
 
     @property
     def title(self) -> str:
@@ -53,8 +59,11 @@ class Instrumented:
         self.base.check(nodes, optim)
 
     async def run(self, worker: Worker) -> None:
-        if worker.rank == self.fail_on_rank:
+        if worker.rank == self.fail_on_rank and worker.step < 0:
             await self.base.run(worker.limit(3))
+            if self.dies:
+                time.sleep(1)
+                os.kill(os.getpid(), signal.SIGKILL)
             raise ZeroDivisionError("made to fail")
         await self.base.run(worker)
         part = self.save_to / f"part{os.getpid()}"  # the devices of a node save the same
@@ -62,8 +71,8 @@ class Instrumented:
         part.replace(self.save_to / f"rank{worker.rank}.pt")
 
 
-def instrumented(experiment: Experiment, fail_on_rank: int = -1) -> Experiment:
-    algo = Instrumented(experiment.run.algo, experiment.directory, fail_on_rank)
+def instrumented(experiment: Experiment, fail_on_rank: int = -1, dies: bool = False) -> Experiment:
+    algo = Instrumented(experiment.run.algo, experiment.directory, fail_on_rank, dies)
     return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, algo=algo))
 
 

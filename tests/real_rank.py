@@ -1,4 +1,7 @@
-"""One rank of instrumented real runs, in turn: ``real_rank.py FAIL_ON_RANK config.yaml ...``; the rank is in the environment."""
+"""One rank of instrumented real runs, in turn: ``real_rank.py FAIL_ON_RANK config.yaml ...``; the rank is in the environment.
+
+``2`` fails, ``2dies`` is killed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 from experiments import instrumented
 
-from sgp_runner.errors import SAVED, Aborted, Diverged, RankFailed, Stopped
+from sgp_runner.errors import SAVED, Aborted, Diverged, GivenUp, RankFailed, Stopped
 from sgp_runner.recorder import write_summary
 from sgp_runner.schema import load_experiment
 
@@ -17,8 +20,9 @@ def main() -> int:
     for config_file in sys.argv[2:]:
         experiment = load_experiment(Path(config_file), None)
         try:
-            summary = instrumented(experiment, int(sys.argv[1])).execute()
-        except (RankFailed, Aborted, Diverged) as error:
+            rank = sys.argv[1].removesuffix("dies")
+            summary = instrumented(experiment, int(rank), rank != sys.argv[1]).execute()
+        except (RankFailed, Aborted, Diverged, GivenUp) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             return 1
         except Stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,25 @@ def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(words: tuple[str,
     assert again.returncode == 0 and "This run was cut off and goes on from step" in again.stdout
     for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algo", "wait"), [("sgp", r"a message from rank \d"), ("local_sgd", "an all-reduce")])
+def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, wait: str, tmp_path: Path) -> None:
+    words = ["network=mpi", "network.timeout_seconds=5", "nodes=3", "model=mlp", "epochs=100000", "logger=jsonl", f"algo={algo}"]
+    command = [*MPIRUN, "-n", "3", sys.executable, "-m", "sgp_runner", *words, f"results={tmp_path}"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        os.kill(wait_for_ranks(tmp_path, 3)[1], signal.SIGSTOP)
+        _, error = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert error.count("The run stands still:") == error.count("sgp-run: ") == 1
+    assert re.search(rf"^  rank \d waits for {wait} for \d+\.\d s$", error, re.MULTILINE)
+    assert re.search(
+        rf"^sgp-run: the run stood still \(network.timeout_seconds\): rank \d waits for {wait} for [\d.]+ s; rank \d does not answer.$",
+        error,
+        re.MULTILINE,
+    )
+    assert not ranks_of(tmp_path)
 
 
 def test_messages_of_every_type_and_length_arrive_in_order() -> None:

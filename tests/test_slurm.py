@@ -139,6 +139,20 @@ def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: 
         assert steps[:-1] == sorted(set(steps))  # the last one is recorded again at the end
 
 
+def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluster) -> None:
+    words = ["algo=ar_sgd", *RUN, "nodes=4", "epochs=30", "eval_every=1000", "checkpoint.every_steps=100"]
+    number = cluster.submit("--nodes=4", f"{SCRIPTS}/run.sbatch", *words)
+    wait_until(lambda: list(cluster.folder.glob("results/runs/*/checkpoints/step-*")), "a checkpoint", 180)
+    os.kill(max(cluster.ranks()), signal.SIGKILL)
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    assert cluster.job(number)["Restarts"] == "1"
+    output = cluster.output(number)
+    assert output.count("a rank was killed; the job goes back into the queue") == 1
+    assert "This run was cut off and goes on from step" in output
+    (run,) = cluster.runs
+    assert json.loads((run / "summary.json").read_text())["steps"] == 30 * 44
+
+
 @pytest.mark.parametrize(("network", "nodes"), [("sim", 1), ("gloo", 4)])
 def test_a_cancelled_job_leaves_no_process(network: str, nodes: int, cluster: Cluster) -> None:
     number = cluster.submit(f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *LONG, f"network={network}", "nodes=4")

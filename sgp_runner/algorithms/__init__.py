@@ -6,13 +6,14 @@ simulated time. `sgp_runner.worker.Worker` lists the verbs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
     from sgp_runner.worker import Worker
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """What the runtimes need to know of an algorithm."""
 

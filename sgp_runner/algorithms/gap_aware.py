@@ -60,9 +60,9 @@ class GapAware:
     async def serve(self, worker: Worker) -> None:
         x, m = worker.params, worker.optim.momentum
         owners = worker.size if self.momentum != "server" else 1
-        v = [worker.keep(f"momentum_{i}", lambda: x.new_zeros(x.shape)) for i in range(owners)]
+        v = worker.keep("momentum", lambda: [x.new_zeros(x.shape) for _ in range(owners)])
         square = worker.keep("mean_square", lambda: x.new_zeros(x.shape))
-        sent = worker.keep("sent", lambda: [(0, x.clone()) for _ in range(worker.size)])  # (step, parameters) each worker has
+        sent = worker.keep("sent", lambda: [(worker.step + 1, x.clone()) for _ in range(worker.size)])  # (step, parameters) each has
         lr_max = worker.keep("lr_max", lambda: x.new_zeros(()))
         for k in worker.steps():  # one gradient each
             i, g = await worker.comm.recv_any()

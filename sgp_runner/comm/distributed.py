@@ -9,7 +9,8 @@ pinned memory: the sending thread, not the scheduler's, waits until the copy is 
 from __future__ import annotations
 
 import queue
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -19,8 +20,9 @@ import torch.distributed as dist
 
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.errors import Aborted, LostConnection, RollCalled
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
-from sgp_runner.waits import waiting_for
+from sgp_runner.waits import left_if_interrupted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
 GOODBYE = -1  # in place of a type
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
+JOIN_SECONDS = 0.05
 
 
 class DistributedComm:
@@ -46,6 +49,7 @@ class DistributedComm:
     ) -> None:
         self.mailbox = Mailbox(scheduler)
         self.clock, self.place, self.part, self.averaging, self.device = clock, place, part, averaging, device
+        self.group = dist.group.WORLD  # of now: the threads may outlive it
         servers = dist.get_world_size() - place.nodes * place.devices
         self.others = [process for rank in range(place.nodes + servers) if (process := place.process_of(rank)) != place.process]
         self.num_bytes_sent = self.num_sent = self.num_delivered = 0
@@ -99,10 +103,15 @@ class DistributedComm:
         for process in self.others:
             self.outbox.put((process, torch.tensor([0, 0, GOODBYE]), None, None))
         self.outbox.put(None)
-        self.sender.join()
-        self.receiver.join()
+        while self.sender.is_alive() or self.receiver.is_alive():
+            self.clock.catch_up()  # an error of theirs
+            self.receiver.join(JOIN_SECONDS)
         self.clock.catch_up()
         return self.mailbox.unread()
+
+    def abandon(self) -> None:
+        """Send nothing more. The receiving thread stays where it is, for good."""
+        self.outbox.put(None)
 
     # The two threads.
 
@@ -111,15 +120,16 @@ class DistributedComm:
             process, header, part, copied = item
             if copied is not None:
                 copied.synchronize()
-            dist.send(header, process, tag=HEADER)
-            if part is not None and part.numel():
-                dist.send(part, process, tag=PAYLOAD)
+            with named(f"lost its connection to rank {self.place.rank_of(process)}"):
+                dist.send(header, process, self.group, tag=HEADER)
+                if part is not None and part.numel():
+                    dist.send(part, process, self.group, tag=PAYLOAD)
 
     def receive_all(self) -> None:
         goodbyes = 0
         while goodbyes < len(self.others):
             header = torch.empty(3, dtype=torch.int64)
-            process = dist.recv(header, tag=HEADER)
+            process = dist.recv(header, group=self.group, tag=HEADER)
             tag, length, dtype = header.tolist()
             if dtype == GOODBYE:
                 goodbyes += 1
@@ -127,7 +137,8 @@ class DistributedComm:
             message = torch.empty(length, dtype=DTYPES[dtype], pin_memory=self.device.type == "cuda")
             part = message[self.part.of(length)]
             if part.numel():
-                dist.recv(part, process, tag=PAYLOAD)
+                with named(f"lost its connection to rank {self.place.rank_of(process)}"):
+                    dist.recv(part, process, self.group, tag=PAYLOAD)
             self.clock.post(partial(self.deliver, self.place.rank_of(process), tag, message))
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
@@ -145,6 +156,17 @@ class DistributedComm:
             self.clock.post_error(error)
 
 
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Errors of gloo in here mean that somebody else may be gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, RollCalled | Aborted):
+            raise
+        raise LostConnection(f"rank {dist.get_rank()} {what}") from error
+
+
 class Average:
     """An all-reduce under way."""
 
@@ -153,9 +175,10 @@ class Average:
         self.work: dist.Work | None = work
 
     def finish(self) -> Tensor:
-        if self.work is not None:
-            with waiting_for("waits for an all-reduce"):
-                self.work.wait()
+        if (work := self.work) is not None:
+            with named("lost a connection in an all-reduce"):
+                # On a GPU only the device waits.
+                work.wait() if self.tensor.is_cuda else left_if_interrupted(work.wait, "waits for an all-reduce")
             self.tensor /= self.size
             self.work = None
         return self.tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,12 +14,12 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from sgp_runner.comm.distributed import DistributedComm
+from sgp_runner.comm.distributed import DistributedComm, named
 from sgp_runner.comm.paired import PairedComm
 from sgp_runner.comm.sharded import ShardedComm
 from sgp_runner.place import WHOLE, Part, Place
 from sgp_runner.problem import ON_CPU, Compute
-from sgp_runner.waits import waiting_for
+from sgp_runner.waits import left_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
     from sgp_runner.scheduler import RealClock, Scheduler
@@ -53,8 +54,14 @@ class DistributedWorld:
             torch.cuda.set_device(self.device)
 
     def connect(self, nodes: int) -> None:
-        with waiting_for("waits for all ranks to start"):
+        def start() -> None:
             dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
+
+        left_if_interrupted(start, "waits for all ranks to start")
+        with waiting_for("waits for all ranks to make their groups"):
+            self.make_groups(nodes)
+
+    def make_groups(self, nodes: int) -> None:
         self.place = place = Place(self.rank, nodes, self.devices)
         workers = range(nodes * self.devices)
         self.running: Sequence[int] = [*workers[:: self.devices if self.leads else 1], *range(len(workers), self.size)]
@@ -90,8 +97,8 @@ class DistributedWorld:
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
-        with waiting_for("waits for all ranks to come together"):
-            dist.all_gather_object(values, value, group=self.everybody)
+        with named("lost a connection while all ranks came together"):
+            left_if_interrupted(lambda: dist.all_gather_object(values, value, group=self.everybody), "waits for all ranks to come together")
         return values
 
     def consult(self, value: T) -> list[T]:
@@ -101,10 +108,25 @@ class DistributedWorld:
         return values
 
     def mean(self, tensor: torch.Tensor) -> None:
-        with waiting_for("waits for the average of all models"):
-            dist.all_reduce(tensor, group=self.averaging)
+        with named("lost a connection while all models were averaged"):
+            left_if_interrupted(lambda: dist.all_reduce(tensor, group=self.averaging), "waits for the average of all models")
         tensor /= self.averaging.size()
 
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """From the process ``source`` to all, in place."""
+        with named("lost a connection while all took one model"):
+            left_if_interrupted(lambda: dist.broadcast(tensor, source, group=self.everybody), "waits for a model")
+
+    def among(self, present: Sequence[int]) -> DistributedWorld:
+        """The processes ``present`` of this world alone, one of which is this one. What it still waits for is left behind."""
+        smaller = copy(self)
+        smaller.rank, smaller.size = list(present).index(self.rank), len(present)
+        smaller.store = PrefixStore(f"of {list(present)}", self.store)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        return smaller
+
     def close(self) -> None:
-        dist.barrier(self.everybody)
+        with waiting_for("waits for all ranks to end"):
+            dist.barrier(self.everybody)
         dist.destroy_process_group()

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.errors import ConfigError
 from sgp_runner.launchers import launched, rendezvous
 from sgp_runner.networks import check_devices, check_real, leads
 
@@ -43,6 +44,9 @@ class Gloo:
             from sgp_runner.launch import launch
 
             return launch(experiment)
+        if experiment.run.on_failure == "continue" and (process.launcher == "mpirun" or "TORCHELASTIC_RUN_ID" in os.environ):
+            ends = f"{process.launcher} ends all ranks when one of them does"
+            raise ConfigError("on_failure", f"{ends}: use on_failure=stop, or start the run without it.")
         os.environ.update(rendezvous(process))
         from sgp_runner.comm.groups import DistributedWorld
         from sgp_runner.rank import run_rank

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.cluster import ASYNC_HOST_PASSES, check_ranks
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, Lost
 from sgp_runner.launchers import launched
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sgp_runner.crew import Crew
+    from sgp_runner.problem import Problem
     from sgp_runner.run import Experiment, Run
+    from sgp_runner.simulation import Simulation
     from sgp_runner.worker import Worker
 
 
@@ -49,15 +54,55 @@ class Sim:
             several = f"{process.launcher} has started {process.size}"
             raise ConfigError("network", f"the simulator is one process, but {several}; start one, or choose network=gloo.")
         from sgp_runner.checkpoint import going_on, read
-        from sgp_runner.engine import choose_threads, make_engine
+        from sgp_runner.crew import crew_of, whole_crew
+        from sgp_runner.engine import choose_threads
         from sgp_runner.observer import Observer, recording
-        from sgp_runner.simulation import Simulation
         from sgp_runner.snapshot import Saver, restore
 
         run = experiment.run
-        problem = run.make_problem()
+        found = experiment.latest_checkpoint()
+        saved = read(found / "run.pt") if found is not None else None
+        crew = crew_of(run, saved["names"]) if saved else whole_crew(run)
+        problem = crew.run.make_problem()
         choose_threads(problem)
-        start = problem.start()
+        total, begun = run.budget(problem).total, 0
+        simulation, workers = self.machines(crew, problem, run.on_failure == "continue")
+        with closing(problem), recording(experiment, 0, total, saved["metrics_bytes"] if saved else 0) as recorder:
+            observer = Observer(run, problem, recorder, simulation.model_buffers, crew=crew)
+            if saved and found:
+                print(going_on(found), flush=True)
+                restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
+                observer.restore(saved)
+                begun = saved["begun"]
+            else:
+                for worker in workers:
+                    simulation.start(worker, run.algo.run(worker))
+            while True:
+                saver = Saver(experiment, simulation, workers, begun, observer.save)
+                simulation.start_of_step_hook = saver.start_of_step
+                simulation.end_of_step_hook = observer.end_of_step
+                try:
+                    with saver.trigger.listening():
+                        simulation.run()
+                    break
+                except Lost as lost:
+                    before, crew, begun = simulation, crew.without(lost.ranks), saver.begun
+                    problem = crew.run.share(problem)
+                    simulation, survivors = self.machines(crew, problem, True)
+                    epoch = hand_over(before, workers, lost.ranks, simulation, survivors, crew)
+                    workers = survivors
+                    observer.follow(crew, problem, simulation.model_buffers, simulation.clock.now, epoch)
+            check_mass(workers[: crew.run.nodes])
+            summary = {**experiment.facts, **observer.conclude(workers), **observer.lost}
+            recorder.finish(summary)
+        return summary
+
+    def machines(self, crew: Crew, problem: Problem, may_die: bool) -> tuple[Simulation, list[Worker]]:
+        """The simulated cluster and its workers, which have not started."""
+        from sgp_runner.engine import make_engine
+        from sgp_runner.simulation import Simulation
+
+        run, start = crew.run, problem.start()
         wire_scale = run.timed_as.wire_scale(start)
         seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         if run.algo.asynchronous:
@@ -72,33 +117,41 @@ class Sim:
             seed=run.seed,
             step_seconds=seconds,
             wire_scale=wire_scale,
+            names=crew.names,
         )
+        if may_die:
+            simulation.expect_deaths()
         shared = run.budget(problem)
         workers: list[Worker] = []
         for rank in range(run.ranks):
             own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
             workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
             simulation.model_buffers[rank] = problem.flat.fresh_buffers()
-        found = experiment.latest_checkpoint()
-        saved = read(found / "run.pt") if found is not None else None
-        with closing(problem), recording(experiment, 0, shared.total, saved["metrics_bytes"] if saved else 0) as recorder:
-            observer = Observer(run, problem, recorder, simulation.model_buffers)
-            if saved and found:
-                print(going_on(found), flush=True)
-                restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
-                observer.restore(saved)
-            else:
-                for worker in workers:
-                    simulation.start(worker, run.algo.run(worker))
-            saver = Saver(experiment, simulation, workers, saved["begun"] if saved else 0, observer.save)
-            simulation.start_of_step_hook = saver.start_of_step
-            simulation.end_of_step_hook = observer.end_of_step
-            with saver.trigger.listening():
-                simulation.run()
-            check_mass(workers[: run.nodes])
-            summary = {**experiment.facts, **observer.conclude(workers)}
-            recorder.finish(summary)
-        return summary
+        return simulation, workers
+
+
+def hand_over(
+    before: Simulation, workers: Sequence[Worker], gone: Sequence[int], after: Simulation, survivors: Sequence[Worker], crew: Crew
+) -> float:
+    """Start ``survivors``, which replace those ``workers`` that are not ``gone``; the epoch from which they go on."""
+    from sgp_runner.crew import common_epoch, take_over
+
+    assert before.rests is not None
+    left = [worker for worker in workers if worker.rank not in gone]
+    rests = [before.rests[worker.rank] for worker in left]
+    dropped = sum(worker.steps_taken - rest.steps_taken for worker, rest in zip(left, rests, strict=True))
+    per_epoch = left[0].steps_per_epoch
+    epoch = common_epoch(crew.run, [rest.taken / per_epoch for rest in rests], (left[0].budget.taken - dropped) / per_epoch)
+    after.clock.now = before.clock.now
+    after.free_at[:] = [before.clock.now] * after.size
+    for old, new, rest in zip(left, survivors, rests, strict=True):
+        take_over(new, rest, after.model_buffers[new.rank], epoch)
+        new.comm.num_bytes_sent = old.comm.num_bytes_sent
+    for new in survivors:
+        if crew.run.algo.servers:
+            new.params.copy_(survivors[-1].params)
+        after.start(new, crew.run.algo.run(new))
+    return epoch
 
 
 def check_mass(workers: list[Worker]) -> None:

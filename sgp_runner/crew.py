@@ -1,0 +1,154 @@
+"""Going on without workers that are gone for good (``on_failure=continue``), the same in simulated and in real runs.
+
+1. The survivors agree on who is left. That takes `ROLL_CALL_SECONDS`: who does not answer by then is gone.
+2. Each drops the step it is in and goes back to its last rest, between two steps (`Rested`). What was on its way is lost.
+3. They form a smaller run (`Crew`): as if it had been configured for them alone, ranks counted anew, so that graphs, data and learning
+   rates are those of so many nodes, and proved for them.
+4. All go on from the epoch of the one that is furthest behind, each from its own model, with push-sum weight 1: the model is the
+   numerator over the weight, so this is what makes the mass of the survivors their number again. Asynchronous workers share what is left
+   of the budget. With a parameter server everybody goes on from its model.
+
+Momentum stays. Of the named state tensors stay (what SlowMo goes back to); counts and lists, of what is under way, start anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.errors import ConfigError, RankFailed
+from sgp_runner.proof import topologies
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.run import Run
+    from sgp_runner.worker import Worker
+
+ROLL_CALL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Those who take part. run: as if it had been configured for them. names: the rank at the start of the run of what is now rank i."""
+
+    run: Run
+    names: tuple[int, ...]
+
+    def without(self, gone: Sequence[int]) -> Crew:
+        """Those left when the present ranks ``gone`` are. Raises RankFailed where they cannot go on."""
+        run = self.run
+        left = [rank for rank in range(run.ranks) if rank not in gone]
+        words = f"{listed([self.names[rank] for rank in sorted(gone)])} gone for good"
+        if any(rank >= run.nodes for rank in gone):
+            raise RankFailed(f"{words}, with the model of all: that was the parameter server.")
+        if len(left) == run.algo.servers:
+            raise RankFailed(f"{words}, and nobody is left.")
+        try:
+            smaller = smaller_run(run, left)
+        except ConfigError as error:
+            raise RankFailed(f"{words}, and the others cannot go on: {error}") from error
+        return Crew(smaller, tuple(self.names[rank] for rank in left))
+
+
+def whole_crew(run: Run) -> Crew:
+    return Crew(run, tuple(range(run.ranks)))
+
+
+def crew_of(run: Run, names: Sequence[int]) -> Crew:
+    return whole_crew(run).without([rank for rank in range(run.ranks) if rank not in names])
+
+
+def listed(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'}"
+
+
+def smaller_run(run: Run, left: Sequence[int]) -> Run:
+    """For the present ranks ``left`` alone, counted anew. Raises ConfigError where that is no run."""
+    new = {old: rank for rank, old in enumerate(left)}
+    factors = {new[old]: factor for old, factor in run.cluster.node_factors.items() if old in new}
+    return replace(
+        run,
+        nodes=len(left) - run.algo.servers,
+        cluster=replace(run.cluster, node_factors=factors),
+        faults=run.faults.among(new),
+        on_failure="stop",  # is looked at in the run as it was configured
+    )
+
+
+def check_on_failure(run: Run) -> None:
+    """Raises ConfigError where ``on_failure=continue`` cannot work, and if already one node less would be no run."""
+    key = "on_failure"
+    if not goes_on(run.algo):
+        what = f"{run.algo.title} needs all of its ranks in its all-reduce"
+        raise ConfigError(key, f"{what}: use on_failure=stop, from which the same command goes on, or a gossip algorithm.")
+    if run.network.name not in ("sim", "gloo"):
+        raise ConfigError(key, f"network={run.network.name} cannot go on without a rank: use on_failure=stop, or network=gloo.")
+    if run.gpus_per_node > 1:
+        raise ConfigError(key, "nodes of several devices cannot go on without one: use on_failure=stop, or gpus_per_node=1.")
+    if run.nodes == 1:
+        raise ConfigError(key, "one node cannot go on without itself: use on_failure=stop.")
+    try:
+        smaller_run(run, range(1, run.ranks))
+    except ConfigError as error:
+        raise ConfigError(key, f"without one of {run.nodes} nodes this is no run ({error.sentence[:-1]}): use on_failure=stop.") from error
+
+
+def goes_on(algo: Algorithm) -> bool:
+    """Whether its workers need only each other's messages: it is asynchronous, or gossip in all its parts."""
+    assert dataclasses.is_dataclass(algo)
+    parts = [part for field in dataclasses.fields(algo) if isinstance(part := getattr(algo, field.name), Algorithm)]
+    return algo.asynchronous or (all(map(goes_on, parts)) if parts else any(topologies(algo)))
+
+
+@dataclass(frozen=True)
+class Rested:
+    """A copy of a worker between two steps. taken: of its budget. steps_taken: its own. model_buffers: BatchNorm's statistics."""
+
+    params: Tensor
+    buffers: dict[str, Tensor]
+    model_buffers: list[Tensor]
+    state: dict[str, Tensor]
+    taken: int
+    steps_taken: int
+    loss: Any
+
+
+def rested(worker: Worker, model_buffers: Sequence[Tensor]) -> Rested:
+    """Called at the start of a step."""
+    from torch import Tensor
+
+    return Rested(
+        worker.params.clone(),
+        {name: buffer.clone() for name, buffer in worker.buffers.items()},
+        [buffer.clone() for buffer in model_buffers],
+        {name: value.clone() for name, value in worker.state.items() if isinstance(value, Tensor)},
+        worker.budget.taken,
+        worker.steps_taken,
+        worker.progress.loss,
+    )
+
+
+def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
+    """From which all go on. own: of each survivor at rest, servers last. shared: of a shared budget, without what they dropped."""
+    if not run.algo.asynchronous:
+        return min(*own, run.epochs)
+    return min(own[-1] if run.algo.servers else shared, run.epochs)  # a server has used so many gradients
+
+
+def take_over(worker: Worker, at_rest: Rested, model_buffers: Sequence[Tensor], epoch: float) -> None:
+    """Bring a worker that was made for the smaller run, and has not started, to where it was ``at_rest``, in ``epoch``."""
+    worker.params.copy_(at_rest.params)
+    for own, saved in ((worker.buffers[name], buffer) for name, buffer in at_rest.buffers.items()):
+        own.copy_(saved)
+    for own, saved in zip(model_buffers, at_rest.model_buffers, strict=True):
+        own.copy_(saved)
+    worker.state.update(at_rest.state)
+    progress = worker.progress
+    worker.budget.taken = round(epoch * worker.steps_per_epoch)
+    progress.step = worker.budget.taken - 1
+    progress.gradients = round(epoch * worker.horizon.steps_per_epoch)
+    progress.steps_taken, progress.loss = at_rest.steps_taken, at_rest.loss

@@ -1,0 +1,108 @@
+"""Real ranks that go on without others: the protocol of `sgp_runner.crew` between processes.
+
+Rank 0 cannot be missed: it records, and prints for all. After a loss a run is no longer saved; the checkpoints from before stay, from which
+the same command goes on with all ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sgp_runner import waits
+from sgp_runner.comm.distributed import DistributedComm
+from sgp_runner.crew import common_epoch, listed, rested, take_over
+from sgp_runner.errors import GivenUp, LostConnection, RankFailed, RollCalled
+from sgp_runner.real import Rank, SharedBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sgp_runner.comm.groups import DistributedWorld
+    from sgp_runner.crew import Crew
+    from sgp_runner.observer import Observer
+    from sgp_runner.roll_call import RollCall
+    from sgp_runner.scheduler import RealClock
+    from sgp_runner.worker import Worker
+
+
+class Survivor:
+    """This rank, in a crew that may become smaller and smaller. follow: tells the watching thread of a new clock."""
+
+    def __init__(
+        self,
+        world: DistributedWorld,
+        runtime: Rank,
+        worker: Worker,
+        observer: Observer,
+        roll_call: RollCall,
+        follow: Callable[[RealClock], None],
+    ) -> None:
+        self.world, self.runtime, self.worker, self.observer = world, runtime, worker, observer
+        self.roll_call, self.follow = roll_call, follow
+        self.rest = runtime.rest or rested(worker, runtime.buffers)
+
+    def go_on(self, error: Exception) -> None:
+        """To the end of the algorithm, however many others are lost on the way. Raises RankFailed when that is impossible."""
+        while True:
+            crew = self.agree(error)
+            try:
+                self.start_anew(crew)
+                self.runtime.run(self.worker, crew.run.algo.run(self.worker))
+                return
+            except (LostConnection, RollCalled) as another:
+                error = another
+
+    def agree(self, error: Exception) -> Crew:
+        """Who is left, as everybody sees it."""
+        self.leave_behind()
+        if isinstance(error, LostConnection):
+            self.roll_call.call(str(error))
+        gone, why = self.roll_call.verdict()
+        waits.interrupt(None)
+        own = self.roll_call.rank
+        if own in gone:
+            raise GivenUp(f"rank {own} was slow to answer, and the others go on without it: {why}.")
+        if not gone:
+            raise RankFailed(why)
+        if 0 in gone:
+            raise RankFailed(f"{listed(gone)} gone for good: {why}. Nobody can go on without rank 0, which keeps the records of the run.")
+        names = self.observer.crew.names
+        return self.observer.crew.without([names.index(name) for name in gone if name in names])
+
+    def leave_behind(self) -> None:
+        """Nothing of the old crew computes or sends any more; what it waits for stays on its threads."""
+        comm = self.runtime.comm
+        assert isinstance(comm, DistributedComm)
+        waits.left_behind.append("waits for ranks that are gone")
+        self.runtime.thread.shutdown()
+        comm.abandon()
+        if self.runtime.rest is not None:
+            self.rest = self.runtime.rest
+
+    def start_anew(self, crew: Crew) -> None:
+        """Bring this rank to where the new crew begins."""
+        run, old, before = crew.run, self.worker, self.observer.crew
+        dropped = old.steps_taken - self.rest.steps_taken
+        world = self.world.among([before.names.index(name) for name in crew.names])
+        world.connect(run.nodes)
+        own = (self.rest.taken / old.steps_per_epoch, old.budget.taken / old.steps_per_epoch, dropped / old.steps_per_epoch)
+        each = world.gather(own)
+        shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
+        epoch = common_epoch(run, [at_rest for at_rest, *_ in each], shared)
+
+        problem = run.share(self.observer.problem)
+        runtime = Rank(problem, world, run.faults)
+        runtime.clock.start = self.runtime.clock.start
+        total = run.budget(problem)
+        mine = SharedBudget(world.store, total.total) if run.algo.asynchronous and world.rank < run.nodes else total
+        worker = run.make_worker(problem, world.rank, runtime.comm, mine, runtime)
+        take_over(worker, self.rest, runtime.buffers, epoch)
+        runtime.comm.num_bytes_sent = old.comm.num_bytes_sent
+        if run.algo.servers:
+            world.broadcast(worker.params, world.size - 1)
+        runtime.keeps_rests = True
+        runtime.end_of_step_hook = self.observer.end_of_step
+        self.world, self.runtime, self.worker = world, runtime, worker
+        self.rest = rested(worker, runtime.buffers)
+        self.observer.follow(crew, problem, {world.rank: runtime.buffers}, runtime.clock.now, epoch)
+        self.follow(runtime.clock)
