@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from sgp_runner.crew import ROLL_CALL_SECONDS
+from sgp_runner.errors import Aborted
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -71,10 +72,13 @@ class RollCall:
         return True
 
     def verdict(self) -> tuple[list[int], str]:
-        """Who is gone, of those who were there before, and why it was asked."""
+        """Who is gone, of those who were there before, and why it was asked. Raises Aborted if a rank has failed, which explains all."""
         deadline = time.monotonic() + ROLL_CALL_SECONDS
-        while (silent := self.silent()) and not self.store.check([self.key("present")]) and time.monotonic() < deadline:
+        while self.silent() and not any(self.store.check([key]) for key in ("failed", self.key("present"))) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
+        if self.store.check(["failed"]):
+            raise Aborted("another rank failed")
+        silent = self.silent()
         present = [rank for rank in self.members if rank not in silent]
         agreed: list[int] = json.loads(self.store.compare_set(self.key("present"), "", json.dumps(present)))
         why = str(self.store.get(self.key("why")), "utf-8")
