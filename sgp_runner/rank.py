@@ -23,11 +23,8 @@ from sgp_runner.launchers import launched
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
-<<<<<<< HEAD
 from sgp_runner.replay.recorded import RecordedRank
-=======
 from sgp_runner.roll_call import RollCall
->>>>>>> 55cc06c (on_failure=continue: gossip and asynchronous algorithms go on without workers that are gone for good)
 from sgp_runner.saving import RankSaver, passed_on, restore
 from sgp_runner.survivors import Survivor
 from sgp_runner.waits import interrupt, longest_wait, waits_in_words
@@ -199,13 +196,10 @@ def go(
 ) -> None:
     """Run the algorithm to its end, from what was ``saved``, and save now and then."""
     algorithm = experiment.run.algo.run(worker)
-<<<<<<< HEAD
     if experiment.run.record:  # a replay begins at the beginning, so nothing is saved
         runtime.run(worker, algorithm)
         return
-=======
     runtime.keeps_rests = experiment.run.on_failure == "continue"
->>>>>>> 55cc06c (on_failure=continue: gossip and asynchronous algorithms go on without workers that are gone for good)
     if saved is not None:
         restore(saved, runtime, worker, observer)
     saver = RankSaver(experiment, world, runtime, worker, observer)

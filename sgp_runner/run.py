@@ -36,11 +36,8 @@ if TYPE_CHECKING:
     from sgp_runner.worker import Budget, Runtime
 
 # What does not change the result of a run, and so not its name.
-<<<<<<< HEAD
-NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers", "network.timeout_seconds", "record")
-=======
-NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers", "network.timeout_seconds", "on_failure")
->>>>>>> 55cc06c (on_failure=continue: gossip and asynchronous algorithms go on without workers that are gone for good)
+NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers", "network.timeout_seconds")
+NOT_IN_NAME += ("record", "on_failure")
 
 MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory
 

@@ -131,12 +131,8 @@ def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--max-restarts", "1", "-m", "sgp_runner"]
-<<<<<<< HEAD
     words = ["network=gloo", "nodes=2", "model=mlp", "epochs=10", "checkpoint.every_steps=300", "eval_every=1000", "logger=jsonl"]
-=======
-    words = ["network=gloo", "nodes=2", "model=mlp", "epochs=40", "checkpoint.every_steps=300", "eval_every=1000", "logger=jsonl"]
     subprocess.run([*torchrun, *words, "name=whole"], cwd=tmp_path, check=True, capture_output=True)
->>>>>>> 55cc06c (on_failure=continue: gossip and asynchronous algorithms go on without workers that are gone for good)
     process = subprocess.Popen([*torchrun, *words, "name=run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     directory, whole = (tmp_path / "results" / "runs" / name for name in ("run", "whole"))
     while process.poll() is None and not saved_steps(directory / "checkpoints"):

@@ -41,6 +41,8 @@ def check_recorded(run: Run) -> None:
         raise ConfigError("record", "what a GPU computes cannot be repeated to the last bit: use network=gloo or mpi, or record=false.")
     if run.gpus_per_node > 1:
         raise ConfigError("record", "nodes of several devices cannot be recorded: use gpus_per_node=1, or record=false.")
+    if run.on_failure == "continue":
+        raise ConfigError("on_failure", "a run that goes on without lost ranks cannot be recorded: use on_failure=stop, or record=false.")
     if run.checkpoint.every_steps is not None:
         raise ConfigError("checkpoint.every_steps", "a run that is recorded cannot be saved: use checkpoint.every_steps=null.")
 
