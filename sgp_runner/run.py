@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from sgp_runner.worker import Budget, Runtime
 
 # What does not change the result of a run, and so not its name.
-NOT_IN_NAME = ("logger", "results", "resume", "name", "checkpoint", "data.root", "data.workers", "network.timeout_seconds")
-NOT_IN_NAME += ("record", "on_failure")
+NOT_IN_NAME = (
+    *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
+    *("data.root", "data.workers", "network.timeout_seconds"),
+)
 
 MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory
 
