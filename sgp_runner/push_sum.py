@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sgp_runner.flat import in_pieces
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -22,3 +24,11 @@ def to_model(x: Tensor) -> None:
     """``x -> z = x / w``, in place."""
     if x.is_cuda or x[-1] != 1:
         x[:-1] /= x[-1]
+
+
+def split(x: Tensor, parts: int) -> Tensor:
+    """``x <- x / parts``, in place; returns a copy of it, to be given away."""
+    message = x.new_empty(x.shape)
+    for kept, copy in in_pieces(x, message):
+        copy.copy_(kept.div_(parts))
+    return message

@@ -18,6 +18,7 @@ from sgp_runner.checkpoint import Trigger, going_on, read
 from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, RankFailed, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
+from sgp_runner.memory import keep_freed_memory
 from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
@@ -41,6 +42,7 @@ GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank ha
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every other rank."""
+    keep_freed_memory()
     run, rank, alarm = experiment.run, world.rank, world.alarm
     if world.size != run.ranks:
         devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -79,3 +79,54 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
 def test_an_unknown_section_is_refused(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["stepp"]) == 2
     assert capsys.readouterr().err.startswith("scripts/bench.py: 'stepp' is none of the sections ")
+
+
+def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(bench: ModuleType) -> None:
+    from benchmarks import gpu
+
+    table = gpu.throughput("NVIDIA A100-SXM4-80GB", {"SGP": (1271.3936430317848,)})
+    assert [(result.what, round(result.median, 6)) for result in table.results] == [("SGP", 1271.393643), ("SGP, of the bound", 10.0)]
+    assert table.text == "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s."
+    assert gpu.throughput("another card", {"SGP": (1.0,)}).text == "No published rate is at hand for the another card."
+
+
+def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> None:
+    from benchmarks.step import part_of
+
+    def stack(*names: str) -> SimpleNamespace | None:
+        frame = None
+        for path, _, function in (name.partition(":") for name in names):
+            frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=f"/x/sgp_runner/{path}", co_name=function), f_back=frame)
+        return frame
+
+    run = ("rank.py:go", "real.py:run", "scheduler.py:step", "algorithms/sgp.py:run")
+    parts = {
+        "compute": "problem.py:gradient",
+        "update": "optim.py:direction",
+        "mix": "push_sum.py:split",
+        "send": "comm/distributed.py:send",
+    }
+    assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {name: name for name in parts}
+    assert part_of(stack(*run, "problem.py:gradient", "flat.py:take_gradient")) == "pack"
+    assert [part_of(stack(*names)) for names in (run[:2], run[:1], ())] == ["the rest", None, None]
+
+
+@pytest.mark.slow
+def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType) -> None:
+    from benchmarks import step
+
+    tables = {table.title: table for table in step.measure(repeats=2, steps=2, processes=2, hidden=8, batch_size=4)}
+    assert [result.what for result in tables["Time of a step"].results][:4] == ["AR-SGD", "SGP", "OSGP", "DDP"]
+    assert all(value > 0 for result in tables["Time of a step"].results for value in result.values)
+    assert {len(result.values) for table in tables.values() for result in table.results} == {2}
+    for name in step.OURS:
+        assert sum(result.values[0] for result in tables[f"Where {name} spends a step"].results) == pytest.approx(100)
+
+
+@pytest.mark.slow
+def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -> None:
+    from benchmarks import start_up
+
+    [table] = start_up.measure(repeats=1)
+    assert [result.what for result in table.results] == [*start_up.ANSWERS, "the first training step"]
+    assert all(result.values[0] > 0 for result in table.results)

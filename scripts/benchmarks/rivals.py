@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import MagicMock, patch
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
     from torch.optim import SGD
 
     from sgp_runner.problem import Problem
@@ -22,7 +22,20 @@ def ddp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
     """PyTorch's DistributedDataParallel: AR-SGD."""
     from torch.nn.parallel import DistributedDataParallel
 
-    net, optimizer = DistributedDataParallel(problem.flat.module), sgd(problem.flat.module.parameters())
+    return loop(problem, rank, DistributedDataParallel(problem.flat.module), sgd)
+
+
+def plain(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
+    """PyTorch alone, on one device."""
+    import torch
+
+    layout = torch.channels_last if problem.compute.channels_last else torch.preserve_format
+    return loop(problem, rank, problem.flat.module.to(memory_format=layout), sgd)
+
+
+def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -> Step:
+    """The training loop of PyTorch's tutorials."""
+    optimizer = sgd(net.parameters())
 
     def step(number: int) -> Tensor:
         loss = problem.loss(net, problem.batch(rank, number))
@@ -89,9 +102,15 @@ def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[s
     from torch.optim import SGD
 
     from sgp_runner.batch import experiment_of
+    from sgp_runner.networks.gloo import Gloo
+    from sgp_runner.networks.nccl import Nccl
+    from sgp_runner.problem import Compute
 
     experiment: Experiment = experiment_of(words)
-    problem, optim = experiment.run.make_problem(), experiment.run.optim
+    network, optim = experiment.run.network, experiment.run.optim
+    assert isinstance(network, Gloo | Nccl)
+    device = "cuda:0" if isinstance(network, Nccl) else "cpu"
+    problem = experiment.run.make_problem(Compute(device, network.autocast, network.channels_last, network.compile))
     sgd = partial(SGD, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov, weight_decay=optim.weight_decay)
     store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
     dist.init_process_group("gloo", store=PrefixStore(f"rival {next(ATTEMPTS)}", store), rank=rank, world_size=size)
@@ -100,11 +119,21 @@ def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[s
         problem.flat.module.train()
         for number in range(steps):
             step(number)
+        settle(device)
         start = time.monotonic()
         for number in range(steps, 2 * steps):
             loss = step(number)
+        settle(device)
         seconds = time.monotonic() - start
         dist.barrier()
     finally:
         dist.destroy_process_group()
     return {"seconds": seconds / steps, "loss": float(loss)}
+
+
+def settle(device: str) -> None:
+    """Wait for what the device has still to compute."""
+    import torch
+
+    if device != "cpu":
+        torch.cuda.synchronize(device)

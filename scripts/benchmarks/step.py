@@ -7,11 +7,14 @@ steps come before those that count. AR-SGD and DDP have to end with the same los
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 
 from benchmarks import rivals
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
@@ -26,6 +29,17 @@ GOALS = (
     ("SGP", "decent-dp", Goal("at most", 0.75)),
     ("OSGP", "SGP", Goal("at most", 1.0)),
 )
+OVERLAP = "Its all-reduce is part of the backward pass, and so of the computation."
+# Where a step is, by file and function, the innermost first.
+PARTS = {
+    "compute": ("sgp_runner/problem.py:gradient",),
+    "pack": ("sgp_runner/flat.py:take_gradient",),
+    "update": ("sgp_runner/optim.py:direction",),
+    "send": ("sgp_runner/comm/distributed.py:send",),
+    "wait": ("sgp_runner/scheduler.py:advance", "sgp_runner/comm/distributed.py:finish"),
+    "mix": ("sgp_runner/algorithms/", "sgp_runner/push_sum.py"),
+    "the rest": (),
+}
 
 
 def measure(repeats: int = REPEATS, steps: int = 20, processes: int = 4, hidden: int = 1024, batch_size: int = 32) -> Iterator[Table]:
@@ -39,10 +53,17 @@ def measure(repeats: int = REPEATS, steps: int = 20, processes: int = 4, hidden:
             if name not in missing:
                 turns[name] = partial(train, their_ranks, make, words, steps)
         outcomes = interleaved(turns, repeats)
+        shares = {
+            name: [profiled(our_ranks, [*words, algo, f"results={folder}", "name=run"]) for _ in range(repeats)]
+            for name, algo in OURS.items()
+        }
     check(outcomes["AR-SGD"][0]["loss"], outcomes["DDP"][0]["loss"])
     milliseconds = {name: tuple(1000 * turn["seconds"] for turn in outcome) for name, outcome in outcomes.items()}
     left_out = f" Not installed, and left out: {', '.join(missing)}." if missing else ""
     yield Table("Time of a step", tuple(Result(name, "ms", values) for name, values in milliseconds.items()), left_out.strip())
+    for name, profiles in shares.items():
+        parts = tuple(Result(part, "%", tuple(100 * share[part] for share in profiles)) for part in PARTS)
+        yield Table(f"Where {name} spends a step", parts, OVERLAP if name == "AR-SGD" else "")
     goals = [(us, them, goal) for us, them, goal in GOALS if them in milliseconds]
     yield Table(
         "Against each other", tuple(ratio(f"{us} / {them}", milliseconds[us], milliseconds[them], goal) for us, them, goal in goals)
@@ -67,6 +88,13 @@ def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
     return {"seconds": (times[2 * steps - 1] - times[steps - 1]) / steps, "loss": losses[2 * steps - 1]}
 
 
+def profiled(ranks: Ranks, words: list[str]) -> dict[str, float]:
+    """The share of each part, over all ranks."""
+    counts = ranks.call(profiled_rank, words)
+    total = sum(sum(count.values()) for count in counts)
+    return {part: sum(count[part] for count in counts) / total for part in PARTS}
+
+
 def rank_of_run(words: list[str]) -> str:
     from sgp_runner.batch import experiment_of
     from sgp_runner.execution import perform
@@ -74,6 +102,40 @@ def rank_of_run(words: list[str]) -> str:
     experiment = experiment_of(words)
     perform(experiment)
     return str(experiment.directory)
+
+
+def profiled_rank(words: list[str]) -> dict[str, int]:
+    """How often the thread that runs the algorithm was found in each part of a step."""
+    counts = dict.fromkeys(PARTS, 0)
+    main, done = threading.get_ident(), threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.002):
+            part = part_of(sys._current_frames()[main])
+            if part is not None:
+                counts[part] += 1
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        rank_of_run(words)
+    finally:
+        done.set()
+        watcher.join()
+    return counts
+
+
+def part_of(frame: FrameType | None) -> str | None:
+    """Of a step, where this frame is; None outside of steps."""
+    part = None
+    while frame is not None:
+        path, function = frame.f_code.co_filename, frame.f_code.co_name
+        if path.endswith("sgp_runner/real.py") and function == "run":
+            return part or "the rest"
+        if part is None:
+            part = next((name for name, places in PARTS.items() if any(where in f"{path}:{function}" for where in places)), None)
+        frame = frame.f_back
+    return None
 
 
 def train(ranks: Ranks, make: Callable[..., rivals.Step], words: list[str], steps: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.proof import prove
-from sgp_runner.push_sum import to_model, to_numerator
+from sgp_runner.push_sum import split, to_model, to_numerator
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
@@ -38,8 +38,7 @@ class SGP:
             x[:-1] -= d
             here = (worker.rank, worker.size, k, worker.epoch)
             peers = self.topology.out_peers(*here)
-            x /= len(peers) + 1
-            message = x.clone()
+            message = split(x, len(peers) + 1)
             for j in peers:
                 worker.comm.send(j, message)
             for j in self.topology.in_peers(*here):
