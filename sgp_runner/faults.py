@@ -12,7 +12,7 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from sgp_runner.cluster import check_positive, check_ranks
-from sgp_runner.course import Course, course
+from sgp_runner.course import STEADY, Course, course
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -198,6 +198,8 @@ class Timetable:
         return course(self.events, slower)
 
     def look_up(self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]) -> Course:
+        if not self.events:
+            return STEADY
         key = what, src, dst
         if key not in self.known:
             self.known[key] = course(self.events, factor)

@@ -44,6 +44,15 @@ def matrix(topology: Topology, size: int, step: int, epoch: float = 0.0) -> list
     return mixing
 
 
+@functools.cache
+def powers(base: int, size: int) -> tuple[int, ...]:
+    """1, ``base``, ``base^2``, ... below ``size``, and 1 in any case."""
+    powers = [1]
+    while powers[-1] * base < size:
+        powers.append(powers[-1] * base)
+    return tuple(powers)
+
+
 def powers_of_two(size: int) -> list[int]:
     """1, 2, 4, ... below ``size``: ``floor(log2(size - 1)) + 1`` of them."""
     return [2**i for i in range((size - 1).bit_length())]
@@ -70,16 +79,12 @@ class DirectedExponential:
             raise ConfigError("algo.topology.peers", f"{self.peers} must be at least 1 and, as a schedule, start at epoch 0.")
 
     def count(self, epoch: float) -> int:
-        if not isinstance(self.peers, Mapping):
+        if isinstance(self.peers, int):
             return self.peers
         return self.peers[max(start for start in self.peers if start <= epoch)]
 
-    def strides(self, size: int, epoch: float) -> list[int]:
-        m = self.count(epoch)
-        strides = [1]
-        while strides[-1] * (m + 1) < size:
-            strides.append(strides[-1] * (m + 1))
-        return strides
+    def strides(self, size: int, epoch: float) -> tuple[int, ...]:
+        return powers(self.count(epoch) + 1, size)
 
     def hops(self, size: int, step: int, epoch: float) -> list[int]:
         strides = self.strides(size, epoch)
