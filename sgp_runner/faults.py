@@ -165,6 +165,7 @@ class Timetable:
 
     def __init__(self, faults: Faults) -> None:
         self.events = faults.all_events
+        self.steady = not self.events  # whoever asks often need not ask then
         self.known: dict[tuple[str, int, int], Course] = {}
 
     def slow(self, rank: int) -> Course:
@@ -198,7 +199,7 @@ class Timetable:
         return course(self.events, slower)
 
     def look_up(self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]) -> Course:
-        if not self.events:
+        if self.steady:
             return STEADY
         key = what, src, dst
         if key not in self.known:

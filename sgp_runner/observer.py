@@ -115,9 +115,9 @@ class Observer:
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (worker.size if worker.is_server else 1)
         record = worker.steps_taken % every == 0 or worker.steps_taken == 1
-        epoch = (worker.step + 1) // worker.steps_per_epoch
+        epoch = (worker.step + 1) // worker.steps_per_epoch if self.problem.trains else 0
         due = epoch > self.evaluated.get(worker.rank, 0) and epoch % self.run.eval_every == 0
-        evaluate = due and self.problem.trains and not worker.budget.spent
+        evaluate = due and not worker.budget.spent
         if record or evaluate:
             self.settle()
         if record:

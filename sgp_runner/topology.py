@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import ClassVar, Protocol, runtime_checkable
@@ -53,12 +53,18 @@ def powers(base: int, size: int) -> tuple[int, ...]:
     return tuple(powers)
 
 
+@functools.cache
+def multiples(m: int, size: int) -> tuple[tuple[int, ...], ...]:
+    """Once, twice, ... ``m`` times each power of ``m + 1`` below ``size``."""
+    return tuple(tuple(j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
+
+
 def powers_of_two(size: int) -> list[int]:
     """1, 2, 4, ... below ``size``: ``floor(log2(size - 1)) + 1`` of them."""
     return [2**i for i in range((size - 1).bit_length())]
 
 
-def shifted(rank: int, size: int, hops: list[int]) -> Peers:
+def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
     """``rank + hop mod size`` for each hop, in order, never the node itself and nobody twice."""
     return tuple(dict.fromkeys(peer for hop in hops if (peer := (rank + hop) % size) != rank))
 
@@ -86,10 +92,9 @@ class DirectedExponential:
     def strides(self, size: int, epoch: float) -> tuple[int, ...]:
         return powers(self.count(epoch) + 1, size)
 
-    def hops(self, size: int, step: int, epoch: float) -> list[int]:
-        strides = self.strides(size, epoch)
-        stride = strides[step % len(strides)]
-        return [j * stride for j in range(1, self.count(epoch) + 1)]
+    def hops(self, size: int, step: int, epoch: float) -> tuple[int, ...]:
+        period = multiples(self.count(epoch), size)
+        return period[step % len(period)]
 
     def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
         return shifted(rank, size, self.hops(size, step, epoch))
