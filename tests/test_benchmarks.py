@@ -79,3 +79,15 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
 def test_an_unknown_section_is_refused(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["stepp"]) == 2
     assert capsys.readouterr().err.startswith("scripts/bench.py: 'stepp' is none of the sections ")
+
+
+@pytest.mark.slow
+def test_the_simulators_cost_with_small_sizes(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from benchmarks import simulator
+
+    monkeypatch.setattr(simulator, "RESULTS", tmp_path)
+    monkeypatch.setattr(simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8", "algo=sgp"))
+    tables = list(simulator.measure(1, (8, 16), 5, 3, 4, (2, 4)))
+    assert [table.title for table in tables] == ["The kernel", "Timing studies", "Learning", "Engines", "Memory"]
+    assert all(value > 0 for table in tables for result in table.results for value in result.values)
+    assert (tmp_path / "simulator.svg").exists()

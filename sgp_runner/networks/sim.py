@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sim:
-    """engine: how gradients are computed: ``loop`` (one by one), ``vmap`` (many at once), or ``auto``: vmap for models without BatchNorm.
-
-    vmap_width: workers per call of vmap; results do not depend on it.
+    """engine: how gradients are computed: ``loop`` (one by one), ``vmap`` (many at once), or ``auto``, which follows from the model: vmap
+        for small ones without BatchNorm.
+    vmap_width: at most so many workers per call of vmap; results do not depend on it.
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"
