@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 
 def to_numerator(x: Tensor) -> None:
     """``z -> x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
-    if x.is_cuda or x[-1] != 1:
+    if x.is_cuda or x[-1].item() != 1:
         x[:-1] *= x[-1]
+
+
+def descend(x: Tensor, d: Tensor) -> None:
+    """``z -> x = z w - d``, in place. ``d`` [D] is no longer needed afterwards, so that a worker that waits does not hold it."""
+    to_numerator(x)
+    x[:-1].sub_(d)
 
 
 def to_model(x: Tensor) -> None:
     """``x -> z = x / w``, in place."""
-    if x.is_cuda or x[-1] != 1:
+    if x.is_cuda or x[-1].item() != 1:
         x[:-1] /= x[-1]
 
 

@@ -130,3 +130,15 @@ def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -
     [table] = start_up.measure(repeats=1)
     assert [result.what for result in table.results] == [*start_up.ANSWERS, "the first training step"]
     assert all(result.values[0] > 0 for result in table.results)
+
+
+@pytest.mark.slow
+def test_the_simulators_cost_with_small_sizes(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from benchmarks import simulator
+
+    monkeypatch.setattr(simulator, "RESULTS", tmp_path)
+    monkeypatch.setattr(simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8", "algo=sgp"))
+    tables = list(simulator.measure(1, (8, 16), 5, 3, 4, (2, 4)))
+    assert [table.title for table in tables] == ["The kernel", "Timing studies", "Learning", "Engines", "Memory"]
+    assert all(value > 0 for table in tables for result in table.results for value in result.values)
+    assert (tmp_path / "simulator.svg").exists()

@@ -64,10 +64,10 @@ class OSGP:
                 to_model(x)
             d = worker.update(await worker.grad())  # at z; messages are travelling meanwhile
             if self.layout == "released_2019":
-                x[:-1] -= d
+                x[:-1].sub_(d)
             to_numerator(x)
             if self.layout != "released_2019":
-                x[:-1] -= d
+                x[:-1].sub_(d)
             if self.layout == "paper":
                 self.push(worker, k, x, expected)
             await self.fold(worker, x, expected, late=k - self.tau)

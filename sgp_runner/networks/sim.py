@@ -11,15 +11,18 @@ from sgp_runner.errors import ConfigError
 from sgp_runner.launchers import launched
 
 if TYPE_CHECKING:
+    from sgp_runner.engine import Engine
+    from sgp_runner.problem import Problem
     from sgp_runner.run import Experiment, Run
+    from sgp_runner.simulation import Simulation
     from sgp_runner.worker import Worker
 
 
 @dataclass(frozen=True)
 class Sim:
-    """engine: how gradients are computed: ``loop`` (one by one), ``vmap`` (many at once), or ``auto``: vmap for models without BatchNorm.
-
-    vmap_width: workers per call of vmap; results do not depend on it.
+    """engine: how gradients are computed: ``loop`` (one by one), ``vmap`` (many at once), or ``auto``, which follows from the model: vmap
+        for small ones without BatchNorm.
+    vmap_width: at most so many workers per call of vmap; results do not depend on it.
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"
@@ -51,37 +54,15 @@ class Sim:
         from sgp_runner.checkpoint import going_on, read
         from sgp_runner.engine import choose_threads, make_engine
         from sgp_runner.observer import Observer, recording
-        from sgp_runner.simulation import Simulation
         from sgp_runner.snapshot import Saver, restore
 
         run = experiment.run
         problem = run.make_problem()
         choose_threads(problem)
-        start = problem.start()
-        wire_scale = run.timed_as.wire_scale(start)
-        seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
-        if run.algo.asynchronous:
-            num_bytes = start.numel() * start.element_size() * wire_scale
-            seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
-        simulation = Simulation(
-            run.cluster,
-            run.faults,
-            make_engine(problem, self.engine, self.vmap_width),
-            size=run.nodes,
-            servers=run.algo.servers,
-            seed=run.seed,
-            step_seconds=seconds,
-            wire_scale=wire_scale,
-        )
-        shared = run.budget(problem)
-        workers: list[Worker] = []
-        for rank in range(run.ranks):
-            own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
-            workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
-            simulation.model_buffers[rank] = problem.flat.fresh_buffers()
+        simulation, workers = simulate(run, problem, make_engine(problem, self.engine, self.vmap_width))
         found = experiment.latest_checkpoint()
         saved = read(found / "run.pt") if found is not None else None
-        with closing(problem), recording(experiment, 0, shared.total, saved["metrics_bytes"] if saved else 0) as recorder:
+        with closing(problem), recording(experiment, 0, run.budget(problem).total, saved["metrics_bytes"] if saved else 0) as recorder:
             observer = Observer(run, problem, recorder, simulation.model_buffers)
             if saved and found:
                 print(going_on(found), flush=True)
@@ -99,6 +80,35 @@ class Sim:
             summary = {**experiment.facts, **observer.conclude(workers)}
             recorder.finish(summary)
         return summary
+
+
+def simulate(run: Run, problem: Problem, engine: Engine) -> tuple[Simulation, list[Worker]]:
+    """The machines of ``run`` and its workers, servers last; none of them has started."""
+    from sgp_runner.simulation import Simulation
+
+    start = problem.start()
+    wire_scale = run.timed_as.wire_scale(start)
+    seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+    if run.algo.asynchronous:
+        num_bytes = start.numel() * start.element_size() * wire_scale
+        seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
+    simulation = Simulation(
+        run.cluster,
+        run.faults,
+        engine,
+        size=run.nodes,
+        servers=run.algo.servers,
+        seed=run.seed,
+        step_seconds=seconds,
+        wire_scale=wire_scale,
+    )
+    shared = run.budget(problem)
+    workers: list[Worker] = []
+    for rank in range(run.ranks):
+        own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
+        workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
+        simulation.model_buffers[rank] = problem.flat.fresh_buffers()
+    return simulation, workers
 
 
 def check_mass(workers: list[Worker]) -> None:
