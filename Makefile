@@ -7,7 +7,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims faults lint clean
+.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims faults bench lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,9 @@ claims: .venv/.installed  ## whether the papers' conclusions hold here, into res
 faults: .venv/.installed  ## what each fault does to each algorithm, simulated, into docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
 
+bench: .venv/.bench  ## real runs against what one would use instead, into results/benchmarks/
+	.venv/bin/python scripts/bench.py
+
 lint: .venv/.installed  ## check style, format and types
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .
 	.venv/bin/mypy
@@ -48,6 +51,10 @@ clean:  ## remove .venv, caches and build products; results stay
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c '$(CHECK_VERSION)' && echo "Installing into .venv (minutes the first time)"
 	$(PYTHON) -m venv .venv && $(PIP) torch && $(PIP) --editable '.[dev]' && touch $@
+
+# What the benchmarks compare with; without them they say what they left out.
+.venv/.bench: .venv/.installed
+	@$(PIP) --editable '.[bench]' && touch $@
 
 # fairseq-fixed pins hydra-core==1.3.2 and omegaconf==2.3.0, though it runs with those of constraints.txt, hence --no-deps; and an
 # isolated build would compile against another torch than the one that is here.

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sgp_runner.recorder import read_summary
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Experiment
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,21 @@ def run(job: Job) -> str | None:
     import sys
 
     from sgp_runner.execution import perform, sentence_of
-    from sgp_runner.overrides import compose, configs, parse
-    from sgp_runner.schema import make_experiment
 
     words = [*job.words, f"name={job.name}", f"results={job.results}", "logger=jsonl"]
     sys.argv = job.command.split()  # what environment.json will say
     try:
-        with configs(), open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
-            perform(make_experiment(compose([setting.word for setting in parse(words)])))
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            perform(experiment_of(words))
     except Exception as error:  # the others go on
         return sentence_of(error)
     return None
+
+
+def experiment_of(words: Sequence[str]) -> Experiment:
+    """What ``sgp-run`` would run with these settings, as typed."""
+    from sgp_runner.overrides import compose, configs, parse
+    from sgp_runner.schema import make_experiment
+
+    with configs():
+        return make_experiment(compose([setting.word for setting in parse(words)]))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MESSAGE, _COLLECTIVE = 203, 204  # streams of random numbers
 
 
-@dataclass
+@dataclass(slots=True)
 class Channel:
     """From one rank to another: how many messages have been sent, and when the last of them reaches the interface, and the rank."""
 
@@ -50,26 +50,32 @@ class Fabric:
 
     def transmit(self, sent: Sent, num_bytes: float) -> None:
         clock, cluster, times, src, dst = self.clock, self.cluster, self.times, sent.src, sent.dst
-        channel = self.channels.setdefault((src, dst), Channel())
+        channel = self.channels.get((src, dst))
+        if channel is None:
+            channel = self.channels[src, dst] = Channel()
         seconds = num_bytes * self.seconds_per_byte
-        sending = times.sending(src, dst)
-        start = sending.clear(max(times.awake(src).clear(clock.now), self.tx_free[src]) + cluster.message_overhead_seconds)
-        self.tx_free[src] = sending.finish(start, start + seconds)
+        if times.steady:
+            start = max(clock.now, self.tx_free[src]) + cluster.message_overhead_seconds
+            self.tx_free[src] = start + seconds
+        else:
+            sending = times.sending(src, dst)
+            start = sending.clear(max(times.awake(src).clear(clock.now), self.tx_free[src]) + cluster.message_overhead_seconds)
+            self.tx_free[src] = sending.finish(start, start + seconds)
         reach = start + cluster.latency_seconds
         if self.faults.disturbs_messages:
             reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
         channel.sent += 1
-        channel.reach = max(times.path(src, dst).clear(reach), channel.reach)
+        channel.reach = max(reach if times.steady else times.path(src, dst).clear(reach), channel.reach)
         self.in_flight += 1
         clock.at(channel.reach, self.reach, sent, seconds, self.tx_free[src] - (start + seconds))
 
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
         """The first bit is at the receiver's interface, which it will keep busy for ``seconds``; the last one was sent ``late``."""
-        now, src, dst = self.clock.now, sent.src, sent.dst
+        now, times, src, dst = self.clock.now, self.times, sent.src, sent.dst
         begin, channel = max(now, self.rx_free[dst]), self.channels[src, dst]
-        self.rx_free[dst] = self.times.receiving(src, dst).finish(begin, begin + seconds)
+        self.rx_free[dst] = begin + seconds if times.steady else times.receiving(src, dst).finish(begin, begin + seconds)
         arrival = max(self.rx_free[dst], now + seconds + late, channel.arrival)
-        channel.arrival = self.times.awake(dst).clear(arrival)
+        channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
         self.clock.at(channel.arrival, self.arrive, sent)
 
     def arrive(self, sent: Sent) -> None:

@@ -188,7 +188,7 @@ class Gradients:
         if group not in self.modules:
             module: nn.Module = self.problem.flat.module
             if group is not None:
-                module = DistributedDataParallel(module, process_group=group, init_sync=False)
+                module = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
                 module.broadcast_buffers = False  # as an argument it has another name in every other version
             self.modules[group] = torch.compile(module) if self.problem.compute.compile else module  # type: ignore[assignment]
         return self.modules[group]

@@ -48,26 +48,59 @@ def recording(experiment: Experiment, rank: int, total_steps: int, start: int = 
 
 @dataclass
 class Gathering:
-    """The workers' models at the end of one epoch, averaged as they come in (Welford's update, which is exact for equal models)."""
+    """The models of ``size`` workers at the end of one epoch, averaged as they come in.
 
-    mean: Tensor
-    squares: float = 0.0  # sum of squared distances to the mean
-    metrics: list[dict[str, float]] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
+    Those of ranks 2i and 2i + 1 are joined first, then pairs of pairs, and so on: the result does not depend on who came in when, and is
+    exact for equal models (Chan, Golub & LeVeque 1983).
+    """
 
-    def add(self, params: Tensor, weight: float, metrics: dict[str, float]) -> None:
-        self.metrics.append(metrics)
-        self.weights.append(weight)
-        difference = params - self.mean
-        self.mean.add_(difference, alpha=1 / len(self.metrics))
-        self.squares += float(difference.mul_(params - self.mean).sum())
+    size: int
+    parts: dict[tuple[int, int], tuple[int, Tensor, float]] = field(default_factory=dict)  # (first rank, width) -> see `join`
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)  # by rank
+    weights: dict[int, float] = field(default_factory=dict)
 
-    def spread(self) -> dict[str, float]:
-        """Consensus distance (root mean square distance to the mean) and the range of accuracies and weights."""
-        out = {"consensus_distance": math.sqrt(max(0.0, self.squares) / len(self.metrics))}
-        if "accuracy" in self.metrics[0]:
-            out |= {f"accuracy_{name}": value for name, value in mean_min_max(self.metrics, "accuracy").items()}
-        return out | {"push_sum_weight_min": min(self.weights), "push_sum_weight_max": max(self.weights)}
+    def add(self, rank: int, params: Tensor, weight: float, metrics: dict[str, float]) -> None:
+        self.metrics[rank], self.weights[rank] = metrics, weight
+        first, width, part = rank, 1, (1, params.clone(), 0.0)
+        while width < self.size:
+            beside = first ^ width
+            if beside < self.size:
+                if (beside, width) not in self.parts:
+                    break
+                other = self.parts.pop((beside, width))
+                part = join(part, other) if first < beside else join(other, part)
+            first, width = min(first, beside), 2 * width
+        self.parts[first, width] = part
+
+    @property
+    def complete(self) -> bool:
+        return len(self.metrics) == self.size
+
+    def outcome(self) -> tuple[Tensor, dict[str, float]]:
+        """Once all have come in: the mean model [D] and the `spread`."""
+        ((_, mean, squares),) = self.parts.values()
+        ranks = range(self.size)
+        return mean, spread(squares, [self.metrics[rank] for rank in ranks], [self.weights[rank] for rank in ranks])
+
+
+def join(lower: tuple[int, Tensor, float], upper: tuple[int, Tensor, float]) -> tuple[int, Tensor, float]:
+    """How many models there are in two parts, their mean [D], and the sum of their squared distances to it."""
+    (few, mean, squares), (more, other, others) = lower, upper
+    difference = other.sub_(mean)
+    total = few + more
+    mean.add_(difference, alpha=more / total)
+    return total, mean, squares + others + float(difference.mul_(difference).sum()) * few * more / total
+
+
+def spread(squares: float, metrics: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
+    """Consensus distance (root mean square distance to the mean) and the range of accuracies and weights, of all workers by rank.
+
+    squares: sum of squared distances to the mean.
+    """
+    out = {"consensus_distance": math.sqrt(max(0.0, squares) / len(metrics))}
+    if "accuracy" in metrics[0]:
+        out |= {f"accuracy_{name}": value for name, value in mean_min_max(metrics, "accuracy").items()}
+    return out | {"push_sum_weight_min": min(weights), "push_sum_weight_max": max(weights)}
 
 
 def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, float]:
@@ -139,9 +172,9 @@ class Observer:
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (worker.size if worker.is_server else 1)
         record = worker.steps_taken % every == 0 or worker.steps_taken == 1
-        epoch = (worker.step + 1) // worker.steps_per_epoch
+        epoch = (worker.step + 1) // worker.steps_per_epoch if self.problem.trains else 0
         due = epoch > self.evaluated.get(self.name(worker), 0) and epoch % self.run.eval_every == 0
-        evaluate = due and self.problem.trains and not worker.budget.spent
+        evaluate = due and not worker.budget.spent
         if record or evaluate:
             self.settle()
         if record:
@@ -188,16 +221,14 @@ class Observer:
 
     def gather(self, worker: Worker, epoch: float, metrics: dict[str, float]) -> None:
         number = round(epoch)
-        gathering = self.gatherings.get(number)
-        if gathering is None:
-            gathering = self.gatherings[number] = Gathering(worker.params.new_zeros(worker.params.shape))
-        gathering.add(worker.params, float(worker.push_sum[-1]), metrics)
-        if len(gathering.metrics) == worker.size:
+        gathering = self.gatherings.setdefault(number, Gathering(worker.size))
+        gathering.add(worker.rank, worker.params, float(worker.push_sum[-1]), metrics)
+        if gathering.complete:
             self.gatherings = {other: rest for other, rest in self.gatherings.items() if other > number}
-            self.record_average(worker, epoch, gathering.mean, gathering.spread())
+            self.record_average(worker, epoch, *gathering.outcome())
 
-    def record_average(self, worker: Worker, epoch: float, params: Tensor, spread: dict[str, float]) -> None:
-        self.average = self.problem.evaluate_re_estimated(params) | spread
+    def record_average(self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]) -> None:
+        self.average = self.problem.evaluate_re_estimated(params) | rest
         self.recorder.write(self.stamp(worker, "average") | {"epoch": epoch} | self.average)
 
     def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:

@@ -12,6 +12,7 @@ from math import cos, isfinite, pi
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from sgp_runner.errors import ConfigError
+from sgp_runner.flat import in_pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -174,12 +175,14 @@ class SGD:
 
     def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
         """The step to subtract [D], in ``g``'s memory."""
-        if self.weight_decay:
-            g.add_(params, alpha=self.weight_decay)
-        if self.momentum:
-            v = buffers["momentum"].mul_(self.momentum).add_(g)
-            g = g.add_(v, alpha=self.momentum) if self.nesterov else g.copy_(v)
-        return g.mul_(lr)
+        for d, x, v in in_pieces(g, params, buffers["momentum"] if self.momentum else g):
+            if self.weight_decay:
+                d.add_(x, alpha=self.weight_decay)
+            if self.momentum:
+                v.mul_(self.momentum).add_(d)
+                d.add_(v, alpha=self.momentum) if self.nesterov else d.copy_(v)
+            d.mul_(lr)
+        return g
 
 
 @dataclass(frozen=True)

@@ -103,17 +103,12 @@ class Problem:
 
         module: to be called instead of the model itself, which it wraps. scale: [] of the gradient that is returned.
         """
-        import torch
-
         bound = self.flat.bind(params, buffers).train()
         self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
         loss = self.loss(bound if module is None else module, self.batch(rank, step))
         weight = self.sampler.weight(rank, step, self.part)
         (loss * (weight if scale is None else weight * scale)).backward()  # type: ignore[no-untyped-call]
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.flat.parameters]
-        for p in self.flat.parameters:
-            p.grad = None
-        return torch.cat([part.reshape(-1) for part in parts]), loss.detach()
+        return self.flat.take_gradient(), loss.detach()
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
         import torch

@@ -8,17 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sgp_runner.flat import in_pieces
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def to_numerator(x: Tensor) -> None:
     """``z -> x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
-    if x.is_cuda or x[-1] != 1:
+    if x.is_cuda or x[-1].item() != 1:
         x[:-1] *= x[-1]
+
+
+def descend(x: Tensor, d: Tensor) -> None:
+    """``z -> x = z w - d``, in place. ``d`` [D] is no longer needed afterwards, so that a worker that waits does not hold it."""
+    to_numerator(x)
+    x[:-1].sub_(d)
 
 
 def to_model(x: Tensor) -> None:
     """``x -> z = x / w``, in place."""
-    if x.is_cuda or x[-1] != 1:
+    if x.is_cuda or x[-1].item() != 1:
         x[:-1] /= x[-1]
+
+
+def split(x: Tensor, parts: int) -> Tensor:
+    """``x <- x / parts``, in place; returns a copy of it, to be given away."""
+    message = x.new_empty(x.shape)
+    for kept, copy in in_pieces(x, message):
+        copy.copy_(kept.div_(parts))
+    return message

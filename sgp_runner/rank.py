@@ -20,7 +20,8 @@ from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, GivenUp, LostConnection, RankFailed, RollCalled, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
 from sgp_runner.launchers import launched
-from sgp_runner.observer import Gathering, Observer, cost_of, recording, results, total_cost
+from sgp_runner.memory import keep_freed_memory
+from sgp_runner.observer import Observer, cost_of, recording, results, spread, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
 from sgp_runner.replay.recorded import RecordedRank
@@ -45,6 +46,7 @@ GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank ha
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every other rank."""
+    keep_freed_memory()
     run, rank, alarm = experiment.run, world.rank, world.alarm
     roll_call = RollCall(alarm, rank, world.size)
     if world.size != run.ranks:
@@ -230,8 +232,7 @@ def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: 
         average = ranks[-1]["metrics"]
     else:
         squares = sum(each["square"] for each in nodes)
-        spread = Gathering(mean, squares, metrics, [each["weight"] for each in nodes]).spread()
-        observer.record_average(worker, run.epochs, mean, spread)
+        observer.record_average(worker, run.epochs, mean, spread(squares, metrics, [each["weight"] for each in nodes]))
         average = observer.average
     costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
     return {**experiment.facts, **costs, **results(observer.problem.dataset.task.metric, metrics, average), **observer.lost}

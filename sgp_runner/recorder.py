@@ -92,7 +92,7 @@ class Recorder:
     def _append(self, record: Mapping[str, object]) -> None:
         if record.get("kind") not in KINDS or "time_s" not in record:
             raise ValueError(f"a record needs a kind among {KINDS} and a time_s, got {dict(record)}")
-        rest = memoryview((_to_json(record) + "\n").encode())
+        rest = memoryview((as_json(record) + "\n").encode())
         end = os.fstat(self._file.fileno()).st_size
         try:
             while rest:
@@ -139,7 +139,7 @@ def trim(path: Path, num_bytes: int) -> None:
 
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
     """Writes ``summary.json``, all of it or none of it: whoever finds the file knows that the run finished."""
-    replace_file(run_dir / "summary.json", _to_json(summary, indent=2) + "\n")
+    replace_file(run_dir / "summary.json", as_json(summary, indent=2) + "\n")
 
 
 def read_summary(run_dir: Path) -> dict[str, object] | None:
@@ -151,7 +151,8 @@ def read_summary(run_dir: Path) -> dict[str, object] | None:
     return summary if isinstance(summary, dict) else None
 
 
-def _to_json(record: Mapping[str, object], indent: int | None = None) -> str:
+def as_json(record: Mapping[str, object], indent: int | None = None) -> str:
+    """One record, or a summary, as text."""
     bad = {key: str(value) for key, value in record.items() if isinstance(value, float) and not math.isfinite(value)}
     if bad:
         record = {**record, **dict.fromkeys(bad), "nonfinite": bad}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import ClassVar, Protocol, runtime_checkable
@@ -44,12 +44,27 @@ def matrix(topology: Topology, size: int, step: int, epoch: float = 0.0) -> list
     return mixing
 
 
+@functools.cache
+def powers(base: int, size: int) -> tuple[int, ...]:
+    """1, ``base``, ``base^2``, ... below ``size``, and 1 in any case."""
+    powers = [1]
+    while powers[-1] * base < size:
+        powers.append(powers[-1] * base)
+    return tuple(powers)
+
+
+@functools.cache
+def multiples(m: int, size: int) -> tuple[tuple[int, ...], ...]:
+    """Once, twice, ... ``m`` times each power of ``m + 1`` below ``size``."""
+    return tuple(tuple(j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
+
+
 def powers_of_two(size: int) -> list[int]:
     """1, 2, 4, ... below ``size``: ``floor(log2(size - 1)) + 1`` of them."""
     return [2**i for i in range((size - 1).bit_length())]
 
 
-def shifted(rank: int, size: int, hops: list[int]) -> Peers:
+def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
     """``rank + hop mod size`` for each hop, in order, never the node itself and nobody twice."""
     return tuple(dict.fromkeys(peer for hop in hops if (peer := (rank + hop) % size) != rank))
 
@@ -70,21 +85,16 @@ class DirectedExponential:
             raise ConfigError("algo.topology.peers", f"{self.peers} must be at least 1 and, as a schedule, start at epoch 0.")
 
     def count(self, epoch: float) -> int:
-        if not isinstance(self.peers, Mapping):
+        if isinstance(self.peers, int):
             return self.peers
         return self.peers[max(start for start in self.peers if start <= epoch)]
 
-    def strides(self, size: int, epoch: float) -> list[int]:
-        m = self.count(epoch)
-        strides = [1]
-        while strides[-1] * (m + 1) < size:
-            strides.append(strides[-1] * (m + 1))
-        return strides
+    def strides(self, size: int, epoch: float) -> tuple[int, ...]:
+        return powers(self.count(epoch) + 1, size)
 
-    def hops(self, size: int, step: int, epoch: float) -> list[int]:
-        strides = self.strides(size, epoch)
-        stride = strides[step % len(strides)]
-        return [j * stride for j in range(1, self.count(epoch) + 1)]
+    def hops(self, size: int, step: int, epoch: float) -> tuple[int, ...]:
+        period = multiples(self.count(epoch), size)
+        return period[step % len(period)]
 
     def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
         return shifted(rank, size, self.hops(size, step, epoch))

@@ -76,6 +76,7 @@ class Worker:
     push_sum: [D + 1], the parameters and, last, a push-sum weight that starts at 1.
     layers: how many of the ``D`` entries each parameter tensor of the model has.
     steps_per_epoch: in the unit of ``step``.
+    learns: whether gradients are more than zeros, which they are not in a timing study.
     """
 
     rank: int
@@ -92,6 +93,7 @@ class Worker:
     state: dict[str, Any] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)
     until: int | None = None
+    learns: bool = True
 
     def __post_init__(self) -> None:
         self.params = self.push_sum[:-1]  # [D]; what the model computes with
@@ -165,6 +167,8 @@ class Worker:
 
     def update(self, g: Tensor) -> Tensor:
         """The local optimizer's step to subtract [D] (learning rate, momentum, weight decay). ``g`` is given away."""
+        if not self.learns:
+            return g
         return self.optim.direction(g, self.params, self.buffers, self.lr)
 
     def reset_buffers(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sgp_runner.data import pieces
 from sgp_runner.data.dataset import DataConfig, TensorSplit
-from sgp_runner.data.digits import Digits
+from sgp_runner.data.digits import Digits, table
 from sgp_runner.data.number_words import english, english_ordinal, english_year, german, german_ordinal, german_year
 from sgp_runner.data.numbers_en_de import NumbersEnDe, sentences
 from sgp_runner.data.phrases import DAY, EURO, HOUR, KINDS, clock, quantity
@@ -124,6 +124,14 @@ def test_the_fields_of_a_data_config_choose_the_partition() -> None:
 
 
 # Data sets
+
+
+def test_digits_are_those_that_scikit_learn_loads() -> None:
+    from sklearn.datasets import load_digits
+
+    rows = torch.tensor(table())
+    assert rows[:, :-1].tolist() == load_digits().data.tolist()
+    assert rows[:, -1].tolist() == load_digits().target.tolist()
 
 
 def test_digits_has_a_fixed_split() -> None:

@@ -101,6 +101,27 @@ def test_batch_norm_sees_each_batch_once() -> None:
     assert counts == {3}
 
 
+def test_vmap_tries_three_widths_and_keeps_the_fastest_without_changing_a_byte() -> None:
+    problem = PROBLEMS["mlp"](torch.float32)
+    engine = Vmap(problem, 4)
+    expected, *_ = gradients(problem, Vmap(problem, 1), steps=8)
+    actual, *_ = gradients(problem, engine, steps=8)
+    assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+    assert {width: len(tries) for width, tries in engine.tried.items()} == {4: 2, 2: 2}
+    assert engine.width == min((4, 2), key=lambda width: min(engine.tried[width]))
+
+
+def test_few_values_wait_to_be_used() -> None:
+    problem = PROBLEMS["mlp"](torch.float32)
+    engine = Vmap(problem, 3)
+    started = [Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)]
+    for gradient in started:
+        engine.start(gradient)
+    engine.finish(started[5])
+    assert [gradient.value is not None for gradient in started] == [True, True, False, False, False, False, False]
+    assert list(engine.pending) == [started[2], started[3], started[4], started[6]]
+
+
 def test_vmap_computes_all_that_are_in_flight_when_the_first_falls_due() -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = Vmap(problem, 32)
@@ -138,6 +159,7 @@ def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
 def test_the_engine_suits_the_model() -> None:
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "auto", 32), Vmap)
     assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Loop)
+    assert isinstance(make_engine(problem_of(MLP(hidden=(550, 550)), Digits()), "auto", 32), Loop)  # 344,310 parameters
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "loop", 32), Loop)
 
 

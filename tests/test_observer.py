@@ -110,19 +110,35 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
 
 def test_gathering_equal_models_finds_no_distance() -> None:
     model = torch.tensor([1e4, -2.0, 3e-4])
-    gathering = Gathering(torch.zeros(3))
-    for _ in range(5):
-        gathering.add(model, 1.0, {"loss": 1.0})
-    assert torch.equal(gathering.mean, model)
-    assert gathering.spread()["consensus_distance"] == 0.0
+    gathering = Gathering(5)
+    for rank in range(5):
+        gathering.add(rank, model, 1.0, {"loss": 1.0})
+    mean, spread = gathering.outcome()
+    assert torch.equal(mean, model)
+    assert spread["consensus_distance"] == 0.0
+
+
+def test_gathering_does_not_depend_on_who_comes_in_when() -> None:
+    models = torch.randn(7, 50, generator=torch.Generator().manual_seed(1))
+    outcomes = []
+    for order in ((0, 1, 2, 3, 4, 5, 6), (6, 5, 4, 3, 2, 1, 0), (3, 0, 6, 1, 5, 2, 4)):
+        gathering = Gathering(7)
+        for rank in order:
+            assert not gathering.complete
+            gathering.add(rank, models[rank], 1.0, {"accuracy": 0.1 * rank})
+        outcomes.append(gathering.outcome())
+    assert all(torch.equal(mean, outcomes[0][0]) and spread == outcomes[0][1] for mean, spread in outcomes)
+    mean, spread = outcomes[0]
+    assert torch.allclose(mean, models.mean(dim=0), atol=1e-6)
+    assert spread["consensus_distance"] == pytest.approx(float((models - models.mean(dim=0)).square().sum() / 7) ** 0.5)
 
 
 def test_gathering_finds_the_root_mean_square_distance() -> None:
-    gathering = Gathering(torch.zeros(2, dtype=torch.float64))
-    for x, accuracy in ((0.0, 0.5), (2.0, 0.7), (4.0, 0.9)):
-        gathering.add(torch.tensor([x, 1.0], dtype=torch.float64), x, {"accuracy": accuracy})
-    assert gathering.mean.tolist() == [2.0, 1.0]
-    spread = gathering.spread()
+    gathering = Gathering(3)
+    for rank, (x, accuracy) in enumerate(((0.0, 0.5), (2.0, 0.7), (4.0, 0.9))):
+        gathering.add(rank, torch.tensor([x, 1.0], dtype=torch.float64), x, {"accuracy": accuracy})
+    mean, spread = gathering.outcome()
+    assert mean.tolist() == [2.0, 1.0]
     assert spread["consensus_distance"] == pytest.approx((8 / 3) ** 0.5)
     assert (spread["accuracy_mean"], spread["accuracy_min"], spread["accuracy_max"]) == (pytest.approx(0.7), 0.5, 0.9)
     assert (spread["push_sum_weight_min"], spread["push_sum_weight_max"]) == (0.0, 4.0)

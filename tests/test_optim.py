@@ -7,11 +7,30 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from sgp_runner import flat
 from sgp_runner.errors import ConfigError
+from sgp_runner.flat import PIECE, in_pieces
 from sgp_runner.optim import SGD, Adam, Constant, Cosine, Horizon, InverseSqrt, Schedule, Steps, lr_at
+from sgp_runner.push_sum import split
 
 # Goyal et al.: 8,192 images per step, 156 steps per epoch, 90 epochs.
 GOYAL = Horizon(epochs=90, steps_per_epoch=156, nodes=32, global_batch=8192)
+
+
+def test_a_long_vector_is_worked_on_in_pieces_and_the_bits_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, g = torch.randn(2, 2 * PIECE + 37, generator=torch.Generator().manual_seed(0))
+    outcomes = []
+    for piece in (PIECE, len(start)):
+        monkeypatch.setattr(flat, "PIECE", piece)
+        assert len(list(in_pieces(start))) == (3 if piece == PIECE else 1)
+        for optim in (SGD(Constant(), weight_decay=0.02), SGD(Constant(), nesterov=False), SGD(Constant(), momentum=0.0)):
+            buffers = optim.buffers(start)
+            steps = [optim.direction(g.clone(), start, buffers, 0.1) for _ in range(2)]
+            outcomes.append([*steps, *buffers.values()])
+        kept = start.clone()
+        outcomes.append([split(kept, 3), kept])
+    whole, pieces = outcomes[len(outcomes) // 2 :], outcomes[: len(outcomes) // 2]
+    assert all(torch.equal(a, b) for one, other in zip(whole, pieces, strict=True) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
 from sgp_runner.proof import prove
-from sgp_runner.push_sum import to_model, to_numerator
+from sgp_runner.push_sum import split, to_model, to_numerator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,10 +64,10 @@ class OSGP:
                 to_model(x)
             d = worker.update(await worker.grad())  # at z; messages are travelling meanwhile
             if self.layout == "released_2019":
-                x[:-1] -= d
+                x[:-1].sub_(d)
             to_numerator(x)
             if self.layout != "released_2019":
-                x[:-1] -= d
+                x[:-1].sub_(d)
             if self.layout == "paper":
                 self.push(worker, k, x, expected)
             await self.fold(worker, x, expected, late=k - self.tau)
@@ -82,8 +82,7 @@ class OSGP:
             return
         here = (worker.rank, worker.size, k // self.interval, worker.epoch)  # or an even interval would skip every other hop
         peers = self.topology.out_peers(*here)
-        x /= len(peers) + 1
-        message = x.clone()
+        message = split(x, len(peers) + 1)
         for j in peers:
             worker.comm.send(j, message)
         if not self.push_sum_weight:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.proof import prove
-from sgp_runner.push_sum import to_model, to_numerator
+from sgp_runner.push_sum import descend, split, to_model
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
@@ -33,13 +33,10 @@ class SGP:
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
         for k in worker.steps():
-            d = worker.update(await worker.grad())  # at z
-            to_numerator(x)
-            x[:-1] -= d
+            descend(x, worker.update(await worker.grad()))  # at z; x = z w - d
             here = (worker.rank, worker.size, k, worker.epoch)
             peers = self.topology.out_peers(*here)
-            x /= len(peers) + 1
-            message = x.clone()
+            message = split(x, len(peers) + 1)  # a copy of x = x / (peers + 1)
             for j in peers:
                 worker.comm.send(j, message)
             for j in self.topology.in_peers(*here):

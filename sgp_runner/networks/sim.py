@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sgp_runner.crew import Crew
+    from sgp_runner.engine import Engine
     from sgp_runner.problem import Problem
     from sgp_runner.run import Experiment, Run
     from sgp_runner.simulation import Simulation
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sim:
-    """engine: how gradients are computed: ``loop`` (one by one), ``vmap`` (many at once), or ``auto``: vmap for models without BatchNorm.
-
-    vmap_width: workers per call of vmap; results do not depend on it.
+    """engine: how gradients are computed: ``loop`` (one by one), ``vmap`` (many at once), or ``auto``, which follows from the model: vmap
+        for small ones without BatchNorm.
+    vmap_width: at most so many workers per call of vmap; results do not depend on it.
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"
@@ -100,33 +101,10 @@ class Sim:
     def machines(self, crew: Crew, problem: Problem, may_die: bool) -> tuple[Simulation, list[Worker]]:
         """The simulated cluster and its workers, which have not started."""
         from sgp_runner.engine import make_engine
-        from sgp_runner.simulation import Simulation
 
-        run, start = crew.run, problem.start()
-        wire_scale = run.timed_as.wire_scale(start)
-        seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
-        if run.algo.asynchronous:
-            num_bytes = start.numel() * start.element_size() * wire_scale
-            seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
-        simulation = Simulation(
-            run.cluster,
-            run.faults,
-            make_engine(problem, self.engine, self.vmap_width),
-            size=run.nodes,
-            servers=run.algo.servers,
-            seed=run.seed,
-            step_seconds=seconds,
-            wire_scale=wire_scale,
-            names=crew.names,
-        )
+        simulation, workers = simulate(crew.run, problem, make_engine(problem, self.engine, self.vmap_width), crew.names)
         if may_die:
             simulation.expect_deaths()
-        shared = run.budget(problem)
-        workers: list[Worker] = []
-        for rank in range(run.ranks):
-            own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
-            workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
-            simulation.model_buffers[rank] = problem.flat.fresh_buffers()
         return simulation, workers
 
 
@@ -152,6 +130,36 @@ def hand_over(
             new.params.copy_(survivors[-1].params)
         after.start(new, crew.run.algo.run(new))
     return epoch
+
+
+def simulate(run: Run, problem: Problem, engine: Engine, names: Sequence[int] | None = None) -> tuple[Simulation, list[Worker]]:
+    """The machines of ``run`` and its workers, servers last; none of them has started. ``names``: as in `Crew`."""
+    from sgp_runner.simulation import Simulation
+
+    start = problem.start()
+    wire_scale = run.timed_as.wire_scale(start)
+    seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+    if run.algo.asynchronous:
+        num_bytes = start.numel() * start.element_size() * wire_scale
+        seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
+    simulation = Simulation(
+        run.cluster,
+        run.faults,
+        engine,
+        size=run.nodes,
+        servers=run.algo.servers,
+        seed=run.seed,
+        step_seconds=seconds,
+        wire_scale=wire_scale,
+        names=names,
+    )
+    shared = run.budget(problem)
+    workers: list[Worker] = []
+    for rank in range(run.ranks):
+        own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
+        workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
+        simulation.model_buffers[rank] = problem.flat.fresh_buffers()
+    return simulation, workers
 
 
 def check_mass(workers: list[Worker]) -> None:

@@ -15,7 +15,9 @@ from sgp_runner.errors import ConfigError
 EXAMPLES = """examples
   sgp-report results/runs                       everything that is there
   sgp-report results/sweeps/2026-01-31_12-00-00 the runs of a sweep
-  sgp-report results/runs/sgp-* --target 0.9    some runs, and their time to 90 %"""
+  sgp-report results/runs/sgp-* --target 0.9    some runs, and their time to 90 %
+  sgp-report results/runs/sgp-* --retime cluster=infiniband_100g,ethernet_10g
+                                                also as they would have gone on these clusters, without training again"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,6 +42,11 @@ def parser() -> Parser:
         type=target,
         help="quality whose time is compared: accuracy between 0 and 1, BLEU, or loss (default: what half of the settings reach)",
     )
+    out.add_argument(
+        "--retime",
+        metavar="cluster=A,B",
+        help="also show what the runs would have recorded on these clusters; for algorithms whose course does not depend on time",
+    )
     out.add_argument("--version", action="version", version=f"sgp-report {__version__}")
     return out
 
@@ -58,9 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from sgp_runner.console import comparison_table, published_table, show
     from sgp_runner.report.tables import for_terminal, raw_pair
     from sgp_runner.report.write import write_report
+    from sgp_runner.retiming import retime_all
 
     try:
-        report = write_report(asked.folders, asked.out, asked.target)
+        retimed = retime_all(asked.folders, asked.retime, asked.out / "retimed") if asked.retime is not None else []
+        report = write_report([*asked.folders, *retimed], asked.out, asked.target)
     except ConfigError as error:
         print(f"sgp-report: {error}", file=sys.stderr, flush=True)
         return 2

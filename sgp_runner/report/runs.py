@@ -28,7 +28,7 @@ from sgp_runner.run import settings_of
 from sgp_runner.units import number
 
 REAL, TRAINED, REHEARSAL, TIMING, PUBLISHED = "real", "trained", "rehearsal", "timing only", "published"
-FINISHED, UNFINISHED = "finished", "unfinished"
+FINISHED, UNFINISHED, RETIMED = "finished", "unfinished", "re-timed"
 # What a summary must say to be of use; ``time_s`` and the like come with it.
 FACTS = ("algorithm", "model", "data", "nodes", "network", "seed", "epochs", "clock", "label", "server")
 COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
@@ -118,7 +118,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     line = {
         "run": folder.name,
         "folder": str(folder),
-        "state": FINISHED if summary is not None else UNFINISHED,
+        "state": UNFINISHED if summary is None else RETIMED if "retimed_from" in summary else FINISHED,
         "kind": kind_of(facts),
         **{key: facts[key] for key in FACTS},
         "batch_size": settings.get("batch_size"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.report.runs import UNFINISHED
+from sgp_runner.report.runs import FINISHED, UNFINISHED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,8 +145,9 @@ def labels(settings: Sequence[Setting]) -> list[str]:
     differing = [key for key in texts if len({getattr(each, key) for each in settings}) > 1]
     if len({(each.kind, each.network) for each in settings}) == len({each.kind for each in settings}):
         differing = [key for key in differing if key != "network"]  # the kind says as much
+    states = [[] if each.state == FINISHED else [each.state] for each in settings]
     return [
-        " · ".join([each.method, *(texts[key](each) for key in differing), *([] if each.finished else [UNFINISHED])]) for each in settings
+        " · ".join([each.method, *(texts[key](each) for key in differing), *state]) for each, state in zip(settings, states, strict=True)
     ]
 
 

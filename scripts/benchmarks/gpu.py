@@ -1,0 +1,66 @@
+"""One GPU: what the runner adds to a step of ResNet-50, and how far that is from what the card can do.
+
+Synthetic ImageNet, bf16 and channels-last, one process. The plain loop is PyTorch's: the same model, data and batches, SGD with momentum,
+timed as ours is. The bound counts 3 x 4.09 billion multiply-adds for an image (forward, and twice that backward) at the card's published
+dense bf16 rate; convolutions of ResNet-50 are partly bound by memory, so no program comes near it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from tempfile import TemporaryDirectory
+
+from benchmarks import rivals
+from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
+from benchmarks.ranks import Ranks
+from benchmarks.step import run, train
+
+OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
+FLOPS = 3 * 2 * 4.09e9  # of an image of 224 x 224 pixels; He et al. 2016 count multiply-adds, torchvision's table says 4.09 G
+# Published dense bf16 operations per second with their source, by what torch calls the card.
+CARDS = {
+    "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
+    "H200": (989.4e12, "NVIDIA H200 datasheet"),
+    "A100": (312e12, "NVIDIA A100 datasheet"),
+    "V100": (125e12, "NVIDIA V100 datasheet, fp16, as it has no bf16"),
+}
+
+
+def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> Iterator[Table]:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Skipped("This machine has no CUDA device that PyTorch can use, so nothing was measured here.")
+    words = settings(steps, batch_size)
+    with TemporaryDirectory() as folder, Ranks(1) as our_rank, Ranks(1) as their_rank:
+        turns: dict[str, Callable[[], Mapping[str, float]]] = {
+            name: partial(run, our_rank, [*words, algo, f"results={folder}", "name=run"], steps) for name, algo in OURS.items()
+        }
+        turns["plain PyTorch"] = partial(train, their_rank, rivals.plain, words, steps)
+        outcomes = interleaved(turns, repeats)
+    times = {name: tuple(turn["seconds"] for turn in outcome) for name, outcome in outcomes.items()}
+    yield Table("Time of a step", tuple(Result(name, "ms", tuple(1000 * each for each in values)) for name, values in times.items()))
+    goal = Goal("at most", 1.02)
+    yield Table("Against plain PyTorch", tuple(ratio(name, times[name], times["plain PyTorch"], goal) for name in OURS))
+    yield throughput(torch.cuda.get_device_name(), {name: tuple(batch_size / each for each in values) for name, values in times.items()})
+
+
+def settings(steps: int, batch_size: int) -> list[str]:
+    """One epoch of twice ``steps`` on one node."""
+    words = ["model=resnet50", "data=synthetic", f"data.size={2 * steps * batch_size}", "data.valid_size=4", "epochs=1", "nodes=1"]
+    words += ["network=nccl", "network.autocast=bf16", "network.channels_last=true", f"batch_size={batch_size}", f"log_every={steps}"]
+    return [*words, "optim.schedule=constant", "optim.lr=0.01", "resume=never", "logger=jsonl"]
+
+
+def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
+    """Images per second, and their share of what the card's arithmetic allows."""
+    results = [Result(name, "images/s", values) for name, values in images.items()]
+    known = next((rate for name, rate in CARDS.items() if name in card), None)
+    if known is None:
+        return Table("Throughput", tuple(results), f"No published rate is at hand for the {card}.")
+    rate, source = known
+    results += [
+        Result(f"{name}, of the bound", "%", tuple(100 * each * FLOPS / rate for each in values)) for name, values in images.items()
+    ]
+    return Table("Throughput", tuple(results), f"{card}: {rate / 1e12:g} Tflop/s ({source}), at most {rate / FLOPS:.0f} images/s.")

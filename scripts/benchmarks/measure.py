@@ -1,0 +1,127 @@
+"""How things are measured: interleaved repeats, medians with quartiles, ratios of what ran side by side, goals as data.
+
+A machine is never equally fast for long, so what is compared takes turns (A B C A B C ...) and a ratio is taken within each turn.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from statistics import median, quantiles
+from typing import TypeVar
+
+T = TypeVar("T")
+
+REPEATS = 5
+RELATIONS = {"at most": operator.le, "less than": operator.lt, "at least": operator.ge}
+
+
+class Skipped(Exception):
+    """Why a section, or a part of it, was not run here: one sentence."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """relation: a key of `RELATIONS`. bound: in the unit of what is measured."""
+
+    relation: str
+    bound: float
+
+    def met(self, value: float) -> bool:
+        return bool(RELATIONS[self.relation](value, self.bound))
+
+    def __str__(self) -> str:
+        return f"{self.relation} {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One number, all its repeats in the order in which they were taken. unit: ``x`` for ratios. goal: of the median."""
+
+    what: str
+    unit: str
+    values: tuple[float, ...]
+    goal: Goal | None = None
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """Of at least two values, the least and the greatest counted in; of one, that."""
+        if len(self.values) == 1:
+            return self.values[0], self.values[0]
+        low, _, high = quantiles(self.values, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def met(self) -> bool | None:
+        """None without a goal."""
+        return None if self.goal is None else self.goal.met(self.median)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What belongs together. text: what one has to know to read it, or why there are no results."""
+
+    title: str
+    results: tuple[Result, ...] = ()
+    text: str = ""
+
+
+def interleaved(things: Mapping[str, Callable[[], T]], repeats: int = REPEATS) -> dict[str, tuple[T, ...]]:
+    """What each of ``things`` returns in every turn. One turn comes before, and is thrown away."""
+    for thing in things.values():
+        thing()
+    turns = [{name: thing() for name, thing in things.items()} for _ in range(repeats)]
+    return {name: tuple(turn[name] for turn in turns) for name in things}
+
+
+def seconds(work: Callable[[], object]) -> Callable[[], float]:
+    """``work``, saying how long it takes."""
+
+    def timed() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return timed
+
+
+def ratio(what: str, ours: Iterable[float], theirs: Iterable[float], goal: Goal | None = None) -> Result:
+    """Ours over theirs, turn by turn."""
+    return Result(what, "x", tuple(our / their for our, their in zip(ours, theirs, strict=True)), goal)
+
+
+def machine() -> dict[str, object]:
+    """The processor, as the system calls it, and how busy the machine is with other things."""
+    name = platform.processor()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    except OSError:
+        pass
+    return {"processor": name, "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 2)}
+
+
+def as_json(tables: Iterable[Table], facts: Mapping[str, object]) -> str:
+    """``facts`` and ``tables`` with every repeat."""
+    return json.dumps({**facts, "tables": [asdict(table) for table in tables]}, indent=1) + "\n"
+
+
+def from_json(text: str) -> tuple[dict[str, object], list[Table]]:
+    """What `as_json` was given."""
+    facts = json.loads(text)
+    return facts, [Table(table["title"], tuple(map(result, table["results"])), table["text"]) for table in facts.pop("tables")]
+
+
+def result(fields: Mapping[str, object]) -> Result:
+    goal, values = fields["goal"], fields["values"]
+    assert isinstance(values, list)
+    return Result(str(fields["what"]), str(fields["unit"]), tuple(values), Goal(**goal) if isinstance(goal, dict) else None)

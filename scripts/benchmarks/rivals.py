@@ -1,0 +1,139 @@
+"""What one would use instead, as its documentation says: the model, optimizer, data and batches are those of an ``sgp-run`` command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+from unittest.mock import MagicMock, patch
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import SGD
+
+    from sgp_runner.problem import Problem
+    from sgp_runner.run import Experiment
+
+Step = Callable[[int], "Tensor"]  # number -> loss
+ATTEMPTS = count()
+
+
+def ddp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
+    """PyTorch's DistributedDataParallel: AR-SGD."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return loop(problem, rank, DistributedDataParallel(problem.flat.module), sgd)
+
+
+def plain(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
+    """PyTorch alone, on one device."""
+    import torch
+
+    layout = torch.channels_last if problem.compute.channels_last else torch.preserve_format
+    return loop(problem, rank, problem.flat.module.to(memory_format=layout), sgd)
+
+
+def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -> Step:
+    """The training loop of PyTorch's tutorials."""
+    optimizer = sgd(net.parameters())
+
+    def step(number: int) -> Tensor:
+        loss = problem.loss(net, problem.batch(rank, number))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
+    """fairscale's SGP: one peer, directed exponential graph. Its calls of CUDA, which are made on CPUs too, do nothing."""
+    from fairscale.experimental.nn.data_parallel import SlowMoBaseAlgorithm, SlowMoDistributedDataParallel
+
+    for name in ("cuda", "pin_memory"):  # all of them for good: a thread that gossips calls them too
+        patch(f"torch.Tensor.{name}", lambda tensor: tensor).start()
+    for name in ("current_stream", "stream", "synchronize"):
+        patch(f"torch.cuda.{name}", MagicMock()).start()
+    net = SlowMoDistributedDataParallel(
+        problem.flat.module, 1, slowmo_base_algorithm=SlowMoBaseAlgorithm.SGP, slowmo_momentum=0.0, slowmo_memory_efficient=False
+    )
+    optimizer = sgd(net.parameters())
+
+    def step(number: int) -> Tensor:
+        loss = problem.loss(net, problem.batch(rank, number))
+        loss.backward()
+        optimizer.step()
+        net.zero_grad(set_to_none=True)
+        net.perform_slowmo(optimizer)
+        return loss.detach()
+
+    return step
+
+
+def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
+    """decent-dp with its one-peer exponential graph: D-PSGD in pairs, overlapping with the next gradient."""
+    from decent_dp.ddp import DecentralizedDataParallel
+    from loguru import logger
+
+    logger.remove()
+    net = DecentralizedDataParallel(
+        problem.flat.module, lambda named: sgd([parameter for _, parameter in named]), topology="one-peer-exp", _local_world_size=1
+    )
+
+    def step(number: int) -> Tensor:
+        loss = problem.loss(net, problem.batch(rank, number))
+        net.zero_grad()
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[str, float]:
+    """As rank of a group, from the environment: ``steps`` steps to warm up, then as many that count."""
+    import time
+    from datetime import timedelta
+    from functools import partial
+
+    import torch.distributed as dist
+    from torch.distributed import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+    from torch.optim import SGD
+
+    from sgp_runner.batch import experiment_of
+    from sgp_runner.networks.gloo import Gloo
+    from sgp_runner.networks.nccl import Nccl
+    from sgp_runner.problem import Compute
+
+    experiment: Experiment = experiment_of(words)
+    network, optim = experiment.run.network, experiment.run.optim
+    assert isinstance(network, Gloo | Nccl)
+    device = "cuda:0" if isinstance(network, Nccl) else "cpu"
+    problem = experiment.run.make_problem(Compute(device, network.autocast, network.channels_last, network.compile))
+    sgd = partial(SGD, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov, weight_decay=optim.weight_decay)
+    store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
+    dist.init_process_group("gloo", store=PrefixStore(f"rival {next(ATTEMPTS)}", store), rank=rank, world_size=size)
+    try:
+        step = make(problem, rank, sgd)
+        problem.flat.module.train()
+        for number in range(steps):
+            step(number)
+        settle(device)
+        start = time.monotonic()
+        for number in range(steps, 2 * steps):
+            loss = step(number)
+        settle(device)
+        seconds = time.monotonic() - start
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    return {"seconds": seconds / steps, "loss": float(loss)}
+
+
+def settle(device: str) -> None:
+    """Wait for what the device has still to compute."""
+    import torch
+
+    if device != "cpu":
+        torch.cuda.synchronize(device)

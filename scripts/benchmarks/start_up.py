@@ -1,0 +1,51 @@
+"""How long one waits before anything happens, from the start of a process.
+
+Each command is a process of its own; the last line is the time until ``metrics.jsonl`` has its first training step.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, seconds
+
+PROGRAM = Path(sys.executable).with_name("sgp-run")
+ANSWERS = {
+    "sgp-run --help": ("--help",),
+    "an unknown key": ("nods=4",),
+    "an unknown choice": ("algo=spg",),
+    "a value of the wrong kind": ("nodes=four",),
+}
+
+
+def measure(repeats: int = REPEATS) -> Iterator[Table]:
+    times = interleaved({what: answer(words) for what, words in ANSWERS.items()} | {"the first training step": first_step}, repeats)
+    goals = dict.fromkeys(ANSWERS, Goal("less than", 1.0)) | {"the first training step": Goal("less than", 5.0)}
+    yield Table("Until there is an answer", tuple(Result(what, "s", values, goals[what]) for what, values in times.items()))
+
+
+def answer(words: tuple[str, ...]) -> Callable[[], float]:
+    return seconds(lambda: subprocess.run([PROGRAM, *words], check=False, capture_output=True))
+
+
+def first_step() -> float:
+    with TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        process = subprocess.Popen([PROGRAM, f"results={folder}", "name=run"], stdout=subprocess.DEVNULL)
+        lines = Path(folder, "runs", "run", "metrics.jsonl")
+        try:
+            while not (lines.exists() and '"train"' in lines.read_text(encoding="utf-8")):
+                if process.poll():
+                    raise RuntimeError(f"sgp-run ended with {process.returncode}")
+                time.sleep(0.005)
+            return time.perf_counter() - start
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()

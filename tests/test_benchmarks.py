@@ -1,0 +1,144 @@
+"""How benchmarks count: literal values; and each section with small sizes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """``scripts/bench.py``, and ``benchmarks`` importable as it imports it."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    before = set(sys.modules)
+    import bench
+
+    yield bench
+    for name in set(sys.modules) - before:
+        if name == "bench" or name.partition(".")[0] == "benchmarks":
+            del sys.modules[name]
+
+
+def test_medians_quartiles_and_ratios_within_each_turn(bench: ModuleType) -> None:
+    from benchmarks.measure import Goal, Result, ratio
+
+    slow = Result("a", "ms", (50.0, 10.0, 20.0, 40.0, 30.0))
+    assert (slow.median, slow.quartiles, slow.met) == (30.0, (20.0, 40.0), None)
+    assert Result("once", "ms", (7.0,)).quartiles == (7.0, 7.0)
+    both = ratio("a over b", slow.values, (25.0, 10.0, 16.0, 10.0, 15.0), Goal("at most", 2.0))
+    assert (both.values, both.median, both.met) == ((2.0, 1.0, 1.25, 4.0, 2.0), 2.0, True)
+    assert [Goal(relation, 2.0).met(2.0) for relation in ("at most", "less than", "at least")] == [True, False, True]
+    assert bench.cells(both) == ["a over b", "2 x", "1.25 to 2", "at most 2", "met"]
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        ratio("one is missing", (1.0,), (1.0, 2.0))
+
+
+def test_turns_are_interleaved_and_the_first_is_thrown_away(bench: ModuleType) -> None:
+    from benchmarks.measure import interleaved
+
+    calls: list[str] = []
+
+    def counted(name: str) -> int:
+        calls.append(name)
+        return len(calls)
+
+    assert interleaved({"a": lambda: counted("a"), "b": lambda: counted("b")}, repeats=2) == {"a": (3, 5), "b": (4, 6)}
+    assert calls == ["a", "b"] * 3
+
+
+def test_a_section_is_written_with_every_repeat_and_read_back(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import start_up
+    from benchmarks.measure import Goal, Result, Skipped, Table, from_json
+
+    table = Table("Times", (Result("a", "s", (1.0, 3.0, 2.0), Goal("less than", 2.0)), Result("b", "x", (1.5,))), "Of two things.")
+
+    def measure() -> Iterator[Table]:
+        yield table
+        raise Skipped("There is no such device here.")
+
+    monkeypatch.setattr(bench, "OUT", tmp_path)
+    monkeypatch.setattr(start_up, "measure", measure)
+    assert bench.main(["start_up"]) == 0
+    facts, tables = from_json((tmp_path / "start_up.json").read_text())
+    assert (facts["section"], tables) == ("start_up", [table, Table("Not run", text="There is no such device here.")])
+    page = (tmp_path / "README.md").read_text()
+    assert "| a | 2 s | 1.5 to 2.5 | less than 2 | missed |\n| b | 1.5 x | once |  |  |\n" in page
+    assert "Goals met: 0 of 1." in page and "There is no such device here." in page
+    shown = capsys.readouterr().out
+    assert "missed" in shown and max(map(len, shown.splitlines())) <= 80
+
+
+def test_an_unknown_section_is_refused(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["stepp"]) == 2
+    assert capsys.readouterr().err.startswith("scripts/bench.py: 'stepp' is none of the sections ")
+
+
+def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(bench: ModuleType) -> None:
+    from benchmarks import gpu
+
+    table = gpu.throughput("NVIDIA A100-SXM4-80GB", {"SGP": (1271.3936430317848,)})
+    assert [(result.what, round(result.median, 6)) for result in table.results] == [("SGP", 1271.393643), ("SGP, of the bound", 10.0)]
+    assert table.text == "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s."
+    assert gpu.throughput("another card", {"SGP": (1.0,)}).text == "No published rate is at hand for the another card."
+
+
+def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> None:
+    from benchmarks.step import part_of
+
+    def stack(*names: str) -> SimpleNamespace | None:
+        frame = None
+        for path, _, function in (name.partition(":") for name in names):
+            frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=f"/x/sgp_runner/{path}", co_name=function), f_back=frame)
+        return frame
+
+    run = ("rank.py:go", "real.py:run", "scheduler.py:step", "algorithms/sgp.py:run")
+    parts = {
+        "compute": "problem.py:gradient",
+        "update": "optim.py:direction",
+        "mix": "push_sum.py:split",
+        "send": "comm/distributed.py:send",
+    }
+    assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {name: name for name in parts}
+    assert part_of(stack(*run, "problem.py:gradient", "flat.py:take_gradient")) == "pack"
+    assert [part_of(stack(*names)) for names in (run[:2], run[:1], ())] == ["the rest", None, None]
+
+
+@pytest.mark.slow
+def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType) -> None:
+    from benchmarks import step
+
+    tables = {table.title: table for table in step.measure(repeats=2, steps=2, processes=2, hidden=8, batch_size=4)}
+    assert [result.what for result in tables["Time of a step"].results][:4] == ["AR-SGD", "SGP", "OSGP", "DDP"]
+    assert all(value > 0 for result in tables["Time of a step"].results for value in result.values)
+    assert {len(result.values) for table in tables.values() for result in table.results} == {2}
+    for name in step.OURS:
+        assert sum(result.values[0] for result in tables[f"Where {name} spends a step"].results) == pytest.approx(100)
+
+
+@pytest.mark.slow
+def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -> None:
+    from benchmarks import start_up
+
+    [table] = start_up.measure(repeats=1)
+    assert [result.what for result in table.results] == [*start_up.ANSWERS, "the first training step"]
+    assert all(result.values[0] > 0 for result in table.results)
+
+
+@pytest.mark.slow
+def test_the_simulators_cost_with_small_sizes(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from benchmarks import simulator
+
+    monkeypatch.setattr(simulator, "RESULTS", tmp_path)
+    monkeypatch.setattr(simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8", "algo=sgp"))
+    tables = list(simulator.measure(1, (8, 16), 5, 3, 4, (2, 4)))
+    assert [table.title for table in tables] == ["The kernel", "Timing studies", "Learning", "Engines", "Memory"]
+    assert all(value > 0 for table in tables for result in table.results for value in result.values)
+    assert (tmp_path / "simulator.svg").exists()

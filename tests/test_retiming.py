@@ -1,0 +1,103 @@
+"""Train once, time many: a run that is re-timed has the lines of the run that was trained there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from experiments import make_experiment
+
+from sgp_runner.errors import ConfigError
+from sgp_runner.execution import perform
+from sgp_runner.recorder import read_summary
+from sgp_runner.report.cli import main
+from sgp_runner.report.runs import REHEARSAL, RETIMED, read_runs
+from sgp_runner.retiming import retime_all
+from sgp_runner.run import Experiment
+
+TINY = ("model=mlp", "nodes=5", "batch_size=32", "epochs=2", "log_every=3")  # 8 steps per epoch
+FAR = "gapaware_gamma"
+
+
+def trained(results: Path, *words: str) -> Experiment:
+    experiment = make_experiment(results, *TINY, *words)
+    perform(experiment)
+    return experiment
+
+
+def lines(folder: Path) -> list[str]:
+    """All but the summary, which says how long it really took."""
+    *records, summary = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(summary)["kind"] == "summary"
+    return records
+
+
+SETTINGS = {
+    "sgp": ("algo=sgp",),
+    "two peers, faults": ("algo=sgp", "algo.topology.peers={0: 2, 1: 1}", "faults=delay", "faults.slow_nodes={1: 3.0}"),
+    "ar_sgd": ("algo=ar_sgd",),
+    "d_psgd": ("algo=d_psgd", "optim=adam"),
+    "osgp": ("algo=osgp", "algo.tau=0"),
+    "slowmo": ("algo=slowmo", "algo.tau=4", "algo.buffers=average"),
+    "local_sgd": ("algo=local_sgd", "algo.tau=3"),
+    "pipe_sgd": ("algo=pipe_sgd", "algo.clip=1.0"),
+    "compressed": ("algo=pipe_sgd", "algo.compression=quantize8"),
+    "server": ("algo=ps_sgd",),
+    "hybrid": ("algo=hybrid", "algo.switch_epoch=1"),
+}
+
+
+@pytest.mark.parametrize("words", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(words: tuple[str, ...], tmp_path: Path) -> None:
+    here = trained(tmp_path / "here", *words, "cluster=laptop")
+    there = trained(tmp_path / "there", *words, f"cluster={FAR}")
+    (folder,) = retime_all([here.directory], f"cluster={FAR}", tmp_path / "out")
+    assert lines(folder) == lines(there.directory) != lines(here.directory)
+    summary, expected = read_summary(folder), read_summary(there.directory)
+    assert summary is not None and expected is not None
+    own = {"real_s", "run_dir", "label", "retimed_from"}
+    assert {key: summary[key] for key in summary.keys() - own} == {key: expected[key] for key in expected.keys() - own}
+    assert summary["label"] == f"rehearsal on digits; time simulated, re-timed from {here.name}"
+
+
+REFUSED = {
+    ("algo=osgp",): "OSGP with these settings asks what has arrived, so its course depends on time",
+    ("algo=slowmo", "algo.base=osgp"): "asks what has arrived, so its course depends on time",
+    ("algo=ad_psgd", "nodes=4"): "the course of AD-PSGD depends on time",
+    ("model=timing_only", "model.sample_steps=3", "epochs=1"): "it is a timing study",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.keys())
+def test_what_depends_on_time_is_refused_in_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
+    experiment = trained(tmp_path, *words)
+    with pytest.raises(ConfigError, match=REFUSED[words]) as error:
+        retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")
+    assert error.value.key == "--retime" and str(experiment.directory) in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_report_marks_what_was_retimed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = trained(tmp_path, "algo=sgp")
+    out = tmp_path / "report"
+    assert main([str(experiment.directory), "--retime", "cluster=ideal,gapaware_gamma", "--out", str(out)]) == 0
+    table = read_runs([experiment.directory, out / "retimed"]).table
+    assert list(table["state"]) == ["finished", RETIMED, RETIMED]
+    assert set(table["kind"]) == {REHEARSAL} and len(set(table["quality"])) == 1
+    assert list(table["time_s"]) == [float(str(read_summary(Path(folder))["time_s"])) for folder in table["folder"]]  # type: ignore[index]
+    assert len(set(table["time_s"])) == 3
+    assert "re-timed" in (out / "index.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    for word in ("nodes=4", "cluster=", "cluster=nowhere"):
+        assert main([str(experiment.directory), "--retime", word, "--out", str(out)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
+    experiment = trained(tmp_path, "algo=sgp")
+    path = experiment.directory / "metrics.jsonl"
+    first, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([first.replace('"lr": 0', '"lr": 1'), *rest]), encoding="utf-8")
+    with pytest.raises(ConfigError, match="its records are not those of its settings"):
+        retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")
