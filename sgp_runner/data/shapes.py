@@ -32,10 +32,10 @@ class Shapes:
     pixels are noisy. The validation images are drawn independently of the training images, in the same way.
     """
 
-    image_size: int = 32  #: height and width in pixels
+    image_size: int = 16  #: height and width in pixels
     train_size: int = 8000  #: training images
     valid_size: int = 2000  #: validation images
-    noise: float = 0.1  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
+    noise: float = 0.2  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
     partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
     alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
@@ -111,7 +111,7 @@ class Shapes:
         for _ in range(2):
             kinds = torch.randint(CLASSES, (count,), generator=rng)
             image = shape(image, kinds, between(0.1, 0.22, 1, 1), margin=0.9)
-        image = shape(image, labels, between(0.45, 0.7, 1, 1), margin=0.25)
+        image = shape(image, labels, between(0.6, 0.85, 1, 1), margin=0.15)
         for _ in range(2):
             image = line(image)
         return image + self.noise * torch.randn(image.shape, generator=rng)
