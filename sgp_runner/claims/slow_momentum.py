@@ -21,11 +21,12 @@ TIMED = ("slowmo_imagenet_local_sgd", "slowmo_imagenet_sgp", "slowmo_imagenet_os
 
 def claims(results: Path) -> Iterator[Claim]:
     def beta(task: Task, base: str) -> Search:
-        """The slow momentum, over the learning rate that was tuned for the base alone; on the language task it is not tuned."""
+        """The slow momentum, over the learning rate that was tuned for the base alone; on the language task that is all."""
         first = tuned(results, task, base)
-        fast = side(results, task, "slowmo", words=over(base))
-        betas = BETAS if task is not LANGUAGE else (0.5,)
-        return Search(f"{task.name}-slowmo-{base}", fast.words, results, "algo.beta", betas, metric=task.metric, after=first)
+        if task is LANGUAGE:
+            return first
+        fast = side(results, task, "slowmo", words=over(base), like=first)
+        return Search(f"{task.name}-slowmo-{base}", fast.words, results, "algo.beta", BETAS, metric=task.metric, after=first)
 
     def slow(task: Task, base: str, label: str = "", *words: str) -> Side:
         name = f"slowmo-{base}{f'-{label}' if label else ''}"
