@@ -56,7 +56,7 @@ class Task:
 
 SHAPES = Task(
     name="shapes",
-    words=(*IMAGES, "data=shapes", "data.image_size=16", "data.train_size=4096", "data.noise=0.2", "optim.schedule.warmup_epochs=1"),
+    words=(*IMAGES, "data=shapes", "data.image_size=16", "data.train_size=4096", "data.noise=0.15", "optim.schedule.warmup_epochs=1"),
     epochs=10,
     metric="worker_mean",
     unit="points of accuracy",

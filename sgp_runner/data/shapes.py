@@ -35,7 +35,7 @@ class Shapes:
     image_size: int = 16  #: height and width in pixels
     train_size: int = 8000  #: training images
     valid_size: int = 2000  #: validation images
-    noise: float = 0.2  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
+    noise: float = 0.15  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
     partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
     alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
