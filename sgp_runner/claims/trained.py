@@ -33,7 +33,7 @@ class Task:
     """name: of its runs. words: model, data and optimizer. epochs: of the short schedule. metric: of the summary, larger is better.
 
     unit: of a difference in quality. scale: of the metric, to that unit. nodes, batch: of the size that is tuned for; few, many: nodes
-    where a claim is about their number, with few_batch samples each.
+    where a claim is about their number, with ``small_batch`` samples each.
     """
 
     name: str
@@ -113,7 +113,7 @@ LANGUAGE = Task(
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: what is run with every seed, once its search has finished. name: of the runs."""
+    """One side of a comparison: what is run with every seed, once its search has finished. name: of the runs, before their seed."""
 
     task: Task
     name: str
@@ -127,8 +127,10 @@ class Side:
     def jobs(self) -> tuple[Job, ...]:
         return tuple(map(self.job, SEEDS))
 
-    def values(self, metric: str | None = None) -> list[float]:
-        return [self.task.scale * quality(job, metric or self.task.metric) for job in self.jobs]
+    @property
+    def values(self) -> list[float]:
+        """Quality with each seed."""
+        return [self.task.scale * quality(job, self.task.metric) for job in self.jobs]
 
 
 def tuned(results: Path, task: Task, algo: str) -> Search:
@@ -163,15 +165,15 @@ def size(nodes: int, batch: int, epochs: int) -> tuple[str, ...]:
     return f"nodes={nodes}", f"batch_size={batch}", f"epochs={epochs}", f"eval_every={epochs}", "log_every=1000"
 
 
-def compare(what: str, ours: Side, theirs: Side, expected: Between, metric: str | None = None) -> Finding:
+def compare(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
     """``ours`` minus ``theirs``, by seeds."""
     what = f"{ours.task.name}: {what}, {ours.task.unit}"
-    return Finding(what, paired(ours.values(metric), theirs.values(metric)), expected, (*ours.jobs, *theirs.jobs))
+    return Finding(what, paired(ours.values, theirs.values), expected, (*ours.jobs, *theirs.jobs))
 
 
 def extra(what: str, effect: tuple[Side, Side], other: tuple[Side, Side], expected: Between) -> Finding:
     """By how much one difference exceeds another."""
-    first, second = ([a - b for a, b in zip(ours.values(), theirs.values(), strict=True)] for ours, theirs in (effect, other))
+    first, second = ([a - b for a, b in zip(ours.values, theirs.values, strict=True)] for ours, theirs in (effect, other))
     jobs = [job for each in (*effect, *other) for job in each.jobs]
     return Finding(f"{effect[0].task.name}: {what}, {effect[0].task.unit}", paired(first, second), expected, tuple(dict.fromkeys(jobs)))
 
