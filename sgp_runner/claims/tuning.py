@@ -5,6 +5,7 @@ The samples that results are reported on are not looked at, nor are the seeds us
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -63,12 +64,12 @@ class Search:
         return bool(self.jobs) and all(job.finished for job in self.jobs)
 
     def score(self, value: float) -> float:
+        """Of a finished search, as what follows."""
         return sum(quality(self.job(value, seed), self.metric) for seed in self.seeds) / len(self.seeds)
 
     @property
     def best(self) -> float:
-        """Of a finished search."""
-        return max(sorted(self.values), key=self.score)
+        return best_of(self)
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -79,6 +80,11 @@ class Search:
     def at_the_edge(self) -> bool:
         """Whether a value beyond those tried might be better still."""
         return self.best in (min(self.values), max(self.values))
+
+
+@functools.cache  # hundreds of runs ask, and each answer takes reading ten
+def best_of(search: Search) -> float:
+    return max(sorted(search.values), key=search.score)
 
 
 def remaining(searches: Sequence[Search]) -> Iterator[list[Job]]:
