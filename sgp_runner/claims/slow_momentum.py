@@ -26,7 +26,7 @@ def claims(results: Path) -> Iterator[Claim]:
         if task is LANGUAGE:
             return first
         fast = side(results, task, "slowmo", words=over(base), like=first)
-        return Search(f"{task.name}-slowmo-{base}", fast.words, results, "algo.beta", BETAS, metric=task.metric, after=first)
+        return Search(f"{task.name}-slowmo-{base}", fast.words, results, BETAS, "algo.beta", metric=task.metric, after=first)
 
     def slow(task: Task, base: str, label: str = "", *words: str) -> Side:
         name = f"slowmo-{base}{f'-{label}' if label else ''}"

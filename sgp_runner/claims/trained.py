@@ -18,6 +18,7 @@ from sgp_runner.claims.tuning import Search, quality
 SEEDS = (1, 2, 3, 4, 5)
 CLOCK = ("cluster=sgp_ethernet", "timed_as.model=resnet50", "timed_as.num_parameters=25557032", "timed_as.batch_size=256")
 IMAGES = ("model=mlp", "optim.lr_reference_batch=256", *CLOCK)
+RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 ALGORITHMS = {
     "ar_sgd": "AR-SGD",
     "sgp": "SGP",
@@ -61,7 +62,7 @@ SHAPES = Task(
     metric="worker_mean",
     unit="points of accuracy",
     scale=100.0,
-    learning_rates=(0.025, 0.05, 0.1, 0.2, 0.4),
+    learning_rates=RATES,
     nodes=16,
     batch=16,
     few=4,
@@ -75,7 +76,7 @@ DIGITS = Task(
     metric="worker_mean",
     unit="points of accuracy",
     scale=100.0,
-    learning_rates=(0.025, 0.05, 0.1, 0.2, 0.4),
+    learning_rates=RATES,
     nodes=16,
     batch=16,
     few=4,

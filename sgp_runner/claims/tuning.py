@@ -15,7 +15,6 @@ from sgp_runner.batch import Job
 
 HOLDOUT = 0.2
 SEEDS = (101, 102)
-LEARNING_RATES = (0.025, 0.05, 0.1, 0.2, 0.4)
 DIVERGED = 0.0  # the score of a run that has
 
 
@@ -40,8 +39,8 @@ class Search:
     name: str
     words: tuple[str, ...]
     results: Path
+    values: tuple[float, ...]
     key: str = "optim.lr"
-    values: tuple[float, ...] = LEARNING_RATES
     seeds: tuple[int, ...] = SEEDS
     metric: str = "worker_mean"
     after: Search | None = None
