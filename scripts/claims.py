@@ -14,6 +14,7 @@ from pathlib import Path
 from sgp_runner.batch import Job, run_all
 from sgp_runner.claims import averaging, timing
 from sgp_runner.claims.evidence import Claim, Finding, Verdict, verdict_of
+from sgp_runner.claims.tuning import HOLDOUT, SEEDS, Search, remaining
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("results", "reproduced")  # below ROOT
@@ -21,6 +22,11 @@ INTRO = (
     "Each finding is an effect with its 95 % confidence interval over seeds, the same for both sides, and the range that is "
     "expected: reproduced if the interval lies inside it, contradicted if outside, else undecided at this scale. A claim is contradicted "
     "by any of its findings and reproduced by all of them. Simulated results without randomness have one seed and no width."
+)
+TUNING = (
+    f"What the papers tune is chosen once for each algorithm, by the same search for all, on {HOLDOUT:.0%} of the training samples, "
+    f"which are not trained on meanwhile, with seeds {' and '.join(map(str, SEEDS))}. A score is the mean accuracy, 0 for a run that "
+    "diverged."
 )
 
 
@@ -34,12 +40,20 @@ def main(words: Sequence[str]) -> int:
     if unknown := [word for word in words if word not in known]:
         print(f"scripts/claims.py: '{unknown[0]}' is none of the claims {', '.join(known)}", file=sys.stderr)
         return 2
+    claims = [known[word] for word in words or known]
+    failed = sum(map(run, remaining([search for claim in claims for search in claim.searches])))
+    failed += run([job for claim in claims if claim.tuned for job in claim.jobs()])
+    write([claim for claim in known.values() if claim.finished])
+    return 1 if failed else 0
+
+
+def run(jobs: Sequence[Job]) -> int:
+    """How many of them failed."""
     failed = 0
-    for job, error in run_all({job.name: job for word in words or known for job in known[word].jobs}.values()):
+    for job, error in run_all({job.name: job for job in jobs}.values()):
         print(f"{job.name}: {error or 'done'}", flush=True)
         failed += error is not None
-    write([claim for claim in known.values() if all(job.summary is not None for job in claim.jobs)])
-    return 1 if failed else 0
+    return failed
 
 
 def write(claims: Sequence[Claim]) -> None:
@@ -49,7 +63,8 @@ def write(claims: Sequence[Claim]) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "claims.md").write_text("\n".join(markdown(found)) + "\n", encoding="utf-8")
     template = Environment(loader=PackageLoader("sgp_runner.claims", "."), autoescape=True).get_template("page.html")
-    page = template.render(intro=INTRO, claims=[shown(claim, findings) for claim, findings in found])
+    searches = [shown_search(search) for search in searches_of(claims)]
+    page = template.render(intro=INTRO, tuning=TUNING, claims=[shown(claim, findings) for claim, findings in found], searches=searches)
     (OUT / "claims.html").write_text(page + "\n", encoding="utf-8")
     for claim, findings in found:
         print(f"{claim.number}. {verdict_of(findings).value}: {claim.sentence}")
@@ -68,6 +83,22 @@ def markdown(found: Sequence[tuple[Claim, Sequence[Finding]]]) -> Iterator[str]:
             cells = (each["what"], each["effect"], each["interval"], each["expected"], each["seeds"], each["verdict"], logs)
             yield "| " + " | ".join(map(str, cells)) + " |"
         yield from ("", f"Repeat it: `{view['command']}`", "")
+    searches = searches_of([claim for claim, _ in found])
+    if searches:
+        yield from ("## What was tuned", "", TUNING, "", "| runs | setting | tried: score | chosen |", "| --- | --- | --- | --- |")
+    for search in searches:
+        yield "| {name} | {key} | {scores} | {chosen} |".format(**shown_search(search))
+
+
+def searches_of(claims: Sequence[Claim]) -> list[Search]:
+    """Each once."""
+    return list({search.name: search for claim in claims for search in claim.searches}.values())
+
+
+def shown_search(search: Search) -> dict[str, object]:
+    scores = ", ".join(f"{value:g}: {search.score(value):.4f}" for value in search.values)
+    chosen = f"{search.best:g}{', at the edge of the search' if search.at_the_edge else ''}"
+    return {"name": f"tune-{search.name}", "key": search.key, "scores": scores, "chosen": chosen}
 
 
 def shown(claim: Claim, findings: Sequence[Finding]) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -134,6 +135,24 @@ def test_digits_has_a_fixed_split() -> None:
     assert images.shape == (1437, 1, 8, 8) and images.dtype == torch.float64
     assert abs(float(images.mean())) < 1e-12 and abs(float(images.std()) - 1) < 1e-12
     assert targets[:8].tolist() == [9, 4, 5, 5, 5, 0, 5, 6]
+
+
+@pytest.mark.parametrize("make", [Digits, lambda **kw: Shapes(train_size=50, valid_size=10, **kw), lambda **kw: NumbersEnDe(50, 10, **kw)])
+def test_a_share_of_the_training_set_validates_in_place_of_the_validation_set(make: Callable[..., DataConfig]) -> None:
+    whole, divided = (make(**options).load(torch.float32) for options in ({}, {"holdout": 0.2}))
+    total, rest = len(whole.train), {1437: 1150, 50: 40}[len(whole.train)]
+    (train, *_), train_labels = divided.train.batch(torch.arange(rest))
+    (valid, *_), valid_labels = divided.valid.batch(torch.arange(total - rest))
+    (images, *_), labels = whole.train.batch(torch.arange(total))
+    assert (len(divided.train), len(divided.valid)) == (rest, total - rest)
+    assert torch.equal(torch.cat([train, valid]), images) and torch.equal(torch.cat([train_labels, valid_labels]), labels)
+    assert divided.train.labels is not None and len(divided.train.labels) == rest  # what Dirichlet deals
+
+
+@pytest.mark.parametrize("share", [1.0, -0.1, 1e-9])
+def test_a_share_that_leaves_nothing_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"^data\.holdout: .*holdout=0\.2"):
+        Digits(holdout=share).load(torch.float32)
 
 
 def test_synthetic_samples_depend_on_their_index_only() -> None:
@@ -387,7 +406,7 @@ def test_greedy_decoding_scores_exact_matches_and_bleu() -> None:
 
 
 def test_shapes_are_the_same_every_time_in_equal_numbers() -> None:
-    data = Shapes(train_size=250, valid_size=50)
+    data = Shapes(image_size=32, train_size=250, valid_size=50)
     first, second = data.load(torch.float32), data.load(torch.float32)
     everything = torch.arange(250)
     (images,), labels = first.train.batch(everything)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import cos, pi, sin
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit, check_label_smoothing
+from sgp_runner.data.dataset import Dataset, TensorSplit, check_holdout, check_label_smoothing, held_out
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.errors import ConfigError
@@ -39,6 +39,7 @@ class Shapes:
     partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
     alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+    holdout: float = 0.0  #: share of the training set that is validated on instead of the validation set
 
     name: ClassVar[str] = "shapes"
     task: ClassVar[str] = "classification"
@@ -46,6 +47,7 @@ class Shapes:
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)
+        check_holdout(self.holdout)
         partition_of(self)
         for field, least in (("image_size", 8), ("train_size", 1), ("valid_size", 1)):
             if getattr(self, field) < least:
@@ -64,7 +66,7 @@ class Shapes:
         mean, std = (f(images[train], (0, 2, 3), keepdim=True) for f in (torch.mean, torch.std))
         images = ((images - mean) / std).to(dtype)
         valid = slice(self.train_size, total)
-        return Dataset(
+        dataset = Dataset(
             name=self.name,
             task=Classification(self.label_smoothing),
             train=TensorSplit((images[train],), labels[train], labels[train]),
@@ -73,6 +75,7 @@ class Shapes:
             num_classes=CLASSES,
             partition=partition_of(self),
         )
+        return held_out(dataset, self.holdout)
 
     def render(self, labels: Tensor, rng: Generator) -> Tensor:
         """Images [N, 3, size, size] of brightness about 0 to 1, for ``labels`` int64 [N]. Lengths are in halves of an image."""
