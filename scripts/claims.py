@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sgp_runner.batch import Job, run_all
-from sgp_runner.claims import averaging, pipeline, speedup, timing
+from sgp_runner.claims import asynchronous, averaging, pipeline, speedup, timing, warmup
 from sgp_runner.claims.evidence import Claim, Finding, Verdict, verdict_of
 from sgp_runner.claims.tuning import HOLDOUT, SEEDS, Search, remaining
 
@@ -31,9 +31,15 @@ TUNING = (
 
 
 def all_claims() -> Iterator[Claim]:
-    yield from sorted(
-        [*averaging.claims(), *timing.claims(OUT), *pipeline.claims(OUT), *speedup.claims(OUT)], key=lambda claim: claim.number
-    )
+    found = [
+        *averaging.claims(),
+        *timing.claims(OUT),
+        *asynchronous.claims(OUT),
+        *pipeline.claims(OUT),
+        *speedup.claims(OUT),
+        *warmup.claims(OUT),
+    ]
+    yield from sorted(found, key=lambda claim: claim.number)
 
 
 def main(words: Sequence[str]) -> int:
