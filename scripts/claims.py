@@ -31,7 +31,7 @@ TUNING = (
 
 
 def all_claims() -> Iterator[Claim]:
-    found = [
+    every = [
         *averaging.claims(),
         *timing.claims(OUT),
         *asynchronous.claims(OUT),
@@ -39,7 +39,7 @@ def all_claims() -> Iterator[Claim]:
         *speedup.claims(OUT),
         *warmup.claims(OUT),
     ]
-    yield from sorted(found, key=lambda claim: claim.number)
+    yield from sorted(every, key=lambda claim: claim.number)
 
 
 def main(words: Sequence[str]) -> int:
@@ -67,7 +67,7 @@ def run(jobs: Sequence[Job]) -> int:
 def write(claims: Sequence[Claim]) -> None:
     from jinja2 import Environment, PackageLoader
 
-    found = [(claim, list(claim.find())) for claim in claims]
+    every = [(claim, list(claim.find())) for claim in claims]
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "claims.md").write_text("\n".join(markdown(found)) + "\n", encoding="utf-8")
     template = Environment(loader=PackageLoader("sgp_runner.claims", "."), autoescape=True).get_template("page.html")
