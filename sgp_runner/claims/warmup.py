@@ -25,7 +25,7 @@ class Setting:
     seeds: tuple[int, ...]
 
 
-MODELS = {"mlp": Setting(4, 32, 30, 5, (1, 2, 3, 4, 5, 6, 7, 8)), "resnet8": Setting(16, 8, 12, 2, (1, 2, 3, 4, 5))}
+MODELS = {"mlp": Setting(4, 32, 20, 4, (1, 2, 3, 4, 5)), "resnet8": Setting(16, 8, 12, 2, (1, 2, 3, 4, 5))}
 
 
 def claims(results: Path) -> Iterator[Claim]:
