@@ -67,7 +67,7 @@ def run(jobs: Sequence[Job]) -> int:
 def write(claims: Sequence[Claim]) -> None:
     from jinja2 import Environment, PackageLoader
 
-    every = [(claim, list(claim.find())) for claim in claims]
+    found = [(claim, list(claim.find())) for claim in claims]
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "claims.md").write_text("\n".join(markdown(found)) + "\n", encoding="utf-8")
     template = Environment(loader=PackageLoader("sgp_runner.claims", "."), autoescape=True).get_template("page.html")
