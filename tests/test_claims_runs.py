@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sgp_runner.batch import Job
+from sgp_runner.claims import asynchronous, pipeline, warmup
 from sgp_runner.claims.evidence import Claim, Verdict, verdict_of
 from sgp_runner.claims.speedup import LOOKS, NODES, SEEDS, STEPS, learning_rate, linear_speed_up, mean_square
 from sgp_runner.overrides import compose, configs, parse
@@ -36,6 +37,27 @@ def test_runs_of_claims_are_experiments_and_no_two_share_a_folder(monkeypatch: p
     with configs():
         for job in (search.jobs[0] for claim in claims for search in claim.searches if search.jobs):
             make_experiment(compose([setting.word for setting in parse([*job.words, f"name={job.name}"])]))
+
+
+def finish(job: Job) -> None:
+    """As if it had been run, with the result of all others."""
+    job.folder.mkdir(parents=True)
+    (job.folder / "summary.json").write_text(json.dumps({"average": 0.5, "ms_per_iteration": 40.0}))
+
+
+def test_equal_runs_show_no_effect_and_every_run_is_in_a_finding(tmp_path: Path) -> None:
+    for claims, count in ((asynchronous.claims, 9), (pipeline.claims, 20), (warmup.claims, 2)):
+        (claim,) = claims(tmp_path)
+        for search in claim.searches:
+            for job in search.jobs:
+                finish(job)
+        for job in claim.jobs():
+            finish(job)
+        findings = claim.find()
+        assert claim.finished and len(findings) == count
+        assert {finding.effect.mean for finding in findings} <= {0.0, 1.0}  # differences, and ratios of times
+        assert {job for finding in findings for job in finding.jobs} == set(claim.jobs())
+        assert {finding.effect.seeds for finding in findings} <= {1, 5, 10}
 
 
 def leave(job: Job, gradient_norm: float) -> None:
