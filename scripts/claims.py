@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sgp_runner.batch import Job, run_all
-from sgp_runner.claims import averaging, gossip, slow_momentum, timing
+from sgp_runner.claims import asynchronous, averaging, gossip, pipeline, slow_momentum, speedup, timing, warmup
 from sgp_runner.claims.evidence import Claim, Finding, Verdict, verdict_of
 from sgp_runner.claims.tuning import HOLDOUT, SEEDS, Search, remaining
 
@@ -37,6 +37,10 @@ def all_claims() -> Iterator[Claim]:
         *timing.claims(OUT),
         *gossip.claims(OUT),
         *slow_momentum.claims(OUT),
+        *asynchronous.claims(OUT),
+        *pipeline.claims(OUT),
+        *speedup.claims(OUT),
+        *warmup.claims(OUT),
     ]
     yield from sorted(every, key=lambda claim: claim.number)
 

@@ -21,6 +21,7 @@ from sgp_runner.data.sampler import IID, Dirichlet, Sampler, deal, partition_of
 from sgp_runner.data.shapes import Shapes, inside
 from sgp_runner.data.synthetic import Synthetic
 from sgp_runner.data.tasks import Classification, Regression, Translation
+from sgp_runner.data.teacher import TeacherData
 from sgp_runner.errors import ConfigError
 from sgp_runner.models.quadratic import Quadratic
 from sgp_runner.seeding import generator, seed_of
@@ -194,12 +195,26 @@ def test_quadratic_labels_shift_the_optimum() -> None:
     assert len(torch.unique(flat.train.batch(torch.arange(40))[1], dim=0)) == 1
 
 
+def test_a_teachers_targets_are_noisy_anew_at_every_reading_and_right_on_average() -> None:
+    data = TeacherData(points=4, samples=80_000, noise=2.0).load(torch.float64)
+    (clean_inputs,), clean = data.valid.batch(torch.arange(4))
+    everything = torch.arange(80_000)
+    (inputs,), noisy = data.train.batch(everything, seed=1)
+    assert torch.equal(inputs[4:8], clean_inputs) and torch.equal(inputs[:4], clean_inputs)
+    noise = noisy - clean.repeat(20_000, 1)
+    assert abs(float(noise.mean())) < 0.03 and abs(float(noise.std()) - 2) < 0.02  # about four standard errors
+    assert torch.equal(data.train.batch(everything[7:9], seed=1)[1], noisy[7:9])  # whichever others are read
+    assert not torch.equal(data.train.batch(everything[7:9], seed=2)[1], noisy[7:9])
+
+
 @pytest.mark.parametrize(
     ("make", "key"),
     [
         (lambda: Synthetic(size=0), "data.size"),
         (lambda: QuadraticData(condition=0.5), "data.condition"),
         (lambda: QuadraticData(noise=-1.0), "data.noise"),
+        (lambda: TeacherData(noise=-1.0), "data.noise"),
+        (lambda: TeacherData(points=64, samples=100), "data.samples"),
         (lambda: NumbersEnDe(train_size=0), "data.train_size"),
     ],
 )
@@ -343,6 +358,15 @@ def test_classification_counts_every_sample_once() -> None:
 
 def test_regression_is_half_the_squared_distance() -> None:
     assert float(Regression().loss(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.zeros(2, 2))) == 6.25
+
+
+def test_regression_reports_the_gradient_of_the_whole_split() -> None:
+    module = nn.Linear(1, 1, bias=False)
+    split = TensorSplit((torch.tensor([[1.0], [2.0]]),), torch.tensor([[0.0], [0.0]]), None)
+    with torch.no_grad():
+        module.weight.fill_(3.0)
+        assert Regression().evaluate(module, split) == {"loss": 11.25, "gradient_norm": 7.5}  # w^2 E[x^2] / 2 and w E[x^2]
+    assert module.weight.grad is None
 
 
 def test_translation_loss_equals_torch_and_ignores_padding() -> None:
