@@ -143,8 +143,8 @@ def test_real_processes_are_measured(tmp_path: Path) -> None:
     assert (found.nodes, found.num_bytes, list(found.exchanges), list(found.all_reduces)) == (
         2,
         19240,
-        [1024, 4096, 65536],
-        [1024, 4096, 65536],
+        [1024, 4096, 19240, 65536],
+        [1024, 4096, 19240, 65536],
     )
     times = [*found.steps, *found.barriers, *found.locked_steps, *found.mean_steps, *found.mixing, found.busy_step]
     assert min(times) > 0 and found.busy_bytes > 0

@@ -77,7 +77,7 @@ def test_a_small_network_is_measured_and_predicted(tmp_path: Path, monkeypatch: 
     from benchmarks import network
 
     monkeypatch.setattr(network, "OUT", tmp_path)
-    column, summary = network.measure([network.Network(2, 200e6, 4)], repeats=1, seconds=0.1)
+    column, summary = network.measure([network.Network(2, 200e6, 4, repeats=1)], seconds=0.1)
     values = {result.what: result.values for result in column.results}
     assert set(values) >= {network.COMPUTE, *network.ALGORITHMS, "SGP, simulated before", "achieved by TCP"}
     assert all(value > 0 for each in values.values() for value in each)

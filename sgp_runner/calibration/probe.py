@@ -64,7 +64,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Probe:
-    """folder: where rank 0 leaves what was `Measured`. sizes: of messages, in bytes. seconds: about as long as each part may take."""
+    """folder: where rank 0 leaves what was `Measured`. sizes: of messages, in bytes, beside the model's. seconds: about as long as each
+    part may take."""
 
     folder: Path
     sizes: tuple[int, ...] = SIZES
@@ -135,7 +136,7 @@ class Probe:
     async def over_sizes(self, worker: Worker, work: Callable[[Tensor], Awaitable[None]]) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}
         x = worker.params
-        for size in self.sizes:
+        for size in sorted({*self.sizes, x.numel() * x.element_size()}):
             if len(found) >= FEWEST_SIZES and max(found[last := max(found)]) * size / last > LONGEST_SECONDS:
                 break
             message = x.new_zeros(size // x.element_size())
