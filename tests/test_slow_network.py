@@ -26,11 +26,11 @@ def write_records(path: Path, rank: int, times: dict[int, float]) -> None:
 def test_the_time_of_a_step_leaves_out_the_first_ones_and_the_end(tmp_path: Path) -> None:
     from benchmarks.network import step_seconds
 
-    write_records(tmp_path / "metrics.jsonl", 0, {0: 9.0, 3: 10.0, 7: 12.0, 11: 14.0, 99: 99.0})
-    write_records(tmp_path / "metrics.rank1.jsonl", 1, {0: 1.0, 3: 2.0, 7: 5.0, 11: 8.0, 99: 99.0})
+    write_records(tmp_path / "metrics.jsonl", 0, {0: 8.0, 1: 9.0, 3: 10.0, 7: 12.0, 11: 14.0, 99: 99.0})
+    write_records(tmp_path / "metrics.rank1.jsonl", 1, {0: 0.0, 1: 1.0, 3: 2.0, 7: 5.0, 11: 8.0, 99: 99.0})
     assert step_seconds(tmp_path, 2, asynchronous=False) == (4 / 8 + 6 / 8) / 2
     assert step_seconds(tmp_path, 2, asynchronous=True) == 2 * (4 / 8 + 6 / 8) / 2  # as many steps of two nodes together
-    write_records(tmp_path / "metrics.rank1.jsonl", 1, {0: 1.0, 5: 2.0, 11: 8.0})  # too slow to count
+    write_records(tmp_path / "metrics.rank1.jsonl", 1, {0: 0.0, 1: 1.0, 5: 2.0, 11: 8.0})  # too slow to count
     assert step_seconds(tmp_path, 2, asynchronous=True) == 2 * 4 / 8
 
 

@@ -29,6 +29,8 @@ from benchmarks.measure import REPEATS, Goal, Result, Table
 from benchmarks.on_hosts import on_hosts
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
+EVERY = 4  # steps between two records, and between two slow steps of SlowMo
+WARM_UP = 2 * EVERY  # steps: the first all-reduce of a run is slow, and SlowMo's comes after four steps
 COMPUTE = "compute alone"
 ALGORITHMS = {
     "AR-SGD": ("algo=ar_sgd",),
@@ -36,14 +38,13 @@ ALGORITHMS = {
     "AD-PSGD": ("algo=ad_psgd",),
     "SGP": ("algo=sgp",),
     "OSGP": ("algo=osgp",),
-    "SlowMo": ("algo=slowmo", "algo.tau=4"),
+    "SlowMo": ("algo=slowmo", f"algo.tau={EVERY}"),
     "Gap-Aware": ("algo=gap_aware",),
     "Pipe-SGD": ("algo=pipe_sgd",),
 }
 RIVALS = {"torch DDP": ("ddp", "torch"), "fairscale's SGP": ("fairscale", "fairscale")}
 MODEL = ("model=mlp", "model.hidden=[700,700]", "batch_size=128", "optim.lr=0.001")
 SAMPLES = 1437  # of digits
-WARM_UP = 4  # steps, of as many as between two records
 SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # are tried with something slow, the first for comparison
 FACTOR = 4  # of what is slow
 SLOW = 1  # the rank that is
@@ -52,7 +53,7 @@ WITHIN = Goal("at most", 10)  # percent
 
 @dataclass(frozen=True)
 class Network:
-    """nodes: that train on it. bits_per_second: of each link. steps: of a node that count, a multiple of `WARM_UP`. repeats: of a run."""
+    """nodes: that train on it. bits_per_second: of each link. steps: of a node that count, a multiple of `EVERY`. repeats: of a run."""
 
     nodes: int
     bits_per_second: float
@@ -71,7 +72,7 @@ class Network:
         steps = self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
         quiet = ("eval_every=1000000", "checkpoint.every_minutes=null", "logger=jsonl", "network.timeout_seconds=60")
-        return [*MODEL, "network=gloo", f"nodes={self.nodes}", length, f"log_every={WARM_UP}", *quiet, *more]
+        return [*MODEL, "network=gloo", f"nodes={self.nodes}", length, f"log_every={EVERY}", *quiet, *more]
 
 
 # Goals are for four nodes at up to 300 Mbit/s; the others have fewer repeats, or it would take an hour.
@@ -153,7 +154,7 @@ class Bench:
 
         network = self.network
         timing = ["model=timing_only", f"model.sample_steps={network.steps + WARM_UP}", "epochs=1", "timed_as.model=mlp"]
-        timing += [f"timed_as.num_parameters={parameters()}", "timed_as.batch_size=128", f"nodes={network.nodes}", f"log_every={WARM_UP}"]
+        timing += [f"timed_as.num_parameters={parameters()}", "timed_as.batch_size=128", f"nodes={network.nodes}", f"log_every={EVERY}"]
         place = [f"results={self.folder}/simulated", f"name={network.name}-{slug(title)}", "resume=never", "logger=jsonl"]
         experiment = experiment_of([*timing, *words, *place])
         with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
@@ -256,7 +257,7 @@ def wrong_order(predicted: Mapping[str, float], measured: Mapping[str, float], a
 
 
 def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:
-    """Seconds per step of a node, from the first record after the warm-up to the last; the mean over ranks that have both.
+    """Seconds per step of a node, from the second regular record to the last; the mean over ranks that have both.
 
     Steps of asynchronous algorithms are counted over all nodes.
     """
@@ -265,7 +266,7 @@ def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:
     records = [record for record in read_metrics(run_dir) if record["kind"] == "train"]
     found = []
     for rank in range(nodes):
-        regular = [record for record in records if record["rank"] == rank][1:-1]  # not the first step, nor the end
+        regular = [record for record in records if record["rank"] == rank][2:-1]  # after the first step and the first record; not the end
         if len(regular) > 1:
             first, last = ((float(str(record["time_s"])), int(str(record["step"]))) for record in (regular[0], regular[-1]))
             found.append((last[0] - first[0]) / (last[1] - first[1]) * (nodes if asynchronous else 1))
