@@ -153,6 +153,7 @@ def test_real_processes_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "sgp_runner"]
     done = subprocess.run(
