@@ -24,7 +24,7 @@ Repeats = Mapping[int, Sequence[float]]  # seconds, by bytes
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds as a function of bytes, neither coefficient negative."""
+    """Seconds as a function of bytes; ``start`` is not negative and ``slope`` positive."""
 
     start: float
     slope: float
@@ -34,15 +34,15 @@ class Line:
 
 
 def fit_line(measured: Repeats) -> Line:
-    """Through at least two sizes."""
+    """Through at least two sizes; through the origin where latency or bandwidth would come out negative."""
     points = [(size, median(repeats), spread(repeats) ** -2) for size, repeats in measured.items()]
     total = sum(weight for _, _, weight in points)
     x = sum(weight * size for size, _, weight in points) / total
     y = sum(weight * seconds for _, seconds, weight in points) / total
     across = sum(weight * (size - x) * (seconds - y) for size, seconds, weight in points)
     square = sum(weight * (size - x) ** 2 for size, _, weight in points)
-    slope = max(0.0, across / square)
-    if y >= slope * x:
+    slope = across / square
+    if slope > 0 and y >= slope * x:
         return Line(y - slope * x, slope)
     through_origin = sum(weight * size * seconds for size, seconds, weight in points)
     return Line(0.0, through_origin / sum(weight * size**2 for size, _, weight in points))
