@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 
 from sgp_runner.batch import Job, run_all
+from sgp_runner.claims import pipeline
 from sgp_runner.published import Published, published
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,8 +34,6 @@ TABLES = {
 }
 METRICS = {"val_top1": "top-1 accuracy, %", "top1_error": "top-1 error, %", "bleu": "BLEU"}
 PIPE_SGD = ("pipesgd_ps_sync", "pipesgd_d_sync", "pipesgd_pipe_sgd", "pipesgd_pipe_sgd_truncate16", "pipesgd_pipe_sgd_quantize8")
-# A model with more parameters for its compute time than the presets' ResNet-18.
-ALEXNET = ("timed_as.model=alexnet", "timed_as.num_parameters=61100840")
 
 
 def job(name: str, *words: str) -> Job:
@@ -51,7 +50,7 @@ def scaling(row: str, nodes: int, cluster: str) -> Job:
 
 
 def pipe_sgd(row: str, model: str) -> Job:
-    return job(f"timing-{row}-{model}", f"experiment={row}", "model=timing_only", "log_every=480", *(ALEXNET if model == "alexnet" else ()))
+    return pipeline.study(OUT.relative_to(ROOT), row, model)
 
 
 def rehearsal(row: str, seed: int) -> Job:
@@ -69,7 +68,7 @@ def jobs(parts: Sequence[str]) -> Iterator[Job]:
             yield scaling(row, nodes, "sgp_ethernet")
         for row, nodes in product(SCALED, (4, 8, 16, 32)):
             yield scaling(row, nodes, "sgp_infiniband")
-        for row, model in product(PIPE_SGD, ("resnet18", "alexnet")):
+        for row, model in product(PIPE_SGD, pipeline.MODELS):
             yield pipe_sgd(row, model)
     if "rehearsal" in parts:
         for seed, table in product(SEEDS, TABLES):
@@ -167,8 +166,8 @@ def scaling_section() -> str:
 def pipe_sgd_section() -> str:
     lines = []
     for row in PIPE_SGD:
-        both = [pipe_sgd(row, model).summary for model in ("resnet18", "alexnet")]
-        slowest = [pipe_sgd(PIPE_SGD[0], model).summary for model in ("resnet18", "alexnet")]
+        both = [pipe_sgd(row, model).summary for model in pipeline.MODELS]
+        slowest = [pipe_sgd(PIPE_SGD[0], model).summary for model in pipeline.MODELS]
         cells = []
         for summary, base in zip(both, slowest, strict=True):
             if summary is None or base is None:

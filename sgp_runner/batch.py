@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner.divergence import FILE as DIVERGED
 from sgp_runner.recorder import read_summary
 
 if TYPE_CHECKING:
@@ -38,13 +39,23 @@ class Job:
     def summary(self) -> Mapping[str, object] | None:
         return read_summary(self.folder)
 
+    @property
+    def diverged(self) -> bool:
+        """Training has failed for good, which is a result too."""
+        return (self.folder / DIVERGED).exists()
+
+    @property
+    def finished(self) -> bool:
+        """It need not be run again."""
+        return self.summary is not None or self.diverged
+
 
 def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
     """Each job as it ends, with a sentence if it failed. ``processes`` run at a time, with one thread each; None: one for each core.
 
-    Jobs that have finished before are not among them.
+    Jobs that have finished before, or diverged, are not among them.
     """
-    waiting = [job for job in jobs if job.summary is None]
+    waiting = [job for job in jobs if not job.finished]
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # for the processes, which read it when they import torch
     try:

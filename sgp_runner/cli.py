@@ -84,6 +84,10 @@ def said_by_another(error: BaseException) -> bool:
 
 
 def act(words: Sequence[str]) -> int:
+    if words[:1] == ["calibrate"]:
+        from sgp_runner.calibration.cli import calibrate
+
+        return calibrate(words[1:])
     if "--help" in words or "-h" in words:
         from sgp_runner.usage import usage
 

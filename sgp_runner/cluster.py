@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, log, log2
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from sgp_runner.errors import ConfigError
 
@@ -95,6 +95,10 @@ class Cluster:
     host_seconds_per_byte: time for the processor to add up or copy one byte of a message, where the network stack is on the
         host: once for what each round of an all-reduce adds, and `ASYNC_HOST_PASSES` times for each gradient of an asynchronous
         algorithm, whose model lives where others can reach it at any time.
+    all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was measured; ``None``: as ``bandwidth``.
+    mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that it receives, before its next gradient.
+    contention_seconds_per_byte: by how much a gradient takes longer for each byte that the node sends or receives meanwhile: they
+        share the processor.
     fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the times of others are predictions.
     """
 
@@ -115,9 +119,16 @@ class Cluster:
     heterogeneity: float = 0.0
     name: str = "custom"
     fitted_on: tuple[str, ...] = ()
+    all_reduce_bandwidth: float | None = None
+    mixing_seconds_per_byte: float = 0.0
+    contention_seconds_per_byte: float = 0.0
+    #: These only profiles that were measured have; the files of others may leave them out.
+    only_measured: ClassVar[tuple[str, ...]] = ("all_reduce_bandwidth", "mixing_seconds_per_byte", "contention_seconds_per_byte")
 
     def __post_init__(self) -> None:
         check_positive("cluster.bandwidth", self.bandwidth)
+        if self.all_reduce_bandwidth is not None:
+            check_positive("cluster.all_reduce_bandwidth", self.all_reduce_bandwidth)
         check_positive("cluster.devices_per_node", self.devices_per_node)
         for model, samples in self.step_batch.items():
             check_positive(f"cluster.step_batch.{model}", samples)
@@ -131,6 +142,8 @@ class Cluster:
             ("heterogeneity", self.heterogeneity),
             ("host_seconds_per_byte", self.host_seconds_per_byte),
             ("input_seconds", self.input_seconds),
+            ("mixing_seconds_per_byte", self.mixing_seconds_per_byte),
+            ("contention_seconds_per_byte", self.contention_seconds_per_byte),
         ):
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"cluster.{key}", f"{value} must be zero or positive, and finite.")
@@ -158,7 +171,7 @@ class Cluster:
         if nodes == 1:
             return 0.0
         start = self.latency_seconds + self.message_overhead_seconds
-        transfer = num_bytes * 8 * slowest_link / self.bandwidth * (2 if self.duplex == "half" else 1)
+        transfer = num_bytes * 8 * slowest_link / (self.all_reduce_bandwidth or self.bandwidth) * (2 if self.duplex == "half" else 1)
         add = num_bytes * self.host_seconds_per_byte
         rounds = ceil(log2(nodes))
         match self.collective:

@@ -45,6 +45,7 @@ class Fabric:
         self.times = Timetable(faults)
         self.tx_free = [0.0] * size  # when each direction of each interface has worked off its queue
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
+        self.queued = [0.0] * size  # bytes that each interface was given to send or receive, ever
         self.channels: dict[tuple[int, int], Channel] = {}  # by (src, dst)
         self.in_flight = 0  # messages
 
@@ -61,6 +62,7 @@ class Fabric:
             sending = times.sending(src, dst)
             start = sending.clear(max(times.awake(src).clear(clock.now), self.tx_free[src]) + cluster.message_overhead_seconds)
             self.tx_free[src] = sending.finish(start, start + seconds)
+        self.queued[src] += num_bytes
         reach = start + cluster.latency_seconds
         if self.faults.disturbs_messages:
             reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
@@ -74,6 +76,7 @@ class Fabric:
         now, times, src, dst = self.clock.now, self.times, sent.src, sent.dst
         begin, channel = max(now, self.rx_free[dst]), self.channels[src, dst]
         self.rx_free[dst] = begin + seconds if times.steady else times.receiving(src, dst).finish(begin, begin + seconds)
+        self.queued[dst] += seconds / self.seconds_per_byte
         arrival = max(self.rx_free[dst], now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
         self.clock.at(channel.arrival, self.arrive, sent)
@@ -81,6 +84,11 @@ class Fabric:
     def arrive(self, sent: Sent) -> None:
         self.in_flight -= 1
         self.deliver(sent)
+
+    def passed(self, rank: int) -> float:
+        """Bytes that have been sent and received by ``rank`` up to now, if its queues have been emptied without a pause."""
+        waiting = sum(max(0.0, free[rank] - self.clock.now) for free in (self.tx_free, self.rx_free))
+        return self.queued[rank] - waiting / self.seconds_per_byte
 
     def random(self, *what: int) -> Generator:
         """For what is random about one message, or one all-reduce."""
@@ -102,6 +110,7 @@ class Fabric:
         end = course.finish(begin, begin + seconds)
         for rank in ranks:
             self.tx_free[rank] = self.rx_free[rank] = end
+            self.queued[rank] += 2 * seconds / self.seconds_per_byte
         return end
 
 

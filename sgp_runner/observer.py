@@ -181,7 +181,7 @@ class Observer:
             self.record_training(worker)
         if evaluate:
             self.evaluated[self.name(worker)] = epoch
-            self.evaluate(worker, epoch)
+            self.evaluate(worker, epoch, self.run.eval_workers)
 
     def stamp(self, worker: Worker, kind: str) -> dict[str, object]:
         return {"kind": kind, "time_s": worker.now, "clock": self.run.network.clock}
@@ -208,13 +208,15 @@ class Observer:
                 check_loss(worker, loss, self.first_losses.setdefault(self.name(worker), loss))
             check_parameters(worker)
 
-    def evaluate(self, worker: Worker, epoch: float) -> dict[str, float]:
-        """One worker's own model, or the server's; when the last worker of an epoch has come in, also their average."""
+    def evaluate(self, worker: Worker, epoch: float, own: bool = True) -> dict[str, float]:
+        """One worker's ``own`` model, or the server's; when the last worker of an epoch has come in, also their average."""
         if worker.is_server:
             self.record_average(worker, epoch, worker.params, {})
             return self.average
-        metrics = self.problem.evaluate(worker.params, self.buffers[worker.rank])
-        self.recorder.write(self.stamp(worker, "eval") | {"rank": self.name(worker), "step": worker.step, "epoch": epoch} | metrics)
+        metrics: dict[str, float] = {}
+        if own:
+            metrics = self.problem.evaluate(worker.params, self.buffers[worker.rank])
+            self.recorder.write(self.stamp(worker, "eval") | {"rank": self.name(worker), "step": worker.step, "epoch": epoch} | metrics)
         if self.run.network.clock == "simulated" and not self.run.algo.servers:  # in real runs that would need a barrier
             self.gather(worker, epoch, metrics)
         return metrics

@@ -62,6 +62,7 @@ class Run:
     epochs: passes over the training set, all nodes together. batch_size: samples per node and step.
     seed: decides the initial parameters, the data order, dropout and simulated compute times.
     eval_every: epochs between evaluations (the last one always happens). log_every: steps between records of a worker.
+    eval_workers: whether each worker's own model is evaluated then, besides the average; at the end it always is.
     checkpoint: when the state of the run is saved.
     record: whether a real run writes down what `sgp-replay` needs to repeat it; such a run is not saved.
     resume: ``auto`` leaves a finished run alone and continues one that was cut off; ``never`` starts over.
@@ -89,6 +90,7 @@ class Run:
     seed: int = 1
     dtype: Literal["float32", "float64"] = "float32"
     eval_every: int = 1
+    eval_workers: bool = True
     log_every: int = 10
     record: bool = False
     resume: Literal["auto", "never"] = "auto"

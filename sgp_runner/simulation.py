@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _COMPUTE, _NODE, _CREW = 201, 202, 205  # streams of random numbers
+LEAST_SECONDS = 1e-6  # by which a gradient is lengthened
 
 
 class AllReduce:
@@ -78,6 +79,8 @@ class Simulation:
         self.mean_seconds = [step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0) for rank in range(size)]
         self.input_share = cluster.input_seconds / step_seconds
         self.free_at = [0.0] * size  # when each node last ended a gradient or an all-reduce
+        self.mixing = [0.0] * (size + servers)  # seconds that each rank has still to spend on messages that it has received
+        self.passed = [0.0] * size  # bytes that had passed when each node's gradient began, or was last lengthened
         self.all_reduces: dict[int, AllReduce] = {}
         self.model_buffers: dict[int, list[Tensor]] = {}  # by rank
         self.journals: dict[int, list[snapshot.Event]] = {}  # by rank; see `sgp_runner.snapshot`
@@ -110,6 +113,7 @@ class Simulation:
             return wait
         self.engine.start(gradient)
         end, _ = self.gradient_times(worker.rank)
+        self.contention(worker.rank)
         self.clock.at(end, self.finish_gradient, worker, gradient, wait)
         return wait
 
@@ -141,17 +145,28 @@ class Simulation:
         computing = self.fabric.times.computing(rank)
         seconds = self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
         loading = self.input_share * seconds
-        begin = max(now, computing.finish(free, free + loading))
+        begin = max(now, computing.finish(free, free + loading)) + self.mixing[rank]
+        self.mixing[rank] = 0.0
         end = begin + (seconds - loading)
         joins = max(now, end - self.cluster.overlap * seconds)
         return computing.finish(begin, end), computing.finish(min(begin, joins), joins)
 
     def finish_gradient(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> None:
+        if (late := self.contention(worker.rank)) > LEAST_SECONDS:
+            self.clock.at(self.clock.now + late, self.finish_gradient, worker, gradient, wait)
+            return
         self.note(worker.rank, "gradient")
         value = self.engine.finish(gradient)
         self.free_at[worker.rank] = self.clock.now
         worker.progress.loss = gradient.loss
         self.scheduler.resolve(wait, value)
+
+    def contention(self, rank: int) -> float:
+        """Seconds that messages have taken from a gradient, since this was last asked."""
+        if not self.cluster.contention_seconds_per_byte:
+            return 0.0
+        before, self.passed[rank] = self.passed[rank], self.fabric.passed(rank)
+        return self.cluster.contention_seconds_per_byte * (self.passed[rank] - before)
 
     def note(self, rank: int, *event: Any) -> None:
         """Keep what happened to a worker since its last step began, if a snapshot is being taken."""
@@ -161,6 +176,8 @@ class Simulation:
     def deliver(self, sent: Sent) -> None:
         message = sent.open()
         self.note(sent.dst, "deliver", sent.src, sent.tag, message)
+        num_bytes = message.numel() * message.element_size() * self.wire_scale
+        self.mixing[sent.dst] += self.cluster.mixing_seconds_per_byte * num_bytes
         self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
 
     # All-reduce: begins when the last rank has joined, ends for all at once, by the cluster's cost model.

@@ -78,6 +78,9 @@ def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
         "rx_free": None if fabric.rx_free is fabric.tx_free else fabric.rx_free,
         "channels": [(*pair, channel.sent, channel.reach, channel.arrival) for pair, channel in fabric.channels.items()],
         "in_flight": fabric.in_flight,
+        "queued": fabric.queued,
+        "mixing": simulation.mixing,
+        "passed": simulation.passed,
         "free_at": simulation.free_at,
         "randoms": [random.bit_generator.state for random in simulation.randoms],
         "model_buffers": simulation.model_buffers,
@@ -147,6 +150,7 @@ def restore(
         fabric.rx_free[:] = rest["rx_free"]
     fabric.channels.update({(src, dst): Channel(*values) for src, dst, *values in rest["channels"]})
     fabric.in_flight = rest["in_flight"]
+    fabric.queued[:], simulation.mixing[:], simulation.passed[:] = rest["queued"], rest["mixing"], rest["passed"]
     simulation.free_at[:] = rest["free_at"]
     for random, state in zip(simulation.randoms, rest["randoms"], strict=True):
         random.bit_generator.state = state

@@ -32,6 +32,7 @@ def usage() -> str:
     lines += ["  sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05", ""]
     lines += ["  sgp-run algo=osgp --cfg job     all settings of a run, and what they are"]
     lines += ["  sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/"]
+    lines += ["  sgp-run calibrate nodes=4 ...   measure this machine for the simulator"]
     lines += ["  sgp-run --version"]
     return "\n".join(lines)
 

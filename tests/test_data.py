@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from sgp_runner.data.sampler import IID, Dirichlet, Sampler, deal, partition_of
 from sgp_runner.data.shapes import Shapes, inside
 from sgp_runner.data.synthetic import Synthetic
 from sgp_runner.data.tasks import Classification, Regression, Translation
+from sgp_runner.data.teacher import TeacherData
 from sgp_runner.errors import ConfigError
 from sgp_runner.models.quadratic import Quadratic
 from sgp_runner.seeding import generator, seed_of
@@ -143,6 +145,24 @@ def test_digits_has_a_fixed_split() -> None:
     assert targets[:8].tolist() == [9, 4, 5, 5, 5, 0, 5, 6]
 
 
+@pytest.mark.parametrize("make", [Digits, lambda **kw: Shapes(train_size=50, valid_size=10, **kw), lambda **kw: NumbersEnDe(50, 10, **kw)])
+def test_a_share_of_the_training_set_validates_in_place_of_the_validation_set(make: Callable[..., DataConfig]) -> None:
+    whole, divided = (make(**options).load(torch.float32) for options in ({}, {"holdout": 0.2}))
+    total, rest = len(whole.train), {1437: 1150, 50: 40}[len(whole.train)]
+    (train, *_), train_labels = divided.train.batch(torch.arange(rest))
+    (valid, *_), valid_labels = divided.valid.batch(torch.arange(total - rest))
+    (images, *_), labels = whole.train.batch(torch.arange(total))
+    assert (len(divided.train), len(divided.valid)) == (rest, total - rest)
+    assert torch.equal(torch.cat([train, valid]), images) and torch.equal(torch.cat([train_labels, valid_labels]), labels)
+    assert divided.train.labels is not None and len(divided.train.labels) == rest  # what Dirichlet deals
+
+
+@pytest.mark.parametrize("share", [1.0, -0.1, 1e-9])
+def test_a_share_that_leaves_nothing_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"^data\.holdout: .*holdout=0\.2"):
+        Digits(holdout=share).load(torch.float32)
+
+
 def test_synthetic_samples_depend_on_their_index_only() -> None:
     data = Synthetic(image_size=4, num_classes=7, size=50, valid_size=5).load(torch.float32)
     (together,), labels = data.train.batch(torch.tensor([3, 9]))
@@ -175,12 +195,26 @@ def test_quadratic_labels_shift_the_optimum() -> None:
     assert len(torch.unique(flat.train.batch(torch.arange(40))[1], dim=0)) == 1
 
 
+def test_a_teachers_targets_are_noisy_anew_at_every_reading_and_right_on_average() -> None:
+    data = TeacherData(points=4, samples=80_000, noise=2.0).load(torch.float64)
+    (clean_inputs,), clean = data.valid.batch(torch.arange(4))
+    everything = torch.arange(80_000)
+    (inputs,), noisy = data.train.batch(everything, seed=1)
+    assert torch.equal(inputs[4:8], clean_inputs) and torch.equal(inputs[:4], clean_inputs)
+    noise = noisy - clean.repeat(20_000, 1)
+    assert abs(float(noise.mean())) < 0.03 and abs(float(noise.std()) - 2) < 0.02  # about four standard errors
+    assert torch.equal(data.train.batch(everything[7:9], seed=1)[1], noisy[7:9])  # whichever others are read
+    assert not torch.equal(data.train.batch(everything[7:9], seed=2)[1], noisy[7:9])
+
+
 @pytest.mark.parametrize(
     ("make", "key"),
     [
         (lambda: Synthetic(size=0), "data.size"),
         (lambda: QuadraticData(condition=0.5), "data.condition"),
         (lambda: QuadraticData(noise=-1.0), "data.noise"),
+        (lambda: TeacherData(noise=-1.0), "data.noise"),
+        (lambda: TeacherData(points=64, samples=100), "data.samples"),
         (lambda: NumbersEnDe(train_size=0), "data.train_size"),
     ],
 )
@@ -326,6 +360,15 @@ def test_regression_is_half_the_squared_distance() -> None:
     assert float(Regression().loss(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.zeros(2, 2))) == 6.25
 
 
+def test_regression_reports_the_gradient_of_the_whole_split() -> None:
+    module = nn.Linear(1, 1, bias=False)
+    split = TensorSplit((torch.tensor([[1.0], [2.0]]),), torch.tensor([[0.0], [0.0]]), None)
+    with torch.no_grad():
+        module.weight.fill_(3.0)
+        assert Regression().evaluate(module, split) == {"loss": 11.25, "gradient_norm": 7.5}  # w^2 E[x^2] / 2 and w E[x^2]
+    assert module.weight.grad is None
+
+
 def test_translation_loss_equals_torch_and_ignores_padding() -> None:
     task = Translation(0, 1, 2, ("<pad>", "<bos>", "<eos>", "a", "b"), label_smoothing=0.1)
     outputs = torch.randn(3, 4, 5, dtype=torch.float64, generator=generator(0))
@@ -371,7 +414,7 @@ def test_greedy_decoding_scores_exact_matches_and_bleu() -> None:
 
 
 def test_shapes_are_the_same_every_time_in_equal_numbers() -> None:
-    data = Shapes(train_size=250, valid_size=50)
+    data = Shapes(image_size=32, train_size=250, valid_size=50)
     first, second = data.load(torch.float32), data.load(torch.float32)
     everything = torch.arange(250)
     (images,), labels = first.train.batch(everything)

@@ -169,7 +169,11 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("model=quadratic data.partition=even", "data.partition", "'even' is none of iid, dirichlet."),
     ("model=quadratic data.problem_seed=a", "data.problem_seed", "'a' is not a whole number."),
     ("model=quadratic data=digits", "data", "model=quadratic reads regression data; data=digits is classification. Use data=quadratic."),
-    ("model=mlp data=numbers_en_de", "data", "model=mlp reads classification data; data=numbers_en_de is translation. Use data=digits."),
+    (
+        "model=resnet8 data=numbers_en_de",
+        "data",
+        "model=resnet8 reads classification data; data=numbers_en_de is translation. Use data=digits.",
+    ),
     ("data.label_smoothing=1", "data.label_smoothing", "must be in [0, 1), not 1.0. Use data.label_smoothing=0.1."),
     ("data=synthetic data.image_size=0", "data.image_size", "must be at least 1, not 0."),
     ("network=gloo faults=crash", "faults", "only the simulator has crash: use network=sim; real runs have slow_node and pause."),

@@ -40,6 +40,17 @@ def test_every_worker_is_evaluated_at_every_epoch_and_so_is_the_average(tmp_path
     assert summary["time_s"] == max(float(str(r["time_s"])) for r in records)
 
 
+def test_without_eval_workers_only_the_average_is_evaluated_before_the_end(tmp_path: Path) -> None:
+    for name in ("all", "average"):
+        (tmp_path / name).mkdir()
+    _, everything, _ = run(tmp_path / "all")
+    _, records, _ = run(tmp_path / "average", "eval_workers=false")
+    assert [(r["epoch"], r["rank"]) for r in of_kind(records, "eval")] == [(3, r) for r in range(4)]
+    names = ("epoch", "loss", "accuracy", "consensus_distance")
+    averages, before = ([[r[name] for name in names] for r in of_kind(each, "average")] for each in (records, everything))
+    assert averages == before and len(averages) == 3
+
+
 def test_training_records_hold_what_they_promise(tmp_path: Path) -> None:
     _, records, parameters = run(tmp_path, "algo=osgp")
     training = of_kind(records, "train")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sgp_runner.batch import Job
+from sgp_runner.claims.tuning import Search
 
 
 class Verdict(Enum):
@@ -64,16 +65,25 @@ class Finding:
 class Claim:
     """A sentence of a paper.
 
-    source: paper and table or figure. jobs: all runs that it needs. find: the comparisons, once those have finished. tried: what was
-    run and how it is judged, and what else was tried where it does not reproduce.
+    source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
+    searches: what is tuned first. jobs: all runs that it needs, once those have finished. find: the comparisons, once these have.
     """
 
     number: int
     sentence: str
     source: str
     tried: str
-    jobs: tuple[Job, ...]
+    jobs: Callable[[], Sequence[Job]]
     find: Callable[[], Sequence[Finding]]
+    searches: tuple[Search, ...] = ()
+
+    @property
+    def tuned(self) -> bool:
+        return all(search.finished for search in self.searches)
+
+    @property
+    def finished(self) -> bool:
+        return self.tuned and all(job.finished for job in self.jobs())
 
 
 def verdict_of(findings: Sequence[Finding]) -> Verdict:

@@ -79,7 +79,7 @@ def flat_in_n(results: Path) -> Claim:
         tried="Timing studies. The Ethernet profile was fitted at 32 nodes; other sizes and InfiniBand are predictions that only a cluster "
         "can confirm. Its compute time was fitted on 1-OSGP as if communication were hidden, so that finding shows no more than that the "
         "model is consistent. These times were known when the ranges were set.",
-        jobs=tuple(job(row, cluster, nodes) for row, cluster, nodes in product(rows.values(), clusters, SIZES)),
+        jobs=lambda: tuple(job(row, cluster, nodes) for row, cluster, nodes in product(rows.values(), clusters, SIZES)),
         find=find,
     )
 
@@ -112,6 +112,6 @@ def one_slow_node(results: Path) -> Claim:
         source="Lian et al. 2018",
         tried="Timing studies of 16 nodes on sgp_ethernet. A slow node's factor applies to its compute time, a slow link's to its "
         "transfers; 'that factor' is taken as at least 0.8 times it, 'almost nothing' as at most 15 %.",
-        jobs=tuple(job(algo, kind, factor) for algo, kind, factor in product(("ar_sgd", "d_psgd", "ad_psgd"), KINDS, (1, *SLOW))),
+        jobs=lambda: tuple(job(algo, kind, factor) for algo, kind, factor in product(("ar_sgd", "d_psgd", "ad_psgd"), KINDS, (1, *SLOW))),
         find=find,
     )

@@ -4,6 +4,9 @@ A sending thread works off a queue, so that `send` never blocks; a receiving thr
 the scheduler's mailbox, because gloo's own receives cannot be polled. Every message has a header with its tag, length and type. At the
 end each rank tells all others that it will send no more, so that a rank knows when it has everything. Tensors on a GPU travel through
 pinned memory: the sending thread, not the scheduler's, waits until the copy is there.
+
+Gloo announces each receive to the sender, on the connection between the two and behind whatever is being sent there. Two processes that
+exchange long messages over one connection would do so in turns, so each direction has connections of its own, and headers have too.
 """
 
 from __future__ import annotations
@@ -40,16 +43,26 @@ class DistributedComm:
 
     part: of every message, that this process sends and receives; the rest of what it receives is left as it was.
     averaging: the group of those that take part in an all-reduce. device: of the messages.
+    upward, downward: groups of all processes, for messages to those of higher and of lower rank.
     """
 
     lockstep = False
 
     def __init__(
-        self, scheduler: Scheduler, clock: RealClock, place: Place, part: Part, averaging: dist.ProcessGroup, device: torch.device
+        self,
+        scheduler: Scheduler,
+        clock: RealClock,
+        place: Place,
+        part: Part,
+        averaging: dist.ProcessGroup,
+        device: torch.device,
+        upward: dist.ProcessGroup,
+        downward: dist.ProcessGroup,
     ) -> None:
         self.mailbox = Mailbox(scheduler)
         self.clock, self.place, self.part, self.averaging, self.device = clock, place, part, averaging, device
         self.group = dist.group.WORLD  # of now: the threads may outlive it
+        self.upward, self.downward = upward, downward
         servers = dist.get_world_size() - place.nodes * place.devices
         self.others = [process for rank in range(place.nodes + servers) if (process := place.process_of(rank)) != place.process]
         self.num_bytes_sent = self.num_sent = self.num_delivered = 0
@@ -123,7 +136,7 @@ class DistributedComm:
             with named(f"lost its connection to rank {self.place.rank_of(process)}"):
                 dist.send(header, process, self.group, tag=HEADER)
                 if part is not None and part.numel():
-                    dist.send(part, process, self.group, tag=PAYLOAD)
+                    dist.send(part, process, self.upward if process > self.place.process else self.downward, tag=PAYLOAD)
 
     def receive_all(self) -> None:
         goodbyes = 0
@@ -138,7 +151,7 @@ class DistributedComm:
             part = message[self.part.of(length)]
             if part.numel():
                 with named(f"lost its connection to rank {self.place.rank_of(process)}"):
-                    dist.recv(part, process, self.group, tag=PAYLOAD)
+                    dist.recv(part, process, self.upward if process < self.place.process else self.downward, tag=PAYLOAD)
             self.clock.post(partial(self.deliver, self.place.rank_of(process), tag, message))
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:

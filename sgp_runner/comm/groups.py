@@ -66,7 +66,7 @@ class DistributedWorld:
         workers = range(nodes * self.devices)
         self.running: Sequence[int] = [*workers[:: self.devices if self.leads else 1], *range(len(workers), self.size)]
         self.speakers = dist.new_group(list(self.running), timeout=FOREVER)
-        self.everybody = dist.new_group(list(range(self.size)), timeout=FOREVER)
+        self.everybody, *self.ways = (dist.new_group(list(range(self.size)), timeout=FOREVER) for _ in range(3))
         self.workers = self.averaging = self.group(workers)
         if self.leads:
             self.averaging = self.group(workers[:: self.devices])
@@ -86,10 +86,10 @@ class DistributedWorld:
         part = Part(self.place.device, self.devices) if sharded else WHOLE
         base: DistributedComm | PairedComm
         if self.paired:
-            headers = DistributedComm(scheduler, clock, self.place, WHOLE, self.averaging, torch.device("cpu"))
+            headers = DistributedComm(scheduler, clock, self.place, WHOLE, self.averaging, torch.device("cpu"), *self.ways)
             base = PairedComm(headers, self.averaging, part, self.device)
         else:
-            base = DistributedComm(scheduler, clock, self.place, part, self.averaging, self.device)
+            base = DistributedComm(scheduler, clock, self.place, part, self.averaging, self.device, *self.ways)
         if not sharded:
             return base
         assert self.node is not None and self.hosts is not None

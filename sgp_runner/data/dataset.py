@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from sgp_runner.data.sampler import IID, Partition
@@ -74,6 +74,9 @@ class TensorSplit:
     def close(self) -> None:
         """Nothing is open."""
 
+    def part(self, rows: slice) -> TensorSplit:
+        return TensorSplit(tuple(t[rows] for t in self.inputs), self.targets[rows], None if self.labels is None else self.labels[rows])
+
 
 class Task(Protocol):
     """How outputs are judged."""
@@ -132,3 +135,25 @@ def check_label_smoothing(share: float) -> None:
     """Raises ConfigError unless ``share`` of the probability can be spread over all classes."""
     if not 0 <= share < 1:
         raise ConfigError("data.label_smoothing", f"must be in [0, 1), not {share}. Use data.label_smoothing=0.1.")
+
+
+def check_holdout(share: float) -> None:
+    """Raises ConfigError unless ``share`` of the training set can be held out of it."""
+    if not 0 <= share < 1:
+        raise ConfigError("data.holdout", f"must be in [0, 1), not {share}. Use data.holdout=0.2.")
+
+
+def held_out(dataset: Dataset, share: float) -> Dataset:
+    """``dataset``, validated on the last ``share`` of its training samples, which are no longer trained on.
+
+    Settings are chosen on those; the validation set proper stays unseen until results are reported. Nothing changes for 0. Raises
+    ConfigError when nothing is left to train on, or nothing to validate on.
+    """
+    if share == 0:
+        return dataset
+    train = dataset.train
+    assert isinstance(train, TensorSplit)
+    rest = len(train) - round(share * len(train))
+    if not 0 < rest < len(train):
+        raise ConfigError("data.holdout", f"{share} of {len(train)} training samples leaves {rest} to train on; use data.holdout=0.2.")
+    return replace(dataset, train=train.part(slice(0, rest)), valid=train.part(slice(rest, len(train))))

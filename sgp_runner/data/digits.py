@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit, check_label_smoothing
+from sgp_runner.data.dataset import Dataset, TensorSplit, check_holdout, check_label_smoothing, held_out
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.seeding import generator
@@ -27,6 +27,7 @@ class Digits:
     partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
     alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer digits per node
     label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+    holdout: float = 0.0  #: share of the training set that is validated on instead of the validation set
 
     name: ClassVar[str] = "digits"
     task: ClassVar[str] = "classification"
@@ -35,6 +36,7 @@ class Digits:
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)
+        check_holdout(self.holdout)
         partition_of(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -45,7 +47,7 @@ class Digits:
         order = torch.randperm(len(labels), generator=generator(_SPLIT_SEED))
         train, valid = order[:-_VALID], order[-_VALID:]
         images = ((images - images[train].mean()) / images[train].std()).to(dtype)
-        return Dataset(
+        dataset = Dataset(
             name=self.name,
             task=Classification(self.label_smoothing),
             train=TensorSplit((images[train],), labels[train], labels[train]),
@@ -54,6 +56,7 @@ class Digits:
             num_classes=10,
             partition=partition_of(self),
         )
+        return held_out(dataset, self.holdout)
 
 
 def table() -> list[list[int]]:

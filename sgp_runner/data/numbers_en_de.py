@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit, check_label_smoothing
+from sgp_runner.data.dataset import Dataset, TensorSplit, check_holdout, check_label_smoothing, held_out
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Translation
 from sgp_runner.errors import ConfigError
@@ -30,6 +30,7 @@ class NumbersEnDe:
     label_smoothing: float = 0.1  #: share of the target's probability that is spread over the vocabulary
     partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
     alpha: float = 0.1  #: concentration of the Dirichlet partition
+    holdout: float = 0.0  #: share of the training set that is validated on instead of the validation set
 
     name: ClassVar[str] = "numbers_en_de"
     task: ClassVar[str] = "translation"
@@ -37,6 +38,7 @@ class NumbersEnDe:
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)
+        check_holdout(self.holdout)
         partition_of(self)
         for field in ("train_size", "valid_size"):
             if not 1 <= getattr(self, field) <= 500_000:
@@ -58,7 +60,7 @@ class NumbersEnDe:
         def split(part: slice) -> TensorSplit:
             return TensorSplit((sources[part], targets_in[part]), targets[part], labels[part])
 
-        return Dataset(
+        dataset = Dataset(
             name=self.name,
             task=Translation(pieces.PAD, pieces.BOS, pieces.EOS, pieces.VOCABULARY, self.label_smoothing),
             train=split(slice(self.valid_size, None)),
@@ -67,6 +69,7 @@ class NumbersEnDe:
             num_classes=len(pieces.VOCABULARY),
             partition=partition_of(self),
         )
+        return held_out(dataset, self.holdout)
 
 
 def sentences(count: int) -> list[tuple[str, str, int]]:

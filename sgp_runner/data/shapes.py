@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import cos, pi, sin
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit, check_label_smoothing
+from sgp_runner.data.dataset import Dataset, TensorSplit, check_holdout, check_label_smoothing, held_out
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.errors import ConfigError
@@ -32,13 +32,14 @@ class Shapes:
     pixels are noisy. The validation images are drawn independently of the training images, in the same way.
     """
 
-    image_size: int = 32  #: height and width in pixels
+    image_size: int = 16  #: height and width in pixels
     train_size: int = 8000  #: training images
     valid_size: int = 2000  #: validation images
-    noise: float = 0.1  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
+    noise: float = 0.15  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
     partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
     alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+    holdout: float = 0.0  #: share of the training set that is validated on instead of the validation set
 
     name: ClassVar[str] = "shapes"
     task: ClassVar[str] = "classification"
@@ -46,6 +47,7 @@ class Shapes:
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)
+        check_holdout(self.holdout)
         partition_of(self)
         for field, least in (("image_size", 8), ("train_size", 1), ("valid_size", 1)):
             if getattr(self, field) < least:
@@ -64,7 +66,7 @@ class Shapes:
         mean, std = (f(images[train], (0, 2, 3), keepdim=True) for f in (torch.mean, torch.std))
         images = ((images - mean) / std).to(dtype)
         valid = slice(self.train_size, total)
-        return Dataset(
+        dataset = Dataset(
             name=self.name,
             task=Classification(self.label_smoothing),
             train=TensorSplit((images[train],), labels[train], labels[train]),
@@ -73,6 +75,7 @@ class Shapes:
             num_classes=CLASSES,
             partition=partition_of(self),
         )
+        return held_out(dataset, self.holdout)
 
     def render(self, labels: Tensor, rng: Generator) -> Tensor:
         """Images [N, 3, size, size] of brightness about 0 to 1, for ``labels`` int64 [N]. Lengths are in halves of an image."""
@@ -108,7 +111,7 @@ class Shapes:
         for _ in range(2):
             kinds = torch.randint(CLASSES, (count,), generator=rng)
             image = shape(image, kinds, between(0.1, 0.22, 1, 1), margin=0.9)
-        image = shape(image, labels, between(0.45, 0.7, 1, 1), margin=0.25)
+        image = shape(image, labels, between(0.6, 0.85, 1, 1), margin=0.15)
         for _ in range(2):
             image = line(image)
         return image + self.noise * torch.randn(image.shape, generator=rng)

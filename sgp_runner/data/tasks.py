@@ -59,8 +59,13 @@ class Regression:
         return 0.5 * (outputs - targets).square().sum(-1).mean()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        total = sum(float(self.loss(module(*x), y)) * len(y) for x, y in _chunks(module, split))
-        return {"loss": total / len(split)}
+        """ "gradient_norm" is that of the mean loss over the split."""
+        import torch
+
+        with torch.enable_grad():
+            loss = torch.stack([self.loss(module(*x), y) * len(y) for x, y in _chunks(module, split)]).sum() / len(split)
+            gradient = torch.autograd.grad(loss, list(module.parameters()))
+        return {"loss": float(loss), "gradient_norm": float(torch.cat([part.reshape(-1) for part in gradient]).norm())}
 
 
 class Translator(Protocol):

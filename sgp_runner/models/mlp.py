@@ -1,4 +1,4 @@
-"""A multi-layer perceptron on flattened images."""
+"""A multi-layer perceptron on flattened images or vectors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MLP:
-    """Linear layers with ReLU between them. Without BatchNorm, so its gradients can be vectorised over workers."""
+    """Linear layers with an activation between them. Without BatchNorm, so its gradients can be vectorised over workers."""
 
     hidden: Sequence[int] = (64,)  #: widths of the hidden layers; empty = logistic regression
     dropout: float = 0.0  #: probability of zeroing a hidden activation
+    activation: Literal["relu", "tanh"] = "relu"  #: tanh makes the loss smooth
 
     name: ClassVar[str] = "mlp"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
     vectorizes: ClassVar[bool] = True
     default_data: ClassVar[str] = "digits"
     trains: ClassVar[bool] = True
@@ -41,7 +42,8 @@ class MLP:
         from sgp_runner.models.dropout import SeededDropout
 
         widths = [math.prod(dataset.input_shape), *self.hidden]
+        activation = {"relu": nn.ReLU, "tanh": nn.Tanh}[self.activation]
         layers: list[nn.Module] = [nn.Flatten()]
         for i, (a, b) in enumerate(itertools.pairwise(widths)):
-            layers += [nn.Linear(a, b), nn.ReLU(), SeededDropout(self.dropout, layer=i)]
+            layers += [nn.Linear(a, b), activation(), SeededDropout(self.dropout, layer=i)]
         return nn.Sequential(*layers, nn.Linear(widths[-1], dataset.num_classes))

@@ -1,0 +1,155 @@
+"""Hosts of one's own on this machine: a network namespace each, joined by a switch, with links as slow as one likes.
+
+A namespace without a name lives as long as a process has it open, so none is left behind, whatever becomes of this one. Each link is a
+token bucket (``tbf`` of ``tc``) in either direction. TCP is CUBIC on them, whatever the machine's default is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.measure import Skipped
+
+CLONE_NEWNET = 0x40000000
+OWN = "/proc/thread-self/ns/net"
+PORT = 5001
+PIECE = 8192  # bytes: what TCP hands down at once, so that no bucket need be large enough for the usual 64 KiB
+LINK = "eth0"
+
+
+class Hosts:
+    """``count`` hosts with the addresses 10.77.0.1, 10.77.0.2, ...; a context manager. Raises Skipped where it cannot be done."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.open = ExitStack()
+        self.switch = -1
+        self.hosts: list[int] = []  # open files, each a namespace
+
+    def __enter__(self) -> Hosts:
+        if os.geteuid() != 0 or any(shutil.which(program) is None for program in ("ip", "tc")):
+            raise Skipped("Hosts of one's own need root, and ip and tc of iproute2.")
+        try:
+            self.switch, *self.hosts = (self.namespace() for _ in range(self.count + 1))
+            self.tell(self.switch, "ip", ["link add name switch type bridge", "link set switch up"])
+            for host, inside in enumerate(self.hosts):
+                end = f"type veth peer name {LINK} netns {path_of(inside)}"
+                self.tell(
+                    self.switch, "ip", [f"link add name port{host} {end}", f"link set port{host} master switch gso_max_size {PIECE} up"]
+                )
+                address = self.address(host)
+                commands = ["link set lo up", f"address add {address}/24 dev {LINK}", f"link set {LINK} gso_max_size {PIECE} up"]
+                route = f"route replace 10.77.0.0/24 dev {LINK} proto kernel scope link src {address} congctl cubic"
+                self.tell(inside, "ip", [*commands, route])
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.open.close()
+            raise Skipped(f"Hosts of one's own cannot be made here: {getattr(error, 'stderr', None) or error}") from error
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.open.close()
+
+    def namespace(self) -> int:
+        with excursion():
+            check(libc().unshare(CLONE_NEWNET))
+            namespace = os.open(OWN, os.O_RDONLY)
+        self.open.callback(os.close, namespace)
+        return namespace
+
+    def address(self, host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    def path(self, host: int) -> str:
+        """What a process has to `enter` to be on this host."""
+        return path_of(self.hosts[host])
+
+    def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
+        """Give the links of ``hosts``, or all, this rate in either direction, and buffers of 8 ms or 200 kB.
+
+        What the bucket has saved up passes at once, which a real link would not do: it is as small as timers allow.
+        """
+        bytes_per_second = bits_per_second / 8
+        burst = max(3 * PIECE // 2, round(bytes_per_second * 0.4e-3))
+        limit = burst + max(200_000, round(bytes_per_second * 8e-3))
+        bucket = f"root tbf rate {round(bits_per_second)}bit burst {burst} limit {limit}"
+        for host in range(self.count) if hosts is None else hosts:
+            self.tell(self.hosts[host], "tc", [f"qdisc replace dev {LINK} {bucket}"])
+            self.tell(self.switch, "tc", [f"qdisc replace dev port{host} {bucket}"])
+
+    def tell(self, namespace: int, program: str, commands: Sequence[str]) -> None:
+        with excursion(namespace):
+            words = [program, "-batch", "-"]
+            subprocess.run(words, input="\n".join(commands), check=True, capture_output=True, text=True, pass_fds=self.hosts)
+
+    def achieved(self, num_bytes: int) -> float:
+        """Bits per second of TCP, when each host sends ``num_bytes`` to the next, all at once: the mean over hosts."""
+        servers = [self.listen(host) for host in range(self.count)]
+        with ThreadPoolExecutor(2 * self.count) as threads:
+            rates = [threads.submit(receive, server) for server in servers]
+            for host in range(self.count):
+                threads.submit(self.send, host, (host + 1) % self.count, num_bytes)
+            return mean(rate.result() for rate in rates)
+
+    def listen(self, host: int) -> socket.socket:
+        with excursion(self.hosts[host]):
+            return socket.create_server((self.address(host), PORT))
+
+    def send(self, src: int, dst: int, num_bytes: int) -> None:
+        with excursion(self.hosts[src]), socket.create_connection((self.address(dst), PORT)) as connection:
+            connection.sendall(bytes(num_bytes))
+
+
+def receive(server: socket.socket) -> float:
+    """Bits per second from the first byte to the last."""
+    buffer = bytearray(2**20)
+    with server, server.accept()[0] as connection:
+        connection.recv_into(buffer)
+        start, total = time.perf_counter(), 0
+        while size := connection.recv_into(buffer):
+            total += size
+        return total * 8 / (time.perf_counter() - start)
+
+
+def libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def check(code: int) -> None:
+    if code:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def path_of(file: int) -> str:
+    return f"/proc/{os.getpid()}/fd/{file}"
+
+
+def enter(path: str | Path) -> None:
+    """Move this thread, and what it starts, into a namespace."""
+    namespace = os.open(path, os.O_RDONLY)
+    try:
+        check(libc().setns(namespace, CLONE_NEWNET))
+    finally:
+        os.close(namespace)
+
+
+@contextmanager
+def excursion(namespace: int | None = None) -> Iterator[None]:
+    """This thread is somewhere else meanwhile: in ``namespace``, or wherever it moves."""
+    home = os.open(OWN, os.O_RDONLY)
+    try:
+        if namespace is not None:
+            check(libc().setns(namespace, CLONE_NEWNET))
+        yield
+    finally:
+        check(libc().setns(home, CLONE_NEWNET))
+        os.close(home)

@@ -1,0 +1,105 @@
+"""``sgp-run calibrate [SETTINGS]``: a cluster profile of the machines that the settings would run on.
+
+It measures with the ranks, messages and gradients of a run of these settings (``network=gloo`` unless they say otherwise), started as
+any run is, by a launcher too.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sgp_runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Experiment
+
+USAGE = """usage: sgp-run calibrate [KEY=VALUE ...]
+
+Measures messages, all-reduces and gradients with the ranks of a real run of these
+settings, in less than two minutes, and writes a cluster profile for the simulator.
+
+  sgp-run calibrate nodes=4 model=resnet8 name=here   on this machine: results/cluster/here.yaml
+  srun --nodes 4 --ntasks 4 sgp-run calibrate network=gloo nodes=4 model=resnet20 name=ours
+  sgp-run --config-dir results cluster=here nodes=4 model=resnet8 algo=osgp"""
+
+
+def calibrate(words: Sequence[str]) -> int:
+    """The command, after its own word; the exit code."""
+    if "--help" in words or "-h" in words:
+        print(USAGE)
+        return 0
+    from sgp_runner.launchers import launched_rank
+
+    experiment = prepared(words)
+    if launched_rank() not in (None, 0):
+        measure(experiment)
+        return 0
+    from sgp_runner.execution import prepare
+    from sgp_runner.lock import locked
+
+    with locked(experiment.directory):
+        prepare(experiment)
+        measure(experiment)
+        path = conclude(experiment, ["sgp-run", "calibrate", *words])
+    print(f"{path}: simulate with sgp-run --config-dir {path.parent.parent} cluster={path.stem}", flush=True)
+    return 0
+
+
+def prepared(words: Sequence[str]) -> Experiment:
+    """The experiment whose machines are measured. Its folder is one of calibrations, not of runs."""
+    from sgp_runner.cli import read
+    from sgp_runner.overrides import compose, configs, parse
+    from sgp_runner.schema import make_experiment
+
+    with configs():
+        settings = parse(read(words).settings)
+        names = {setting.name for setting in settings}
+        ours = ["resume=never", "logger=jsonl", *([] if "network" in names else ["network=gloo"])]
+        ours += [] if "name" in names else ["name=measured"]
+        config = compose([setting.word for setting in [*parse(ours), *settings]])
+    config["results"] = f"{config['results']}/calibration"
+    experiment = make_experiment(config)
+    run = experiment.run
+    if not re.fullmatch(r"[A-Za-z]\w*", run.name or ""):
+        raise ConfigError("name", f"'{run.name}' cannot name a choice of cluster=: use a letter, then letters, digits and _.")
+    if run.nodes < 2:
+        raise ConfigError("nodes", "a single node sends no messages: use nodes=2 or more.")
+    if run.algo.servers:
+        raise ConfigError("algo", f"{run.algo.title} has a server, which a calibration does without: leave the algorithm out.")
+    if not run.model.trains:
+        raise ConfigError("model", f"{run.model.name} computes nothing that could be timed: choose the model that you train.")
+    return experiment
+
+
+def measure(experiment: Experiment) -> None:
+    """Leaves what was measured in the experiment's folder."""
+    from sgp_runner.calibration.rank import measuring
+    from sgp_runner.launchers import launched
+
+    if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
+        from sgp_runner.launch import launch
+
+        launch(experiment, ("-m", "sgp_runner.calibration.rank"))
+    else:
+        measuring(experiment).execute()
+
+
+def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
+    """Write the profile; its path."""
+    from sgp_runner.calibration.probe import FILE, Measured
+    from sgp_runner.calibration.profile import Setting, profile
+    from sgp_runner.recorder import replace_file
+
+    run = experiment.run
+    found = Measured.from_json((experiment.directory / FILE).read_text(encoding="utf-8"))
+    path = Path(run.results).parent / "cluster" / f"{run.name}.yaml"
+    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
+    setting = Setting(path.stem, run.model.name, run.batch_size, " ".join(command), platform.platform(), when)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, profile(found, setting))
+    return path

@@ -1,0 +1,131 @@
+"""From what was measured to the constants of a cluster, and how well they tell what they were not fitted on.
+
+A message of ``b`` bytes takes ``latency + 8 b / bandwidth``; the line goes through the medians by least squares, each weighed by how
+far its repeats spread, though none is trusted to better than `TRUST`. Leave-one-out error: each size predicted by the line through all
+others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, mean, median, quantiles
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sgp_runner.calibration.probe import Measured
+
+TRUST = 0.02  # of a median, relative
+LEAST_CV = 0.01  # smaller variation of compute times is left out
+
+Repeats = Mapping[int, Sequence[float]]  # seconds, by bytes
+
+
+@dataclass(frozen=True)
+class Line:
+    """Seconds as a function of bytes; ``start`` is not negative and ``slope`` positive."""
+
+    start: float
+    slope: float
+
+    def __call__(self, num_bytes: float) -> float:
+        return self.start + self.slope * num_bytes
+
+
+def fit_line(measured: Repeats) -> Line:
+    """Through at least two sizes; through the origin where latency or bandwidth would come out negative."""
+    points = [(size, median(repeats), spread(repeats) ** -2) for size, repeats in measured.items()]
+    total = sum(weight for _, _, weight in points)
+    x = sum(weight * size for size, _, weight in points) / total
+    y = sum(weight * seconds for _, seconds, weight in points) / total
+    across = sum(weight * (size - x) * (seconds - y) for size, seconds, weight in points)
+    square = sum(weight * (size - x) ** 2 for size, _, weight in points)
+    slope = across / square
+    if slope > 0 and y >= slope * x:
+        return Line(y - slope * x, slope)
+    through_origin = sum(weight * size * seconds for size, seconds, weight in points)
+    return Line(0.0, through_origin / sum(weight * size**2 for size, _, weight in points))
+
+
+def spread(repeats: Sequence[float]) -> float:
+    """How far off their median may be (seconds): half the range of the middle half, over the root of their number, or `TRUST`."""
+    low, _, high = quantiles(repeats, n=4, method="inclusive") if len(repeats) > 1 else [repeats[0]] * 3
+    return max((high - low) / 2 / math.sqrt(len(repeats)), TRUST * median(repeats))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size: the repeats (seconds), what the fitted constants say of it, and what those say that were fitted without it."""
+
+    num_bytes: int
+    repeats: tuple[float, ...]
+    fitted: float
+    left_out: float
+
+    @property
+    def seconds(self) -> float:
+        return median(self.repeats)
+
+    @property
+    def error(self) -> float:
+        """Relative, of what was predicted without this size."""
+        return self.left_out / self.seconds - 1
+
+
+def points_of(measured: Repeats) -> list[Point]:
+    """Of at least three sizes."""
+    line = fit_line(measured)
+    return [Point(size, tuple(repeats), line(size), fit_line(without(measured, size))(size)) for size, repeats in measured.items()]
+
+
+def without(measured: Repeats, size: int) -> Repeats:
+    return {other: repeats for other, repeats in measured.items() if other != size}
+
+
+def leave_one_out(points: Sequence[Point]) -> float:
+    """Mean of the absolute relative errors."""
+    return mean(abs(point.error) for point in points)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Those of `sgp_runner.cluster.Cluster` that were found. cv: of compute times; 0 for none."""
+
+    step_seconds: float
+    cv: float
+    latency_seconds: float
+    bandwidth: float
+    all_reduce_bandwidth: float
+    overlap: float
+    mixing_seconds_per_byte: float
+    contention_seconds_per_byte: float
+
+
+def constants(found: Measured) -> Constants:
+    """What the simulator needs so that it takes the measured times.
+
+    The step is one of many in a row, so that it includes what nodes take from each other. cv: that for which the slowest of the nodes
+    takes as much longer as steps did that end with a barrier. all_reduce_bandwidth: from the slope of a ring's time over sizes.
+    overlap: what the mean gradient took less than a gradient and an all-reduce of its size, as a share of the gradient.
+    """
+    step, n = median(found.steps), found.nodes
+    messages, rings = fit_line(found.exchanges), fit_line(found.all_reduces)
+    locked = median(found.locked_steps) - median(found.barriers)
+    cv = max(0.0, locked / step - 1) / slowest(n)
+    saved = step + rings(found.num_bytes) - median(found.mean_steps)
+    return Constants(
+        step_seconds=step,
+        cv=cv if cv >= LEAST_CV else 0.0,
+        latency_seconds=messages.start,
+        bandwidth=8 / messages.slope,
+        all_reduce_bandwidth=16 * (n - 1) / n / rings.slope,
+        overlap=min(max(0.0, saved / step), 0.99),
+        mixing_seconds_per_byte=median(found.mixing) / found.num_bytes,
+        contention_seconds_per_byte=max(0.0, found.busy_step - step) / found.busy_bytes,
+    )
+
+
+def slowest(n: int) -> float:
+    """Of ``n`` standard normal numbers, the largest on average (Blom 1958)."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25))

@@ -1,0 +1,87 @@
+"""A cluster profile as a file that ``cluster=`` accepts: the fitted constants, and below them every point with its leave-one-out error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from sgp_runner.calibration.fit import constants, leave_one_out, points_of
+
+if TYPE_CHECKING:
+    from sgp_runner.calibration.fit import Point
+    from sgp_runner.calibration.probe import Measured
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was calibrated: ``model`` on ``batch_size`` samples per node. command: that did it; where, when: for the reader."""
+
+    name: str
+    model: str
+    batch_size: int
+    command: str
+    where: str
+    when: str
+
+
+def profile(found: Measured, setting: Setting) -> str:
+    """The text of the file."""
+    return "\n".join([*head(found, setting), *body(found, setting), *foot(found)]) + "\n"
+
+
+def head(found: Measured, setting: Setting) -> Iterator[str]:
+    yield f"# Measured by {setting.command}"
+    yield f"# on {setting.where}, {setting.when}. It holds for {found.nodes} nodes of these machines and for this model."
+    errors = (leave_one_out(points_of(repeats)) for repeats in (found.exchanges, found.all_reduces))
+    yield "# Leave-one-out error, mean over sizes: messages {:.1%}, all-reduces {:.1%}.".format(*errors)
+
+
+def body(found: Measured, setting: Setting) -> Iterator[str]:
+    have = constants(found)
+    yield "defaults:"
+    yield f"  - /compute_time@compute_time: {'log_normal' if have.cv else 'constant'}"
+    yield from ("", "_target_: sgp_runner.cluster.Cluster", f"name: {setting.name}", "devices_per_node: 1")
+    yield "step_seconds:  # s, a gradient and the optimizer's step, all nodes computing"
+    yield f"  {setting.model}: {have.step_seconds:.6g}"
+    yield "step_batch:  # samples per node"
+    yield f"  {setting.model}: {setting.batch_size}"
+    if have.cv:
+        yield "compute_time:"
+        yield f"  cv: {have.cv:.4g}  # from how much longer steps take that end with a barrier"
+    yield "input_seconds: 0.0  # s; part of the step"
+    yield f"bandwidth: {have.bandwidth:.6g}  # bit/s; every node sends to one and receives from another at the same time"
+    yield f"latency_seconds: {have.latency_seconds:.4g}  # s"
+    yield "message_overhead_seconds: 0.0  # s; part of the latency"
+    yield "host_seconds_per_byte: 0.0  # s/byte; part of the bandwidth"
+    yield "node_factors: {}  # e.g. {3: 2.0}: node 3 computes half as fast"
+    yield "heterogeneity: 0.0  # coefficient of variation between nodes"
+    yield "duplex: full  # by the way in which the bandwidth is measured"
+    yield "collective: ring  # gloo's and NCCL's for large tensors"
+    yield f"overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already"
+    yield "bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured"
+    yield "fitted_on: []"
+    yield f"all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface"
+    yield f"mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received"
+    yield f"contention_seconds_per_byte: {have.contention_seconds_per_byte:.4g}  # s/byte that passes during a gradient"
+
+
+def foot(found: Measured) -> Iterator[str]:
+    for what, repeats in (("message", found.exchanges), ("all-reduce", found.all_reduces)):
+        yield from ("", f"# {what}, bytes: ms (least to greatest of so many) | by the fit | without this size")
+        yield from map(line, points_of(repeats))
+    yield from ("", f"# model of {found.num_bytes} bytes: ms (least to greatest of so many)")
+    for what in ("steps", "barriers", "locked_steps", "mean_steps", "mixing"):
+        values = getattr(found, what)
+        yield f"#   {what}: {ms(median(values))} ({ms(min(values))} to {ms(max(values))} of {len(values)})"
+    yield f"#   busy_step: {ms(found.busy_step)} while {found.busy_bytes:.4g} bytes pass"
+
+
+def line(point: Point) -> str:
+    repeats = f"{ms(point.seconds)} ({ms(min(point.repeats))} to {ms(max(point.repeats))} of {len(point.repeats)})"
+    return f"#   {point.num_bytes}: {repeats} | {ms(point.fitted)} | {ms(point.left_out)}, {point.error:+.1%}"
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1000:.4g}"

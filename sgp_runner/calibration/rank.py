@@ -1,0 +1,42 @@
+"""One real rank of a calibration: ``python -m sgp_runner.calibration.rank config.yaml``, as `sgp_runner.rank` of a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sgp_runner.calibration.probe import Probe
+from sgp_runner.errors import Aborted, ConfigError, RankFailed
+from sgp_runner.recorder import write_summary
+
+if TYPE_CHECKING:
+    from sgp_runner.run import Experiment
+
+
+def measuring(experiment: Experiment, **sizes: object) -> Experiment:
+    """The same experiment, in which nothing is trained but everything measured."""
+    probe = Probe(experiment.directory, **sizes)  # type: ignore[arg-type]
+    return replace(experiment, run=replace(experiment.run, algo=probe))
+
+
+def main(config: str, **sizes: object) -> int:
+    from sgp_runner.schema import load_experiment
+
+    experiment = measuring(load_experiment(Path(config), None), **sizes)
+    try:
+        summary = experiment.execute()
+    except (RankFailed, Aborted, ConfigError):
+        return 1
+    if summary is not None:
+        write_summary(experiment.directory, summary)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads that still wait for messages must not hold up the exit

@@ -1,0 +1,94 @@
+"""Settings that the papers tune, chosen once for each algorithm by the same small search, on samples held out of the training set.
+
+The samples that results are reported on are not looked at, nor are the seeds used that they are reported for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from sgp_runner.batch import Job
+
+HOLDOUT = 0.2
+SEEDS = (101, 102)
+DIVERGED = 0.0  # the score of a run that has
+
+
+def quality(job: Job, metric: str) -> float:
+    """A number of the summary of a finished run that is better the larger it is; 0 for a run that diverged."""
+    if job.diverged:
+        return DIVERGED
+    assert job.summary is not None, job.name
+    value = job.summary[metric]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Every one of ``values`` for ``key``, each with the same seeds; the best mean of ``metric`` wins, of equal ones the smaller value.
+
+    name: of the runs, and of what is tuned. words: all other settings. metric: of the summary; larger is better.
+    after: the search that chooses another setting first.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    results: Path
+    values: tuple[float, ...]
+    key: str = "optim.lr"
+    seeds: tuple[int, ...] = SEEDS
+    metric: str = "worker_mean"
+    after: Search | None = None
+
+    def job(self, value: float, seed: int) -> Job:
+        fixed = (*self.words, *(self.after.chosen if self.after else ()))
+        short = self.key.rpartition(".")[2]
+        words = (*fixed, f"{self.key}={value:g}", f"data.holdout={HOLDOUT:g}", f"seed={seed}")
+        return Job(f"tune-{self.name}-{short}{value:g}-s{seed}", words, self.results)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """As far as they are known: those of a second search are not before the first has finished."""
+        if self.after is not None and not self.after.finished:
+            return []
+        return [self.job(value, seed) for value, seed in product(self.values, self.seeds)]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.jobs) and all(job.finished for job in self.jobs)
+
+    def score(self, value: float) -> float:
+        """Of a finished search, as what follows."""
+        return sum(quality(self.job(value, seed), self.metric) for seed in self.seeds) / len(self.seeds)
+
+    @property
+    def best(self) -> float:
+        return best_of(self)
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """What it adds to the settings of a run."""
+        return (*(self.after.chosen if self.after else ()), f"{self.key}={self.best:g}")
+
+    @property
+    def at_the_edge(self) -> bool:
+        """Whether a value beyond those tried might be better still."""
+        return self.best in (min(self.values), max(self.values))
+
+
+@functools.cache  # hundreds of runs ask, and each answer takes reading ten
+def best_of(search: Search) -> float:
+    return max(sorted(search.values), key=search.score)
+
+
+def remaining(searches: Sequence[Search]) -> Iterator[list[Job]]:
+    """Unfinished runs of all searches, in rounds: the second ones when the first have finished. Ends when a round brings nothing new."""
+    tried: set[str] = set()
+    while jobs := [job for search in searches for job in search.jobs if not job.finished and job.name not in tried]:
+        tried |= {job.name for job in jobs}
+        yield jobs

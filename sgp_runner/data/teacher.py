@@ -1,0 +1,94 @@
+"""Regression on a small random network with noise that is new at every reading: not convex, and its true gradient is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.tasks import Regression
+from sgp_runner.errors import ConfigError
+from sgp_runner.seeding import generator, seeds_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from sgp_runner.data.dataset import Batch
+
+
+@dataclass(frozen=True)
+class TeacherData:
+    """The targets are those of a network with ``width`` tanh units, for ``points`` fixed standard normal inputs [dimension].
+
+    A training target carries normal noise, drawn anew each time it is read, so a stochastic gradient is the true one plus noise of
+    mean zero. The validation split has all points once and without noise: its gradient is the true gradient.
+    """
+
+    dimension: int = 8
+    width: int = 8  #: hidden units of the network that made the targets
+    points: int = 64  #: different inputs
+    samples: int = 4096  #: readings in an epoch; sample i is point i modulo points
+    noise: float = 1.0  #: standard deviation of a training target's noise; those of the targets themselves are about 1
+    problem_seed: int = 0  #: which problem; independent of the run's seed
+
+    name: ClassVar[str] = "teacher"
+    task: ClassVar[str] = "regression"
+    stand_in: ClassVar[bool] = True
+
+    @property
+    def train_size(self) -> int:
+        return self.samples
+
+    def __post_init__(self) -> None:
+        for field in ("dimension", "width", "points"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"data.{field}", f"must be at least 1, not {getattr(self, field)}.")
+        if self.samples < 1 or self.samples % self.points:
+            raise ConfigError("data.samples", f"must be a multiple of data.points={self.points}, not {self.samples}.")
+        if self.noise < 0:
+            raise ConfigError("data.noise", f"must not be negative, but is {self.noise}.")
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        import torch
+
+        rng = generator(self.problem_seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+        inputs = normal(self.points, self.dimension)
+        hidden = torch.tanh(inputs @ normal(self.dimension, self.width) * (2 / self.dimension**0.5))
+        targets = hidden @ normal(self.width, 1) / self.width**0.5
+        point = torch.arange(self.samples) % self.points
+        clean = TensorSplit((inputs.to(dtype),), targets.to(dtype), None)
+        train = NoisySplit(inputs[point].to(dtype), targets[point].to(dtype), self.noise)
+        return Dataset(self.name, Regression(), train, clean, (self.dimension,), 1)
+
+
+@dataclass(frozen=True)
+class NoisySplit:
+    """A split whose targets [N, 1] get normal noise at every reading; it depends on the reading's seed and the sample alone."""
+
+    inputs: Tensor
+    targets: Tensor
+    noise: float
+
+    labels: ClassVar[None] = None
+    ahead: ClassVar[int] = 0
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def prepare(self, indices: Tensor, seed: int = 0) -> None:
+        """Nothing to do."""
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
+        import torch
+
+        uniform = (((seeds_of(seed, indices) >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53  # in (0, 1)
+        noise = self.noise * torch.special.ndtri(uniform).unsqueeze(-1)
+        return (self.inputs[indices],), self.targets[indices] + noise.to(self.targets.dtype)
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,13 @@
+"""One rank of a calibration of a second or two: ``calibration_rank.py config.yaml``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sgp_runner.calibration.rank import main
+
+if __name__ == "__main__":
+    code = main(sys.argv[1], sizes=(1024, 65536, 1048576), seconds=0.05)
+    sys.stdout.flush()
+    os._exit(code)

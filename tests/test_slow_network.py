@@ -1,0 +1,87 @@
+"""The benchmark over slow networks: how it counts, on literal values; its hosts and a small run, where that is possible."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+needs_root = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="network namespaces need root and iproute2")
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+
+def write_records(path: Path, rank: int, times: dict[int, float]) -> None:
+    lines = [{"kind": "train", "rank": rank, "step": step, "time_s": seconds} for step, seconds in times.items()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_time_of_a_step_leaves_out_the_first_ones_and_the_end(tmp_path: Path) -> None:
+    from benchmarks.network import step_seconds
+
+    write_records(tmp_path / "metrics.jsonl", 0, {0: 8.0, 1: 9.0, 3: 10.0, 7: 12.0, 11: 14.0, 99: 99.0})
+    write_records(tmp_path / "metrics.rank1.jsonl", 1, {0: 0.0, 1: 1.0, 3: 2.0, 7: 5.0, 11: 8.0, 99: 99.0})
+    assert step_seconds(tmp_path, 2, asynchronous=False) == (4 / 8 + 6 / 8) / 2
+    assert step_seconds(tmp_path, 2, asynchronous=True) == 2 * (4 / 8 + 6 / 8) / 2  # as many steps of two nodes together
+    write_records(tmp_path / "metrics.rank1.jsonl", 1, {0: 0.0, 1: 1.0, 5: 2.0, 11: 8.0})  # too slow to count
+    assert step_seconds(tmp_path, 2, asynchronous=True) == 2 * 4 / 8
+
+
+def test_a_pair_in_the_wrong_order_differs_by_more_than_three_percent() -> None:
+    from benchmarks.network import accuracy, lost_to, wrong_order
+
+    measured = {"a": 100.0, "b": 110.0, "c": 112.0}
+    predicted = {"a": 105.0, "b": 121.0, "c": 100.8}
+    assert [wrong_order(predicted, measured, *pair) for pair in ("ab", "bc", "ac")] == [False, False, True]
+    results = {result.what: result for result in accuracy({"n": predicted}, {"n": measured}).results}
+    assert results["error, n"].values == (pytest.approx(5.0), pytest.approx(10.0), pytest.approx(-10.0))
+    assert (results["mean error of all cells"].median, results["mean error of all cells"].met) == (pytest.approx(25 / 3), True)
+    assert (results["worst error"].median, results["pairs in the wrong order"].values) == (pytest.approx(10.0), (1.0,))
+    assert lost_to((150.0, 90.0), (100.0, 100.0)) == (pytest.approx(50.0), pytest.approx(-10.0))
+
+
+def test_without_root_there_are_no_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.hosts import Hosts
+    from benchmarks.measure import Skipped
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Skipped, match="Hosts of one's own need root, and ip and tc of iproute2."), Hosts(2):
+        pass
+
+
+@needs_root
+def test_hosts_are_apart_and_leave_nothing_behind() -> None:
+    from benchmarks.hosts import OWN, Hosts
+
+    before = os.readlink(OWN)
+    with Hosts(2) as hosts:
+        hosts.shape(50e6)
+        paths = [hosts.path(host) for host in range(2)]
+        assert len({os.readlink(path) for path in paths} | {before}) == 3
+        assert hosts.achieved(250_000) > 0
+    assert not any(os.path.exists(path) for path in paths)
+    assert os.readlink(OWN) == before
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_small_network_is_measured_and_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import network
+
+    monkeypatch.setattr(network, "OUT", tmp_path)
+    column, summary = network.measure([network.Network(2, 200e6, 4, repeats=1)], seconds=0.1)
+    values = {result.what: result.values for result in column.results}
+    assert set(values) >= {network.COMPUTE, *network.ALGORITHMS, "SGP, simulated before", "achieved by TCP"}
+    assert all(value > 0 for each in values.values() for value in each)
+    predicted = json.loads((tmp_path / "predicted.json").read_text())
+    assert predicted.keys() == {"2 nodes, 200 Mbit/s"} and predicted["2 nodes, 200 Mbit/s"].keys() == network.ALGORITHMS.keys()
+    assert (tmp_path / "cluster/n2_200mbit.yaml").exists()
+    assert [result.what for result in summary.results][1:] == ["mean error of all cells", "worst error", "pairs in the wrong order"]
