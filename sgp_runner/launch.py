@@ -99,7 +99,7 @@ def wait_for(children: list[subprocess.Popen[bytes]], tell: Callable[[], object]
     tell: of each that is killed, but for the first one; the others go on without it.
     """
     deadline, killed = float("inf"), 0
-    while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+    while None in [child.poll() for child in children] and time.monotonic() < deadline:
         if tell is not None and sum((child.returncode or 0) < 0 for child in children) > killed:
             killed += 1
             tell()
