@@ -74,7 +74,7 @@ BAD: list[tuple[str, str, str]] = [
     ("algo.topology.peers={a:1}", "algo.topology.peers", "is not a whole number or a mapping such as {0: 2}."),
     ("algo=slowmo algo.base=osgp algo.base.tau=-1", "algo.base.tau", "-1 must be 0 (which is SGP) or more steps."),
     ("algo=slowmo algo.base=gap_aware", "algo.base", "'gap_aware' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
-    ("algo=ad_psgd nodes=3", "nodes", "needs an even number of nodes, not 3."),
+    ("algo=ad_psgd algo.topology=ring nodes=3", "algo.topology", "in step 0 there is 0 -> 2; use bipartite or ring."),
     ("model=transformer data=digits", "data", "Use data=numbers_en_de."),
     ("name=../up", "name", "'../up' cannot name a folder"),
     ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),
@@ -97,7 +97,7 @@ BAD: list[tuple[str, str, str]] = [
     ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
     ("--config-dir nowhere", "--config-dir", "there is no folder 'nowhere'."),
     ("-m nodes=4 algo=sgp,sgpp", "algo", "Did you mean 'sgp'?"),
-    ("-m nodes=4,5 algo=sgp,ad_psgd", "nodes", "not 5. (Job 4 of 4: nodes=5 algo=ad_psgd)"),
+    ("-m nodes=4,5 algo=d_psgd,ad_psgd algo.topology=ring", "algo.topology", "or ring. (Job 4 of 4: nodes=5 algo=ad_psgd)"),
     ("-m nodes=4,x", "nodes", "'x' is not a whole number. (Job 2 of 2: nodes=x)"),
     ("results=file/below", "results", "cannot write to file/below/runs/sgp-"),
     ("-m nodes=2,4 results=file/below", "results", "cannot write to file/below/sweeps/"),
@@ -123,7 +123,7 @@ from sgp_runner.cli import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
-for words in ("nodez=4", "algo=sgpp", "nodes=abc", "algo=ad_psgd nodes=3", "--cfg job -p algo", "-m nodes=4,x"):
+for words in ("nodez=4", "algo=sgpp", "nodes=abc", "algo=ad_psgd algo.topology=ring nodes=3", "--cfg job -p algo", "-m nodes=4,x"):
     main(words.split())
 assert not heavy & set(sys.modules)
 """

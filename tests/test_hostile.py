@@ -480,7 +480,7 @@ def test_a_folder_where_wandb_cannot_write_is_a_warning(capfd: pytest.CaptureFix
 COMMANDS = [
     ["nodes=0"],
     ["optim.lr=nan"],
-    ["algo=ad_psgd", "nodes=5"],
+    ["algo=ad_psgd", "algo.topology=ring", "nodes=5"],
     ["algo._target_=os.system"],
     ["optim.schedule._target_=sgp_runner.run.Run"],
     ["name=../../up"],

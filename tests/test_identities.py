@@ -410,7 +410,7 @@ def test_a_worker_waits_only_for_messages_that_are_tau_steps_late(tau: int, seco
         (lambda: LocalSGD(0), "algo.tau"),
         (lambda: SlowMo(SlowMo(SGP(SHIFTS))), "algo.base"),
         (lambda: ADPSGD(Ring(), averages_per_gradient=0), "algo.averages_per_gradient"),
-        (lambda: ADPSGD(Ring()).check(5, OPTIM), "nodes"),
+        (lambda: ADPSGD(Ring()).check(5, OPTIM), "algo.topology"),
         (lambda: ADPSGD(Complete()).check(4, OPTIM), "algo.topology"),
         (lambda: DPSGD(SHIFTS).check(4, OPTIM), "algo.topology"),
         (lambda: GapAware().check(4, Adam(Constant())), "optim"),

@@ -18,7 +18,7 @@ import pytest
 import torch
 from experiments import final_parameters, instrumented, make_experiment
 
-from sgp_runner.checkpoint import checksum, saved_steps
+from sgp_runner.checkpoint import VERSION, checksum, saved_steps
 from sgp_runner.errors import ConfigError
 from sgp_runner.run import Experiment
 from sgp_runner.scheduler import VirtualClock
@@ -230,7 +230,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "incomplete": (lambda path: (path / "rank0.pt").unlink(), "rank0.pt cannot be read (No such file or directory)."),
     "without manifest": (lambda path: (path / "manifest.json").unlink(), "its manifest.json is missing or damaged."),
     "foreign": (lambda path: edit(path, run="0123"), "it belongs to a run with other settings."),
-    "older": (lambda path: edit(path, version=0), "it has format 0, and this version of sgp-run reads format 3."),
+    "older": (lambda path: edit(path, version=0), f"it has format 0, and this version of sgp-run reads format {VERSION}."),
     "reaching out": (lambda path: edit(path, files={"../x.pt": ""}), "its manifest.json is missing or damaged."),
 }
 
