@@ -59,7 +59,7 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         cases = {"none": NONE, **CASES}
         jobs = {
-            (algo, name): Job(f"{algo}-{name.replace(' ', '_')}", words_of(algo, cases[name]), Path(folder))
+            (algo, name): Job(f"{algo}-{name.replace(',', '').replace(' ', '_')}", words_of(algo, cases[name]), Path(folder))
             for algo, name in product(algos, cases)
         }
         errors: dict[str, str] = {}

@@ -334,7 +334,7 @@ def report(world: World) -> StoodStill:
     time.sleep(4 * POLL_SECONDS)
     answers = [str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None for rank in range(world.size)]
     lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
-    print("\n".join(["The run stands still:", *lines]), file=sys.stderr, flush=True)
+    print("\n".join(["The run stands still:", *lines]), file=sys.__stderr__, flush=True)  # not into the progress display, if there is one
     silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
     sentence = f"the run stood still (network.timeout_seconds): rank {world.rank} {own}"
     sentence += f"; rank {silent} does not answer." if silent else "."
