@@ -8,9 +8,9 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from sgp_runner import __version__
+from sgp_runner.command import Parser
 from sgp_runner.errors import CannotWrite, ConfigError
 
 FILE = "replays.jsonl"  # in the folder of the run
@@ -19,12 +19,6 @@ EXAMPLES = """examples
   sgp-replay results/runs/NAME                            the same run again, decision by decision, in this process
   sgp-replay results/runs/NAME --with algo=osgp           how long OSGP would have taken (simulated)
   sgp-replay results/runs/NAME --with                     how long the simulator thinks that it should have taken"""
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}", file=sys.stderr, flush=True)
-        sys.exit(2)
 
 
 def parser() -> Parser:

@@ -7,9 +7,9 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from sgp_runner import __version__
+from sgp_runner.command import Parser
 from sgp_runner.errors import ConfigError
 
 EXAMPLES = """examples
@@ -18,12 +18,6 @@ EXAMPLES = """examples
   sgp-report results/runs/sgp-* --target 0.9    some runs, and their time to 90 %
   sgp-report results/runs/sgp-* --retime cluster=infiniband_100g,ethernet_10g
                                                 also as they would have gone on these clusters, without training again"""
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}", file=sys.stderr, flush=True)
-        sys.exit(2)
 
 
 def parser() -> Parser:
