@@ -25,7 +25,6 @@ from sgp_runner.replay.retiming import retime
 from sgp_runner.run import Experiment
 from sgp_runner.worker import Worker
 
-pytestmark = pytest.mark.xdist_group("replay")  # its real runs are made once
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 RECORDED = {
     "ad_psgd": ("nodes=4", "algo.averages_per_gradient=2", "model=resnet8", "epochs=0.2"),
