@@ -21,7 +21,7 @@ from sgp_runner.launch import launch
 from sgp_runner.replay.cli import main
 from sgp_runner.replay.exact import Departed, replay
 from sgp_runner.replay.recording import FORMAT, Header, Writer, path_of
-from sgp_runner.replay.retiming import retime
+from sgp_runner.replay.what_if import retime
 from sgp_runner.run import Experiment
 from sgp_runner.worker import Worker
 
