@@ -20,6 +20,7 @@ from sgp_runner.console import comparison_table, published_table
 from sgp_runner.published import PATH, published
 from sgp_runner.report.cli import main
 from sgp_runner.report.comparison import pairs_of
+from sgp_runner.report.figure import Series, Style
 from sgp_runner.report.plots import Section, sections
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import Setting, default_target, labels, settings_in
@@ -37,6 +38,13 @@ def settings_of(root: Path) -> list[Setting]:
 def section(settings: list[Setting], title: str, target: float | None = None) -> Section:
     (found,) = (each for each in sections(settings, target, pairs_of(settings)) if each.title.startswith(title))
     return found
+
+
+def test_bars_are_never_shorter_than_nothing() -> None:
+    mean = sum([0.1] * 3) / 3
+    assert mean > 0.1  # by one bit
+    down, up = Series("SGP", Style(), x=["a"], y=[mean], low=[0.1], high=[0.1]).reach([mean])
+    assert (down, up) == ([mean - 0.1], [0.0])
 
 
 def test_seeds_of_a_setting_become_a_mean_and_a_range(tmp_path: Path) -> None:
