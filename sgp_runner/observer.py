@@ -142,10 +142,14 @@ class Observer:
             self.recorder.write(stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes})
 
     @property
+    def gone(self) -> list[int]:
+        """Who was lost for good."""
+        return sorted({*range(self.run.ranks)} - {*self.crew.names})
+
+    @property
     def lost(self) -> dict[str, object]:
-        """For the summary: who was gone for good."""
-        gone = sorted({*range(self.run.ranks)} - {*self.crew.names})
-        return {"lost": gone} if gone else {}
+        """For the summary."""
+        return {"lost": self.gone} if self.gone else {}
 
     def name(self, worker: Worker) -> int:
         return self.crew.names[worker.rank]

@@ -63,6 +63,9 @@ class Instrumented:
         return self.base.phases(size)
 
     async def run(self, worker: Worker) -> None:
+        if not worker.learns:  # a dry run
+            await self.base.run(worker)
+            return
         if worker.rank == self.fail_on_rank and worker.step < 0:
             await self.base.run(worker.limit(3))
             if self.dies:

@@ -56,6 +56,14 @@ def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
     assert float(str(summary["average"])) > 0.8
 
 
+def test_a_hybrid_switches_at_the_same_step_everywhere(tmp_path: Path) -> None:
+    """Whatever number of steps each survivor has taken, and lost, before."""
+    words = ("algo=hybrid", "algo.first=sgp", "algo.then=d_psgd", "algo.switch_epoch=1.6", "cluster.node_factors={1: 1.3}")
+    experiment, _ = simulate(tmp_path, *words, "nodes=4", "epochs=2", DIES)
+    last = [record for record in read_metrics(experiment.directory) if record["kind"] == "train"][-3:]
+    assert [(record["rank"], record["step"]) for record in last] == [(0, 27), (1, 27), (3, 27)]
+
+
 def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
     """On a complete graph without momentum all models stay equal: gradient descent with four nodes' batches, then with three nodes'."""
     words = ("algo=sgp", "algo.topology=complete", "optim.momentum=0", "optim.schedule=constant", "epochs=1.5", "nodes=4", DIES)

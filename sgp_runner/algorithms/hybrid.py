@@ -48,7 +48,7 @@ class Hybrid:
         return before + [(max(epoch, self.switch_epoch), steps) for epoch, steps in self.then.phases(size)]
 
     async def run(self, worker: Worker) -> None:
-        before = round(self.switch_epoch * worker.steps_per_epoch) - worker.steps_taken
+        before = round(self.switch_epoch * worker.steps_per_epoch) - (worker.step + 1)
         if before > 0:
             await self.first.run(worker.limit(before))
             await self.average(worker)

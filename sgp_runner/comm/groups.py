@@ -103,8 +103,8 @@ class DistributedWorld:
 
     def consult(self, value: T) -> list[T]:
         values: list[Any] = [None] * len(self.running)
-        with waiting_for("waits for all nodes to come together"):
-            dist.all_gather_object(values, value, group=self.speakers)
+        with named("lost a connection while all nodes came together"):
+            left_if_interrupted(lambda: dist.all_gather_object(values, value, group=self.speakers), "waits for all nodes to come together")
         return values
 
     def mean(self, tensor: torch.Tensor) -> None:
@@ -121,7 +121,7 @@ class DistributedWorld:
         """The processes ``present`` of this world alone, one of which is this one. What it still waits for is left behind."""
         smaller = copy(self)
         smaller.rank, smaller.size = list(present).index(self.rank), len(present)
-        smaller.store = PrefixStore(f"of {list(present)}", self.store)
+        smaller.store, smaller.alarm = (PrefixStore(f"of {list(present)}", store) for store in (self.store, self.alarm))
         if dist.is_initialized():
             dist.destroy_process_group()
         return smaller

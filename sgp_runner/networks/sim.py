@@ -71,7 +71,7 @@ class Sim:
         with closing(problem), recording(experiment, 0, total, saved["metrics_bytes"] if saved else 0) as recorder:
             observer = Observer(run, problem, recorder, simulation.model_buffers, crew=crew)
             if saved and found:
-                print(going_on(found), flush=True)
+                print(going_on(found, observer.gone), flush=True)
                 restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
                 observer.restore(saved)
                 begun = saved["begun"]
