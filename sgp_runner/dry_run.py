@@ -15,7 +15,7 @@ Devices of one node run the same code on the same values, so what holds for node
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -161,15 +161,18 @@ class DryRun:
 
     def standstill(self) -> str:
         """Follows who waits for whom, to a circle or to somebody that has ended."""
+        waits: dict[int, Wait[Any]] = {}  # by rank, but for activities of a rank that wait for one another
+        for task in self.scheduler.tasks:
+            if task.waiting is not None and task.waiting.what[0] != "finish":
+                waits.setdefault(int(task.name.split()[1]), task.waiting)
         path: list[int] = []
         words: dict[int, str] = {}
-        rank: int | None = next(comm.rank for comm in self.comms if any(self.waits(comm.rank)))
+        rank: int | None = min(waits)
         while rank is not None and rank not in words:
-            wait = next(self.waits(rank), None)
-            if wait is None:
+            if rank not in waits:
                 return f"{words[path[-1]]}: rank {rank} has ended"
             path.append(rank)
-            what, rank_after = self.awaited(wait)
+            what, rank_after = self.awaited(waits[rank])
             words[rank] = f"{when(self.comms[rank].worker)} rank {rank} would wait for {what}"
             rank = rank_after
         if rank is None:
@@ -177,12 +180,6 @@ class DryRun:
         circle = [words[each] for each in path[path.index(rank) :]]
         more = f", and so on, {len(circle)} ranks" if len(circle) > NAMED else ""
         return f"ranks would wait in a circle: {', '.join(circle[:NAMED])}{more}"
-
-    def waits(self, rank: int) -> Iterator[Wait[Any]]:
-        """What the activities of a rank wait for, but for those that wait for one another."""
-        for task in self.scheduler.tasks:
-            if task.name.split()[1] == str(rank) and task.waiting is not None and task.waiting.what[0] != "finish":
-                yield task.waiting
 
     def awaited(self, wait: Wait[Any]) -> tuple[str, int | None]:
         """In words, and from whom."""

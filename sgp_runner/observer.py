@@ -139,7 +139,8 @@ class Observer:
         self.evaluated = dict.fromkeys(crew.names, int(epoch))
         if 0 in buffers:
             stamp = {"kind": "lost", "time_s": now, "clock": self.run.network.clock}
-            self.recorder.write(stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes})
+            total = crew.run.budget(problem).total
+            self.recorder.write(stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes, "steps": total})
 
     @property
     def gone(self) -> list[int]:

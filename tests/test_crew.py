@@ -43,6 +43,7 @@ def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
     records = read_metrics(experiment.directory)
     (lost,) = (record for record in records if record["kind"] == "lost")
     assert (lost["ranks"], lost["nodes"], lost["time_s"], summary["lost"]) == ([2], 3, 8.0, [2])
+    assert lost["steps"] == 2 * 14 * (3 if algo in ("ad_psgd", "gap_aware") else 1)
     steps = {rank: [record for record in records if record["kind"] == "train" and record["rank"] == rank] for rank in range(4)}
     assert max(float(str(record["time_s"])) for record in steps[2]) <= 3
     last = [int(str(steps[rank][-1]["step"])) for rank in (0, 1, 3)]
