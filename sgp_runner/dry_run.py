@@ -42,6 +42,8 @@ NAMED = 3  # ranks of a circle
 
 def prove_calls(run: Run) -> None:
     """Raises ConfigError, naming ranks and step, unless all ranks of ``run`` do what fits together."""
+    if run.model.trains and (run.data.train_size or run.nodes) < run.nodes:
+        return  # too few samples, as will be said when they are read
     attempt = DryRun(run)
     try:
         attempt.run()
