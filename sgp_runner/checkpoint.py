@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,8 +101,9 @@ def hearing(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
             signal.signal(number, previous)
 
 
-def going_on(path: Path) -> str:
-    return f"This run was cut off and goes on from {path.name.replace('-', ' ')}."
+def going_on(path: Path, lost: Sequence[int] = ()) -> str:
+    without = f", without rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}, lost before" if lost else ""
+    return f"This run was cut off and goes on from {path.name.replace('-', ' ')}{without}."
 
 
 def stopped(signal_name: str, path: Path) -> Stopped:

@@ -16,6 +16,7 @@ from sgp_runner.errors import DIVERGED, SAVED, Aborted, ConfigError, Diverged, D
 # Flags that Hydra answers: how many words follow.
 HYDRA_FLAGS = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--info": 1, "-i": 1, "--resolve": 0, "--hydra-help": 0}
 COMPLETION = ("--shell-completion", "-sc")
+SECONDS_TO_SPEAK = 5.0  # for a rank that first closes its files and, if it keeps the store, waits until the others have read why
 OWN_FLAGS = ("--help", "-h", "--version", "--multirun", "-m", "--config-dir", "-cd")
 
 
@@ -37,22 +38,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = act(words)
         mirror = sys.modules.get("sgp_runner.loggers.wandb")
-        waits = sys.modules.get("sgp_runner.waits")
-        if (mirror is not None and mirror.abandoned.is_set()) or (waits is not None and waits.left_behind):
+        if mirror is not None and mirror.abandoned.is_set():
             leave(code)
-        return code
     except ConfigError as error:
-        return complain(error, str(error), 2)
+        code = complain(error, str(error), 2)
     except Stopped as error:
         leave(complain(error, str(error), SAVED))  # what a rank has connected is not taken down in order
     except Diverged as error:
-        return complain(error, str(error), DIVERGED)
+        code = complain(error, str(error), DIVERGED)
     except KeyboardInterrupt as error:
-        return complain(error, " ".join(["interrupted", *error.args]), 130)
+        code = complain(error, " ".join(["interrupted", *error.args]), 130)
     except Exception as error:
         from sgp_runner.execution import sentence_of
 
-        return complain(error, sentence_of(error), 1)
+        code = complain(error, sentence_of(error), 1)
+    waits = sys.modules.get("sgp_runner.waits")
+    if waits is not None and waits.left_behind:
+        leave(code)
+    return code
 
 
 def leave(code: int) -> NoReturn:
@@ -67,7 +70,7 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
 
     print_traceback_if_wanted(error)
     if isinstance(error, Aborted) or ((code in (2, SAVED) or isinstance(error, DivergedBefore)) and said_by_another(error)):
-        time.sleep(1)  # another rank speaks for all; the launcher kills the others when the first one ends
+        time.sleep(SECONDS_TO_SPEAK)  # another rank speaks for all; the launcher kills the others when the first one ends
     else:
         print(f"sgp-run: {redacted(sentence)}", file=sys.stderr, flush=True)
     return code

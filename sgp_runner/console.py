@@ -81,6 +81,7 @@ class ConsoleListener:
             self._quality = _quality_of(record)
         elif kind == "lost":
             self._steps.clear()
+            self._total = round(number(record.get("steps")) or self._total)
             (print if self._live is None else self._live.console.print)(f"  {_loss(record)}")
         if self._live is None and self._line_is_due(kind):
             print(f"  {self._progress()}  {self._numbers('  ')}", flush=True)

@@ -40,6 +40,8 @@ class Crew:
 
     def without(self, gone: Sequence[int]) -> Crew:
         """Those left when the present ranks ``gone`` are. Raises RankFailed where they cannot go on."""
+        from sgp_runner.dry_run import prove_calls
+
         run = self.run
         left = [rank for rank in range(run.ranks) if rank not in gone]
         words = f"{listed([self.names[rank] for rank in sorted(gone)])} gone for good"
@@ -49,6 +51,7 @@ class Crew:
             raise RankFailed(f"{words}, and nobody is left.")
         try:
             smaller = smaller_run(run, left)
+            prove_calls(smaller)
         except ConfigError as error:
             raise RankFailed(f"{words}, and the others cannot go on: {error}") from error
         return Crew(smaller, tuple(self.names[rank] for rank in left))

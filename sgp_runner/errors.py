@@ -40,6 +40,10 @@ class RankFailed(RuntimeError):
     """What went wrong on one rank, in one sentence that names the rank and its step."""
 
 
+class Misfit(Exception):
+    """What the ranks of an algorithm do does not fit together, in a clause without a full stop."""
+
+
 class LostConnection(RuntimeError):
     """Between this rank and another one, which may be gone."""
 

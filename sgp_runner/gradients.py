@@ -77,7 +77,8 @@ class Gradients:
                 stream.wait_event(written)
                 value, loss = self.of_node(at, number)
                 value.record_stream(here)
-                stream.synchronize()
+                with waiting_for(f"waits for its device to compute gradient {number}"):
+                    stream.synchronize()
             return value, loss
 
         return compute
@@ -159,13 +160,15 @@ class Gradients:
     def tell(self, value: T) -> list[T]:
         """Everybody's value, by device."""
         values: list[Any] = [None] * self.world.place.devices
-        dist.all_gather_object(values, value, group=self.world.hosts)
+        with waiting_for("waits for the devices of its node"):
+            dist.all_gather_object(values, value, group=self.world.hosts)
         return values
 
     def told(self, values: list[Any]) -> list[Any]:
         """Those of the first device."""
         box = [values]
-        dist.broadcast_object_list(box, group=self.world.hosts, group_src=0)
+        with waiting_for("waits for the devices of its node"):
+            dist.broadcast_object_list(box, group=self.world.hosts, group_src=0)
         return box[0]
 
     def compute(self, at: Tensor, number: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:

@@ -139,13 +139,18 @@ class Observer:
         self.evaluated = dict.fromkeys(crew.names, int(epoch))
         if 0 in buffers:
             stamp = {"kind": "lost", "time_s": now, "clock": self.run.network.clock}
-            self.recorder.write(stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes})
+            total = crew.run.budget(problem).total
+            self.recorder.write(stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes, "steps": total})
+
+    @property
+    def gone(self) -> list[int]:
+        """Who was lost for good."""
+        return sorted({*range(self.run.ranks)} - {*self.crew.names})
 
     @property
     def lost(self) -> dict[str, object]:
-        """For the summary: who was gone for good."""
-        gone = sorted({*range(self.run.ranks)} - {*self.crew.names})
-        return {"lost": gone} if gone else {}
+        """For the summary."""
+        return {"lost": self.gone} if self.gone else {}
 
     def name(self, worker: Worker) -> int:
         return self.crew.names[worker.rank]

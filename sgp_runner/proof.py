@@ -10,7 +10,7 @@ For each step of the period, in each phase of a schedule by epoch:
 
 Over the period every node reaches every other. The cost is proportional to the edges of one period.
 
-Collectives need no proof of their own: algorithms call them by the number of a step, of which all nodes take the same.
+What algorithms do on a graph, and what all nodes do together, is proved by `sgp_runner.dry_run`.
 """
 
 from __future__ import annotations

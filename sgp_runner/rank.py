@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.checkpoint import Trigger, going_on, read
-from sgp_runner.crew import listed
+from sgp_runner.crew import crew_of, listed, whole_crew
 from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, GivenUp, LostConnection, RankFailed, RollCalled, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
@@ -34,6 +34,7 @@ from sgp_runner.world import World, check_agreement
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.crew import Crew
     from sgp_runner.place import Place
     from sgp_runner.run import Experiment, Run
     from sgp_runner.scheduler import RealClock
@@ -54,19 +55,22 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
         need = f"{run.nodes} nodes{devices}{extra} need {run.ranks} processes"
         raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
-    with watching(world, run, roll_call) as watch, staying_for_the_others(world):
+    watch = Watch(world, roll_call)
+    with watching(watch, run), staying_for_the_others(world):
         try:
             try:
                 world.connect(run.nodes)
-                summary, world = train(experiment, world, watch)
-                world.close()
+                summary = train(experiment, watch)
+                if watch.world is not None:
+                    watch.world.close()
             except (LostConnection, RollCalled) as error:  # and the run cannot go on
                 raise gone_for_good(experiment, roll_call, error) from error
         except (Aborted, GivenUp):  # whoever kept the store may be gone; the others go on
             raise
         except Stopped as stop:
             alarm.set("stopped", str(stop))
-            world.gather(None)  # and no more: the process is about to end
+            if watch.world is not None:
+                watch.world.gather(None)  # and no more: the process is about to end
             raise
         except ConfigError as error:  # every rank finds the same
             alarm.set("setting", error.key)
@@ -118,23 +122,33 @@ def way_on(experiment: Experiment) -> str:
     return f"The same command goes on from {found}." if found is not None else "There is no checkpoint yet to go on from."
 
 
-def train(experiment: Experiment, world: World, watch: Watch) -> tuple[dict[str, object] | None, World]:
-    """The run itself, then the results of all ranks, put together on rank 0; and the processes that are there in the end."""
-    run, place = experiment.run, world.place
+def train(experiment: Experiment, watch: Watch) -> dict[str, object] | None:
+    """The run itself, then the results of all ranks, put together on rank 0."""
+    run, world = experiment.run, watch.world
+    assert world is not None
+    place = world.place
     check_agreement(world, "configuration", experiment.digest[:16])
     check_agreement(world, "code version", code_version())
     problem = replace(run.make_problem(world.compute), part=Part(place.device, place.devices))
     if not place.is_server:
         problem.warm_up(place.rank)
     check_agreement(world, "checksum of the initial parameters", checksum(problem.start()))
-    name = world.gather(str(experiment.latest_checkpoint() or ""))[0]  # as rank 0 sees it
+    name, names = world.gather(cut_off(experiment) if world.rank == 0 else ("", []))[0]
     if name and run.record:
-        cut_off = f"this run was cut off and would go on from {Path(name).name}, but its beginning was not recorded"
-        raise ConfigError("record", f"{cut_off}: use record=false, or resume=never to start over.")
+        began = f"this run was cut off and would go on from {Path(name).name}, but its beginning was not recorded"
+        raise ConfigError("record", f"{began}: use record=false, or resume=never to start over.")
     if world.leads and place.device:
         follow(experiment, world, Gradients(problem, world), watch)
         world.gather(None)
-        return None, world
+        return None
+    crew = whole_crew(run)
+    if len(names) < len(crew.names) and name:
+        crew = crew_of(run, names)
+        watch.reduce(crew)
+        if watch.world is None:
+            problem.close()
+            return None
+        run, problem, world, place = crew.run, crew.run.share(problem), watch.world, watch.world.place
     own = run.budget(problem)
     found = Path(name) if name else None
     saved = read(found / f"rank{world.rank}.pt", problem.compute.device) if found is not None else None
@@ -147,27 +161,35 @@ def train(experiment: Experiment, world: World, watch: Watch) -> tuple[dict[str,
     if place.device:  # the first device of a node records and evaluates for all
         go(experiment, world, runtime, worker, watch, saved, None)
         conclude_quietly(worker, world)
-        return None, world
+        return None
     start = saved["metrics_bytes"] if saved is not None else 0
-    with closing(problem), recording(experiment, place.rank, own.total, start) as recorder:
-        observer = Observer(run, problem, recorder, {place.rank: runtime.buffers}, runtime.settle)
+    with closing(problem), recording(experiment, crew.names[place.rank], own.total, start) as recorder:
+        observer = Observer(experiment.run, problem, recorder, {place.rank: runtime.buffers}, runtime.settle, crew)
         runtime.end_of_step_hook = observer.end_of_step
         if found is not None and world.rank == 0:
-            print(going_on(found), flush=True)
+            print(going_on(found, observer.gone), flush=True)
         try:
             go(experiment, world, runtime, worker, watch, saved, observer)
             summary = conclude(experiment, observer, worker, world)
         except (LostConnection, RollCalled) as error:
-            if run.on_failure == "stop":
+            if experiment.run.on_failure == "stop":
                 raise
             from sgp_runner.comm.groups import DistributedWorld
 
+            def go_again(world: World, runtime: Rank, worker: Worker) -> None:
+                watch.world, watch.clock = world, runtime.clock
+                go(experiment, world, runtime, worker, watch, None, observer)
+
             assert isinstance(world, DistributedWorld)
-            survivor = Survivor(world, runtime, worker, observer, watch.roll_call, watch.follow)
-            summary = survive(experiment, survivor, error)
-            world = survivor.world
+            summary = survive(experiment, Survivor(world, runtime, worker, observer, watch.roll_call, go_again), error)
         recorder.finish(summary)
-    return summary, world
+    return summary
+
+
+def cut_off(experiment: Experiment) -> tuple[str, list[int]]:
+    """The checkpoint from which the run goes on, empty if there is none, and who was there."""
+    found = experiment.latest_checkpoint()
+    return (str(found), list(read(found / "rank0.pt")["names"])) if found is not None else ("", [])
 
 
 def survive(experiment: Experiment, survivor: Survivor, error: Exception) -> dict[str, object] | None:
@@ -205,6 +227,8 @@ def go(
     if saved is not None:
         restore(saved, runtime, worker, observer)
     saver = RankSaver(experiment, world, runtime, worker, observer)
+    saver.trigger.signal = watch.signal()
+    watch.signal = lambda: saver.trigger.signal
     runtime.start_of_step_hook = saver.start_of_step
     watch.look = saver.look
     with saver.trigger.listening():
@@ -257,26 +281,39 @@ def check_alike(processes: list[Any], place: Place) -> None:
 
 @dataclass
 class Watch:
-    """What the watching thread needs to know."""
+    """What the watching thread needs to know. world: the processes that are there now; None for one that is not needed any more."""
 
+    world: World | None
     roll_call: RollCall
     ended: Event = field(default_factory=Event)
     clock: RealClock | None = None
     look: Callable[[], None] = lambda: None  # what else to do
+    signal: Callable[[], int | None] = lambda: None  # that asks this process to save and stop
 
-    def follow(self, clock: RealClock) -> None:
-        """A smaller crew, which is not saved."""
-        self.clock, self.look = clock, lambda: None
+    def reduce(self, crew: Crew) -> None:
+        """To a crew that was smaller when it was saved."""
+        from sgp_runner.comm.groups import DistributedWorld
+
+        assert isinstance(self.world, DistributedWorld)
+        own = self.world.rank
+        self.world = self.world.among(crew.names if own in crew.names else [own])
+        self.roll_call.members = list(crew.names)
+        if own in crew.names:
+            self.world.connect(crew.run.nodes)
+        else:
+            self.world = None
 
 
 @contextmanager
-def watching(world: World, run: Run, roll_call: RollCall) -> Iterator[Watch]:
+def watching(watch: Watch, run: Run) -> Iterator[None]:
     """Answer roll calls, and stop this process when another rank has failed, it waits for too long, or whoever keeps the store is gone."""
-    watch = Watch(roll_call)
+    world, roll_call = watch.world, watch.roll_call
+    assert world is not None
 
     def end(error: Exception) -> None:
         if watch.clock is not None:
             watch.clock.post_error(error)
+        interrupt(error)
         if not watch.ended.wait(GRACE_SECONDS):
             sys.stdout.flush()
             os._exit(1)
@@ -295,9 +332,10 @@ def watching(world: World, run: Run, roll_call: RollCall) -> Iterator[Watch]:
                         roll_call.call(f"rank {world.rank} {waits_in_words()} (network.timeout_seconds)")
                     elif not told and world.alarm.add("errors", 1) == 1:
                         return end(report(world))
-                roll_call.beat()
-                if (why := roll_call.suspicion(longest_wait())) is not None:
-                    roll_call.call(why)
+                if run.on_failure == "continue":
+                    roll_call.beat()
+                    if (why := roll_call.suspicion(longest_wait())) is not None:
+                        roll_call.call(why)
                 with roll_call.lock:
                     if roll_call.answer():
                         interrupt(RollCalled("somebody asks who is still there"))
@@ -310,7 +348,7 @@ def watching(world: World, run: Run, roll_call: RollCall) -> Iterator[Watch]:
     thread = Thread(target=look, daemon=True)
     thread.start()
     try:
-        yield watch
+        yield
     finally:
         watch.ended.set()
         thread.join(GRACE_SECONDS)  # in the middle of a call to the store it would not survive the end of the interpreter

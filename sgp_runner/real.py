@@ -76,7 +76,8 @@ class Rank:
         """Before something is recorded: what the device has still to compute is training."""
         device = self.problem.compute.device
         if device != "cpu":
-            torch.cuda.synchronize(device)
+            with waiting_for("waits for its device"):
+                torch.cuda.synchronize(device)
             self.paused = time.monotonic()
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Wait[T]:

@@ -2,7 +2,8 @@
 
 The store of the run holds the call, the answers and the verdict. Each rank answers on its watching thread, whatever it computes. Who
 asks waits until all have answered, or for `ROLL_CALL_SECONDS`; the first list of those present that is proposed is the verdict for all,
-also for a rank that was only slow: it is given up, and ends.
+also for a rank that was only slow: it is given up, and ends. Where the others would not go on anyway, a rank may be silent for as long as
+`network.timeout_seconds` allows, and only a lost connection makes somebody ask.
 """
 
 from __future__ import annotations

@@ -174,6 +174,11 @@ class Run:
         """Steps of one worker; asynchronous workers share one budget, and their server has as many steps."""
         return OwnBudget(self.steps(problem) * (self.nodes if self.algo.asynchronous else 1))
 
+    def budgets(self, problem: Problem) -> list[OwnBudget]:
+        """Of all workers, servers last, where they are in one process."""
+        own = [self.budget(problem) for _ in range(self.nodes + self.algo.servers)]
+        return [*own[:1] * self.nodes, *own[self.nodes :]] if self.algo.asynchronous else own
+
     def make_worker(self, problem: Problem, rank: int, comm: Comm, budget: Budget, runtime: Runtime) -> Worker:
         """Worker ``rank`` with parameters of its own."""
         start = problem.start()

@@ -50,7 +50,7 @@ class RankSaver:
         self.lock = Lock()
         self.asked = False  # for a checkpoint, by any rank
         self.requests = 0  # that were fulfilled
-        self.next = worker.steps_taken  # the step that begins next
+        self.next = worker.step + 1  # the step that begins next
         self.target: int | None = None  # the step at whose start all save
         self.pauses = 0
         self.saving = False
@@ -59,7 +59,7 @@ class RankSaver:
     def steps(self) -> int:
         """Of the average worker; asynchronous ones count gradients of all."""
         worker = self.worker
-        return max(worker.step + 1, 0) // worker.size if self.asynchronous else worker.steps_taken
+        return (worker.step + 1) // worker.size if self.asynchronous else worker.step + 1
 
     # On the watching thread, twice a second.
 
@@ -88,7 +88,7 @@ class RankSaver:
         with self.lock:
             asked = self.asked
             if not asked:
-                self.next = worker.steps_taken + 1
+                self.next = worker.step + 2
         if self.asynchronous:
             if asked and not worker.is_server:
                 self.save()
@@ -99,7 +99,7 @@ class RankSaver:
                 while not self.world.alarm.check(keys):
                     self.serve()
             self.target = max(int(self.world.alarm.get(key)) for key in keys)
-        if worker.steps_taken in (self.trigger.next_step, self.target):
+        if worker.step + 1 in (self.trigger.next_step, self.target):
             self.save()
 
     def join_in(self) -> None:
@@ -120,9 +120,9 @@ class RankSaver:
         if at_rest:
             path, signal_name = self.write()
             self.trigger.saved(self.steps)
-            if self.asked and (self.asynchronous or self.target == self.worker.steps_taken):
+            if self.asked and (self.asynchronous or self.target == self.worker.step + 1):
                 with self.lock:
-                    self.asked, self.target, self.next = False, None, self.worker.steps_taken + 1
+                    self.asked, self.target, self.next = False, None, self.worker.step + 2
                     self.requests += 1
             if signal_name is not None:
                 raise stopped(signal_name, path)

@@ -1,7 +1,7 @@
 """Real ranks that go on without others: the protocol of `sgp_runner.crew` between processes.
 
-Rank 0 cannot be missed: it records, and prints for all. After a loss a run is no longer saved; the checkpoints from before stay, from which
-the same command goes on with all ranks.
+Rank 0 cannot be missed: it records, and prints for all. The smaller crew is saved as a whole one is; where it is cut off, the same command
+goes on with it alone, and the processes of those that were lost before end at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from sgp_runner.crew import Crew
     from sgp_runner.observer import Observer
     from sgp_runner.roll_call import RollCall
-    from sgp_runner.scheduler import RealClock
     from sgp_runner.worker import Worker
+    from sgp_runner.world import World
 
 
 class Survivor:
-    """This rank, in a crew that may become smaller and smaller. follow: tells the watching thread of a new clock."""
+    """This rank, in a crew that may become smaller and smaller. go: runs a worker to the end of its algorithm."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class Survivor:
         worker: Worker,
         observer: Observer,
         roll_call: RollCall,
-        follow: Callable[[RealClock], None],
+        go: Callable[[World, Rank, Worker], None],
     ) -> None:
         self.world, self.runtime, self.worker, self.observer = world, runtime, worker, observer
-        self.roll_call, self.follow = roll_call, follow
+        self.roll_call, self.go = roll_call, go
         self.rest = runtime.rest or rested(worker, runtime.buffers)
 
     def go_on(self, error: Exception) -> None:
@@ -47,7 +47,7 @@ class Survivor:
             crew = self.agree(error)
             try:
                 self.start_anew(crew)
-                self.runtime.run(self.worker, crew.run.algo.run(self.worker))
+                self.go(self.world, self.runtime, self.worker)
                 return
             except (LostConnection, RollCalled) as another:
                 error = another
@@ -100,9 +100,7 @@ class Survivor:
         runtime.comm.num_bytes_sent = old.comm.num_bytes_sent
         if run.algo.servers:
             world.broadcast(worker.params, world.size - 1)
-        runtime.keeps_rests = True
         runtime.end_of_step_hook = self.observer.end_of_step
         self.world, self.runtime, self.worker = world, runtime, worker
         self.rest = rested(worker, runtime.buffers)
         self.observer.follow(crew, problem, {world.rank: runtime.buffers}, runtime.clock.now, epoch)
-        self.follow(runtime.clock)

@@ -71,7 +71,9 @@ def sweep(settings: Sequence[Setting]) -> int:
         if not handed_over:
             raise
         for number, job in enumerate(handed_over):
-            rows[number] = {**jobs[number].experiment.facts, "job": jobs[number].title, **slurm.outcome(job)}
+            outcome = slurm.outcome(job)
+            # A job of which a rank was lost has failed for Slurm, but the run may have gone on to its end.
+            rows[number] = row_if_done(jobs[number]) or {**jobs[number].experiment.facts, "job": jobs[number].title, **outcome}
     finally:
         finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
         rows_done = [row for row in finished if row is not None]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.cluster import Cluster
     from sgp_runner.data.dataset import Batch
+    from sgp_runner.models.config import ModelConfig
     from sgp_runner.place import Part
     from sgp_runner.problem import Problem
     from sgp_runner.run import Run
@@ -79,8 +80,8 @@ def study(run: Run, sample_steps: int | None) -> Study:
     return Study(real, real if sample_steps is None else min(real, sample_steps))
 
 
-def make_problem(run: Run, study: Study) -> Problem:
-    """The model's parameters and the length of an epoch; no data is read."""
+def make_problem(run: Run, study: Study, model: ModelConfig | None = None) -> Problem:
+    """The parameters of ``model``, or of the run's own, and the length of an epoch; no data is read."""
     from sgp_runner.data.dataset import Dataset
     from sgp_runner.data.tasks import Regression
     from sgp_runner.flat import FlatModule
@@ -88,7 +89,7 @@ def make_problem(run: Run, study: Study) -> Problem:
 
     unread = Unread(study.simulated / run.epochs)
     dataset = Dataset(run.data.name, Regression(), unread, unread, (), 0)
-    flat = FlatModule(run.model.build(dataset).to(run.torch_dtype))
+    flat = FlatModule((model or run.model).build(dataset).to(run.torch_dtype))
     return Problem(flat, dataset, unread, run.seed, trains=False, vectorizes=False)
 
 

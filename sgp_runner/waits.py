@@ -48,6 +48,12 @@ def interrupt(error: Exception | None) -> None:
     _interruptions[:] = [] if error is None else [error]
 
 
+def leave_if_interrupted() -> None:
+    """For whoever waits by looking again and again."""
+    if _interruptions:
+        raise _interruptions[0]
+
+
 def left_if_interrupted(call: Callable[[], T], what: Name) -> T:
     """The result of a call that may never return and that nothing can end: at an interruption it is left behind, on a thread."""
     results: SimpleQueue[Callable[[], T]] = SimpleQueue()

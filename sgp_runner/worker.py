@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.comm import Comm
-from sgp_runner.errors import Aborted, Diverged, LostConnection, RankFailed, RollCalled, Stopped
+from sgp_runner.errors import Aborted, Diverged, LostConnection, Misfit, RankFailed, RollCalled, Stopped
 from sgp_runner.optim import Horizon, Optimizer, lr_at
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ async def naming_the_rank(worker: Worker, coroutine: Coroutine[Wait[Any], None, 
     """The coroutine, whose errors say where they happened."""
     try:
         return await coroutine
-    except (RankFailed, Aborted, Diverged, LostConnection, RollCalled, Stopped, GeneratorExit):
+    except (RankFailed, Aborted, Diverged, LostConnection, Misfit, RollCalled, Stopped, GeneratorExit):
         raise
     except Exception as error:
         raise RankFailed(f"rank {worker.rank}, step {worker.step}: {type(error).__name__}: {error}") from error

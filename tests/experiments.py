@@ -17,6 +17,7 @@ from sgp_runner.algorithms import Algorithm
 from sgp_runner.optim import Optimizer
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.run import Experiment
+from sgp_runner.topology import Phase
 from sgp_runner.worker import Worker
 
 
@@ -58,7 +59,13 @@ class Instrumented:
     def check(self, nodes: int, optim: Optimizer) -> None:
         self.base.check(nodes, optim)
 
+    def phases(self, size: int) -> list[Phase]:
+        return self.base.phases(size)
+
     async def run(self, worker: Worker) -> None:
+        if not worker.learns:  # a dry run
+            await self.base.run(worker)
+            return
         if worker.rank == self.fail_on_rank and worker.step < 0:
             await self.base.run(worker.limit(3))
             if self.dies:

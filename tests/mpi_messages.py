@@ -37,7 +37,7 @@ async def talk(comm: MpiComm, rank: int) -> None:
         print("mean of 0, 1, 2:", float(mean[1]))
 
 
-world = MpiWorld()
+world = MpiWorld(60.0)
 world.connect(3)
 clock = RealClock()
 scheduler = Scheduler(clock)

@@ -20,6 +20,7 @@ ENVIRONMENT = {
     "HF_TOKEN": f"{PLANTED}hf",
     "DATABASE_PASSWORD": f"{PLANTED}word",
 }
+SGP_REPORT = str(Path(sys.executable).with_name("sgp-report"))
 TINY = ["model=mlp", "nodes=2", "epochs=0.2", "checkpoint.every_steps=1", "checkpoint.keep=9"]
 
 
@@ -48,8 +49,13 @@ def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
     done = subprocess.run(command, env={**os.environ, "WANDB_MODE": "offline"}, capture_output=True, text=True, check=True)
     assert list((tmp_path / "results").glob("runs/*/checkpoints/step-*/*.pt"))
     assert list((tmp_path / "results").glob("runs/*/wandb/offline-run-*/*.wandb"))
+    said = done.stdout + done.stderr
+    if network == "sim":  # a report on the other would be no different
+        reported = subprocess.run([SGP_REPORT, "results/runs"], capture_output=True, text=True, check=True)
+        said += reported.stdout + reported.stderr
+        assert (tmp_path / "results/report/index.html").exists()
     assert where_planted(tmp_path / "results") == []
-    assert PLANTED not in done.stdout + done.stderr
+    assert PLANTED not in said
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
     records = read_metrics(experiment.directory)
     (lost,) = (record for record in records if record["kind"] == "lost")
     assert (lost["ranks"], lost["nodes"], lost["time_s"], summary["lost"]) == ([2], 3, 8.0, [2])
+    assert lost["steps"] == 2 * 14 * (3 if algo in ("ad_psgd", "gap_aware") else 1)
     steps = {rank: [record for record in records if record["kind"] == "train" and record["rank"] == rank] for rank in range(4)}
     assert max(float(str(record["time_s"])) for record in steps[2]) <= 3
     last = [int(str(steps[rank][-1]["step"])) for rank in (0, 1, 3)]
@@ -54,6 +55,14 @@ def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
         again = [int(str(record["step"])) for record in steps[0] if float(str(record["time_s"])) > 8]
         assert again[:-1] == list(range(round(float(str(lost["epoch"])) * 14), 28))
     assert float(str(summary["average"])) > 0.8
+
+
+def test_a_hybrid_switches_at_the_same_step_everywhere(tmp_path: Path) -> None:
+    """Whatever number of steps each survivor has taken, and lost, before."""
+    words = ("algo=hybrid", "algo.first=sgp", "algo.then=d_psgd", "algo.switch_epoch=1.6", "cluster.node_factors={1: 1.3}")
+    experiment, _ = simulate(tmp_path, *words, "nodes=4", "epochs=2", DIES)
+    last = [record for record in read_metrics(experiment.directory) if record["kind"] == "train"][-3:]
+    assert [(record["rank"], record["step"]) for record in last] == [(0, 27), (1, 27), (3, 27)]
 
 
 def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:

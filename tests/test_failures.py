@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
 from experiments import instrumented, make_experiment, saved
 from processes import ranks_of, wait_for_ranks
 
 from sgp_runner.checkpoint import saved_steps
-from sgp_runner.errors import RankFailed
+from sgp_runner.errors import RankFailed, Stopped
 from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics
+from sgp_runner.roll_call import SILENCE_SECONDS
 from sgp_runner.run import Experiment
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
@@ -62,6 +65,53 @@ def test_the_survivors_spend_the_budget(algo: str, tmp_path: Path) -> None:
     last = max(int(str(record["step"])) for record in read_metrics(experiment.directory) if record["kind"] == "train")
     nodes = 3 if experiment.run.algo.asynchronous else 1
     assert last == 60 * 14 * nodes - 1  # three nodes have 14 steps in an epoch; asynchronous ones count those of all
+
+
+@pytest.mark.slow
+def test_a_smaller_crew_is_saved_and_goes_on_to_the_same_bytes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = (*SETTINGS, "network=gloo", "algo=sgp", "epochs=60", "on_failure=continue")
+    whole = make_experiment(tmp_path / "whole", *words)
+    kill_rank(whole, 2)
+    cut = make_experiment(tmp_path / "cut", *words, "checkpoint.every_steps=20")
+
+    def strike() -> None:
+        while not list(cut.checkpoints.glob("step-*")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)  # the launching process passes it on
+
+    striker = Thread(target=strike)
+    striker.start()
+    with pytest.raises(Stopped, match="^stopped by SIGUSR1; saved in .*/step-"):
+        kill_rank(cut, 2)
+    striker.join()
+    assert 20 <= saved_steps(cut.checkpoints)[0] < 60 * 14
+    summary = launch(cut, program=(REAL_RANK, "-1"))
+    assert summary["lost"] == [2]
+    sentence = r"^This run was cut off and goes on from step \d+, without rank 2, lost before.$"
+    assert re.search(sentence, capfd.readouterr().out, re.MULTILINE)
+    for rank in range(3):
+        assert torch.equal(saved(whole, rank)["params"], saved(cut, rank)["params"])
+    steps = {name: [each["step"] for each in read_metrics(cut.directory) if each.get("rank") == name] for name in (0, 1, 3)}
+    assert all(each[-1] == 60 * 14 - 1 for each in steps.values())
+
+
+@pytest.mark.slow
+def test_a_rank_that_stands_still_for_less_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
+    """For longer than it takes to be taken for gone where the others would go on without it."""
+    experiment = make_experiment(tmp_path, *SETTINGS, "network=gloo", "algo=sgp", "epochs=100")
+
+    def strike() -> None:
+        victim = wait_for_ranks(tmp_path, 4)[1]
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(2 * SILENCE_SECONDS + 5)
+        os.kill(victim, signal.SIGCONT)
+
+    striker = Thread(target=strike)
+    striker.start()
+    started = time.monotonic()
+    summary = launch(experiment)
+    striker.join()
+    assert summary["steps"] == 100 * 11 and "lost" not in summary and time.monotonic() - started > 2 * SILENCE_SECONDS
 
 
 @pytest.mark.parametrize(("algo", "failure"), [("ar_sgd", "stop"), ("sgp", "stop"), ("sgp", "continue")])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,21 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     (directory,) = (tmp_path / "results" / "runs").iterdir()
     assert read_summary(directory) is not None
     assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {0, 1}
+
+
+def test_ranks_that_do_not_start_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sgp_runner.comm import groups
+
+    monkeypatch.setattr(groups, "START", timedelta(seconds=1))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in where.items():
+        monkeypatch.setenv(name, value)
+    waited = rf"^rank 0 has waited for all 2 ranks to start for 1 s, at 127.0.0.1:{port}: .* 1/2 clients joined.$"
+    with pytest.raises(RankFailed, match=waited):
+        groups.DistributedWorld()
 
 
 def start_long_run(folder: Path) -> subprocess.Popen[str]:

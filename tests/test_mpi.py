@@ -104,6 +104,27 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, wait: st
     assert not ranks_of(tmp_path)
 
 
+LATE = """
+import sys, time, mpi4py
+mpi4py.rc(thread_level="funneled", finalize=False)
+from mpi4py import MPI
+from sgp_runner.cli import main
+if MPI.COMM_WORLD.rank == 0:
+    time.sleep(100)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    words = ["network=mpi", "network.timeout_seconds=2", "nodes=3", "model=mlp", "logger=jsonl", f"results={tmp_path}"]
+    done = mpirun(3, "-c", LATE, *words)
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if "sgp-run:" in line)
+    waited = "rank 1 has waited for all 3 ranks to start for 7 s (network.timeout_seconds), and one or more do not come."
+    assert line == f"sgp-run: {waited}"
+
+
 def test_messages_of_every_type_and_length_arrive_in_order() -> None:
     done = mpirun(3, str(HERE / "mpi_messages.py"))
     assert done.returncode == 0, done.stderr

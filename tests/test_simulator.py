@@ -21,7 +21,7 @@ from sgp_runner.faults import Faults
 from sgp_runner.optim import Optimizer
 from sgp_runner.scheduler import Deadlock, VirtualClock
 from sgp_runner.simulation import LeftInFlight
-from sgp_runner.topology import DirectedExponential
+from sgp_runner.topology import DirectedExponential, Phase
 from sgp_runner.worker import Worker
 
 
@@ -36,6 +36,9 @@ class Custom:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         """Anything goes."""
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
 
     async def run(self, worker: Worker) -> None:
         await self.body(worker)

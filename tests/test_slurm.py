@@ -20,7 +20,7 @@ from slurm_cluster import missing_programs, say, slurm_cluster, wait_until
 from sgp_runner.recorder import read_metrics
 from sgp_runner.units import percent
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 SCRIPTS = Path(__file__).parent.parent / "slurm"
 RUN = ("model=mlp", "network=gloo", "logger=jsonl")
 LONG = (*RUN, "epochs=100000")
@@ -52,7 +52,7 @@ class Cluster:
     def end_of(self, number: str) -> str:
         """The state in which the job ends."""
         ends = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        wait_until(lambda: self.job(number)["JobState"] in ends, f"job {number} to end", 180)
+        wait_until(lambda: self.job(number)["JobState"] in ends, f"job {number} to end", 400)
         return self.job(number)["JobState"]
 
     def job(self, number: str) -> dict[str, str]:
@@ -78,11 +78,28 @@ class Cluster:
         """Process ids of the ranks on all nodes; they work in the folder."""
         return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and self.is_rank(each)]
 
+    def rank(self, number: int) -> int:
+        """The process id of one of them."""
+        variable = f"SLURM_PROCID={number}".encode()
+        found = [each for each in Path("/proc").glob("[0-9]*") if self.works_here(each, variable)]
+        (rank,) = (int(each.name) for each in found if b"python" in (each / "exe").readlink().name.encode())
+        return rank
+
+    def works_here(self, process: Path, variable: bytes) -> bool:
+        try:
+            return (process / "cwd").readlink() == self.folder and variable in (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
     def is_rank(self, process: Path) -> bool:
         try:
             return (process / "cwd").readlink() == self.folder and b"logger=jsonl" in (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             return False
+
+
+def parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +168,34 @@ def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluste
     assert "This run was cut off and goes on from step" in output
     (run,) = cluster.runs
     assert json.loads((run / "summary.json").read_text())["steps"] == 30 * 44
+
+
+@pytest.mark.parametrize("what", ["rank", "node"])
+def test_the_others_finish_a_job_of_which_one_is_killed(what: str, cluster: Cluster) -> None:
+    """A rank, or everything that there is of the job on its node, Slurm's own process first."""
+    words = ["algo=sgp", *RUN, "nodes=4", "epochs=30", "eval_every=1000", "on_failure=continue"]
+    number = cluster.submit("--nodes=4", "--no-kill", f"{SCRIPTS}/run.sbatch", *words)
+    wait_until(lambda: len(cluster.records()) > 20, "some steps", 400)
+    rank = cluster.rank(2)
+    for victim in [parent(parent(rank)), parent(rank), rank] if what == "node" else [rank]:
+        os.kill(victim, signal.SIGKILL)
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    assert cluster.job(number)["Restarts"] == "0"
+    (run,) = cluster.runs
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["lost"] == [2] and summary["average"] > 0.9
+    assert not list(cluster.folder.glob("results/slurm/.*"))
+
+
+def test_a_sweep_has_the_results_of_a_job_of_which_a_rank_is_killed(cluster: Cluster) -> None:
+    words = ["algo=sgp", "network=gloo", "model=mlp", "nodes=3", "epochs=30", "eval_every=1000", "on_failure=continue"]
+    with cluster.start(*sweep(*words, "hydra.launcher.nodes=3")) as process:
+        wait_until(lambda: len(cluster.records()) > 20, "some steps", 400)
+        os.kill(cluster.rank(2), signal.SIGKILL)
+        _, error = process.communicate()
+    assert process.returncode == 0, error
+    ((row,),) = comparisons(cluster).values()
+    assert (row["failed"], row["lost"]) == ("", "[2]")
 
 
 @pytest.mark.parametrize(("network", "nodes"), [("sim", 1), ("gloo", 4)])

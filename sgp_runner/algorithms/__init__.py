@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
@@ -24,4 +25,5 @@ class Algorithm(Protocol):
     @property
     def servers(self) -> int: ...  # parameter servers, extra to the nodes; their ranks follow the workers'
     def check(self, nodes: int, optim: Optimizer) -> None: ...  # ConfigError for a combination that cannot work
+    def phases(self, size: int) -> list[Phase]: ...  # of what its workers send, receive and reduce together, as of a graph
     async def run(self, worker: Worker) -> None: ...

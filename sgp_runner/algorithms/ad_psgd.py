@@ -18,7 +18,7 @@ from sgp_runner.proof import prove
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Topology
+    from sgp_runner.topology import Phase, Topology
     from sgp_runner.worker import Worker
 
 
@@ -41,6 +41,9 @@ class ADPSGD:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         prove(self.topology, nodes, "odd with even", self.title)
+
+    def phases(self, size: int) -> list[Phase]:
+        return self.topology.phases(size)
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

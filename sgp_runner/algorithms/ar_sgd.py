@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
@@ -25,6 +26,9 @@ class ARSGD:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         """Every number of nodes and every optimizer works."""
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

@@ -14,7 +14,7 @@ from sgp_runner.proof import prove
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Topology
+    from sgp_runner.topology import Phase, Topology
     from sgp_runner.worker import Worker
 
 
@@ -35,6 +35,9 @@ class DPSGD:
         if not self.topology.symmetric:
             raise ConfigError("algo.topology", "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.")
         prove(self.topology, nodes, "doubly stochastic", self.title)
+
+    def phases(self, size: int) -> list[Phase]:
+        return self.topology.phases(size)
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

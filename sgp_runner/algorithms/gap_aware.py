@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 EMA = 0.999
@@ -47,6 +48,9 @@ class GapAware:
     def check(self, nodes: int, optim: Optimizer) -> None:
         if optim.name != "sgd":
             raise ConfigError("optim", f"{self.title} takes its momentum step on the server and needs optim=sgd, not {optim.name}.")
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else self.work(worker))

@@ -10,6 +10,7 @@ from sgp_runner.errors import ConfigError, inside
 if TYPE_CHECKING:
     from sgp_runner.algorithms import Algorithm
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
@@ -42,8 +43,12 @@ class Hybrid:
             with inside(f"algo.{name}"):
                 part.check(nodes, optim)
 
+    def phases(self, size: int) -> list[Phase]:
+        before = [(epoch, steps) for epoch, steps in self.first.phases(size) if epoch < self.switch_epoch]
+        return before + [(max(epoch, self.switch_epoch), steps) for epoch, steps in self.then.phases(size)]
+
     async def run(self, worker: Worker) -> None:
-        before = round(self.switch_epoch * worker.steps_per_epoch) - worker.steps_taken
+        before = round(self.switch_epoch * worker.steps_per_epoch) - (worker.step + 1)
         if before > 0:
             await self.first.run(worker.limit(before))
             await self.average(worker)

@@ -9,6 +9,7 @@ from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
@@ -27,6 +28,9 @@ class LocalSGD:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         """Every number of nodes and every optimizer works."""
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, self.tau or 1)]
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Topology
+    from sgp_runner.topology import Phase, Topology
     from sgp_runner.worker import Worker
 
 
@@ -53,6 +53,9 @@ class OSGP:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         prove(self.topology, nodes)
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(epoch, self.interval * steps) for epoch, steps in self.topology.phases(size)]
 
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
@@ -49,6 +50,9 @@ class PipeSGD:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         """Every number of nodes and every optimizer works."""
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1), (self.warmup_epochs, self.depth)]
 
     async def run(self, worker: Worker) -> None:
         pipeline: list[Any] = worker.keep("pipeline", list)  # what is being averaged, oldest first

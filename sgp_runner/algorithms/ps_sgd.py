@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
@@ -24,6 +25,9 @@ class PSSGD:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         """Every number of nodes and every optimizer works."""
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else self.work(worker))

@@ -14,7 +14,7 @@ from sgp_runner.push_sum import descend, split, to_model
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Topology
+    from sgp_runner.topology import Phase, Topology
     from sgp_runner.worker import Worker
 
 
@@ -29,6 +29,9 @@ class SGP:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         prove(self.topology, nodes)
+
+    def phases(self, size: int) -> list[Phase]:
+        return self.topology.phases(size)
 
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last

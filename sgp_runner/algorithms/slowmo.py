@@ -9,6 +9,7 @@ with ``gamma`` the learning rate of the last fast step. Local SGD as the base an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms.local_sgd import LocalSGD
@@ -17,6 +18,7 @@ from sgp_runner.errors import ConfigError, inside
 if TYPE_CHECKING:
     from sgp_runner.algorithms import Algorithm
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
@@ -62,6 +64,9 @@ class SlowMo:
     def check(self, nodes: int, optim: Optimizer) -> None:
         with inside("algo.base"):
             self.base.check(nodes, optim)
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(epoch, lcm(self.period, steps)) for epoch, steps in self.base.phases(size)]
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.optim import Optimizer
+    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 FILE = "calibration.json"
@@ -76,6 +77,9 @@ class Probe:
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         """The command has seen to it."""
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

@@ -23,9 +23,9 @@ import torch.distributed as dist
 
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.mailbox import Mailbox
-from sgp_runner.errors import Aborted, LostConnection, RollCalled
+from sgp_runner.errors import Aborted, LostConnection, RankFailed, RollCalled
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
-from sgp_runner.waits import left_if_interrupted
+from sgp_runner.waits import left_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,7 +132,8 @@ class DistributedComm:
         while (item := self.outbox.get()) is not None:
             process, header, part, copied = item
             if copied is not None:
-                copied.synchronize()
+                with waiting_for(f"waits for its device to copy a message to rank {self.place.rank_of(process)}"):
+                    copied.synchronize()
             with named(f"lost its connection to rank {self.place.rank_of(process)}"):
                 dist.send(header, process, self.group, tag=HEADER)
                 if part is not None and part.numel():
@@ -175,7 +176,7 @@ def named(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, RollCalled | Aborted):
+        if isinstance(error, RollCalled | Aborted | RankFailed):
             raise
         raise LostConnection(f"rank {dist.get_rank()} {what}") from error
 

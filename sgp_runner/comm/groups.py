@@ -17,6 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 from sgp_runner.comm.distributed import DistributedComm, named
 from sgp_runner.comm.paired import PairedComm
 from sgp_runner.comm.sharded import ShardedComm
+from sgp_runner.errors import RankFailed
 from sgp_runner.place import WHOLE, Part, Place
 from sgp_runner.problem import ON_CPU, Compute
 from sgp_runner.waits import left_if_interrupted, waiting_for
@@ -26,8 +27,21 @@ if TYPE_CHECKING:
     from sgp_runner.world import RealComm
 
 FOREVER = timedelta(days=365)
+START = timedelta(minutes=5)  # that ranks have to find one another
 RUNS = count()  # of this process: a launcher's store may serve several, one after the other
 T = TypeVar("T")
+
+
+def meet() -> tuple[Any, int, int]:
+    """Where all ranks find one another, this rank and how many there are. Raises RankFailed if some do not come."""
+    try:
+        met: tuple[Any, int, int] = next(rendezvous("env://", timeout=START))
+    except dist.DistError as error:
+        variable = os.environ
+        place = f"{variable['MASTER_ADDR']}:{variable['MASTER_PORT']}"
+        waited = f"rank {variable['RANK']} has waited for all {variable['WORLD_SIZE']} ranks to start for {START.total_seconds():g} s"
+        raise RankFailed(f"{waited}, at {place}: {str(error).splitlines()[0].rstrip('.')}.") from error
+    return met
 
 
 class DistributedWorld:
@@ -43,7 +57,7 @@ class DistributedWorld:
     def __init__(
         self, devices: int = 1, leads: bool = False, compute: Compute = ON_CPU, backend: str = "gloo", paired: bool = False
     ) -> None:
-        store, self.rank, self.size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
+        store, self.rank, self.size = meet()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun may start its ranks again and keep the store
         self.alarm = PrefixStore(f"alarm {attempt}", store.clone())
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
@@ -103,8 +117,8 @@ class DistributedWorld:
 
     def consult(self, value: T) -> list[T]:
         values: list[Any] = [None] * len(self.running)
-        with waiting_for("waits for all nodes to come together"):
-            dist.all_gather_object(values, value, group=self.speakers)
+        with named("lost a connection while all nodes came together"):
+            left_if_interrupted(lambda: dist.all_gather_object(values, value, group=self.speakers), "waits for all nodes to come together")
         return values
 
     def mean(self, tensor: torch.Tensor) -> None:
@@ -121,7 +135,7 @@ class DistributedWorld:
         """The processes ``present`` of this world alone, one of which is this one. What it still waits for is left behind."""
         smaller = copy(self)
         smaller.rank, smaller.size = list(present).index(self.rank), len(present)
-        smaller.store = PrefixStore(f"of {list(present)}", self.store)
+        smaller.store, smaller.alarm = (PrefixStore(f"of {list(present)}", store) for store in (self.store, self.alarm))
         if dist.is_initialized():
             dist.destroy_process_group()
         return smaller

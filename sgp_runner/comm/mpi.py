@@ -8,6 +8,7 @@ library will do. A message needs no header: MPI carries its length, and its tag 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import socket
 import sys
@@ -26,10 +27,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.distributed import DTYPES
 from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.errors import StoodStill
 from sgp_runner.place import Place
 from sgp_runner.problem import ON_CPU
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
-from sgp_runner.waits import waiting_for
+from sgp_runner.waits import leave_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL_SECONDS = 5e-5  # a waiting rank leaves its core to those that compute
+PATIENCE_SECONDS, MOST_PATIENT = 5.0, 12
 GOODBYE = -1  # in place of a tag: no more will come
 
 
@@ -49,8 +52,9 @@ class MpiWorld:
     leads = False
     compute = ON_CPU
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_seconds: float) -> None:
         atexit.unregister(MPI.Finalize)
+        meet(timeout_seconds)
         self.everybody = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self.everybody.rank, self.everybody.size
         self.running = range(self.size)
@@ -69,6 +73,7 @@ class MpiWorld:
             bound_to = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
             torch.set_num_threads(max(1, min(bound_to, cores // self.local)))
         self.place = Place(self.rank, nodes)
+        wait_for(self.everybody)
         self.group = self.everybody.Split(0 if self.rank < nodes else MPI.UNDEFINED)
 
     def comm(self, scheduler: Scheduler, clock: RealClock) -> MpiComm:
@@ -183,11 +188,28 @@ class MpiComm:
                 self.reductions.append(reduction)
 
 
-def wait_for(group: MPI.Comm) -> None:
-    """A barrier that does not keep a core busy, as MPI's own does: others may still be computing on it."""
+def meet(timeout_seconds: float) -> None:
+    """The first time that all ranks come together, when there is no store yet through which one could tell the others that it gives up.
+
+    It says so by ending, upon which ``mpirun`` ends the others. They are more patient, each a little more than the one before.
+    """
+    world = MPI.COMM_WORLD
+    seconds = timeout_seconds + min(world.rank, MOST_PATIENT) * PATIENCE_SECONDS
+    try:
+        wait_for(world, time.monotonic() + seconds)
+    except TimeoutError:
+        waited = f"rank {world.rank} has waited for all {world.size} ranks to start for {seconds:g} s"
+        raise StoodStill(f"{waited} (network.timeout_seconds), and one or more do not come.") from None
+
+
+def wait_for(group: MPI.Comm, deadline: float = math.inf) -> None:
+    """A barrier that does not keep a core busy, as MPI's own does: others may still be computing on it. Raises TimeoutError."""
     request = group.Ibarrier()
     with waiting_for("waits for all ranks to come together"):
         while not request.Test():
+            leave_if_interrupted()
+            if time.monotonic() > deadline:
+                raise TimeoutError
             time.sleep(POLL_SECONDS)
 
 

@@ -30,6 +30,7 @@ from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.distributed import DTYPES, start_mean
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.scheduler import Wait, resolved
+from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,8 +57,9 @@ class Exchange:
 
     def finish(self) -> None:
         """What follows comes after the transfers; on CUDA in the order of the present stream, without waiting here."""
-        for work in self.works:
-            work.wait()
+        with waiting_for("waits for the messages of an exchange"):
+            for work in self.works:
+                work.wait()
         self.works.clear()
         self.outgoing.clear()
 

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.nn.functional import pad
 
 from sgp_runner.scheduler import RealClock, Wait, resolved
+from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from sgp_runner.comm.distributed import DistributedComm
     from sgp_runner.comm.paired import PairedComm
     from sgp_runner.place import Part
+
+NODE = "waits for the devices of its node"
 
 
 class ShardedComm:
@@ -72,7 +75,8 @@ class ShardedComm:
             message = self.base.poll(src, tag)
             return None if message is None else self.put_together(message)
         arrived = torch.tensor([self.base.has(src, tag)], dtype=torch.uint8)
-        dist.all_reduce(arrived, dist.ReduceOp.MIN, group=self.hosts)
+        with waiting_for(NODE):
+            dist.all_reduce(arrived, dist.ReduceOp.MIN, group=self.hosts)
         if not arrived:
             return None
         message = self.base.poll(src, tag)
@@ -101,5 +105,6 @@ class ShardedComm:
         own = message[self.part.of(total)]
         own = pad(own, (0, length - own.numel()))
         whole = message.new_empty(length * self.part.count)
-        dist.all_gather_into_tensor(whole.view(torch.uint8), own.view(torch.uint8), group=self.node)
+        with waiting_for(NODE):
+            dist.all_gather_into_tensor(whole.view(torch.uint8), own.view(torch.uint8), group=self.node)
         return whole[:total]

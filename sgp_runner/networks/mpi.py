@@ -40,4 +40,4 @@ class Mpi:
             raise ConfigError("network", f"mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ({error}).") from error
         from sgp_runner.rank import run_rank
 
-        return run_rank(experiment, MpiWorld())
+        return run_rank(experiment, MpiWorld(self.timeout_seconds))

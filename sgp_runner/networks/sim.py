@@ -71,7 +71,7 @@ class Sim:
         with closing(problem), recording(experiment, 0, total, saved["metrics_bytes"] if saved else 0) as recorder:
             observer = Observer(run, problem, recorder, simulation.model_buffers, crew=crew)
             if saved and found:
-                print(going_on(found), flush=True)
+                print(going_on(found, observer.gone), flush=True)
                 restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
                 observer.restore(saved)
                 begun = saved["begun"]
@@ -153,11 +153,9 @@ def simulate(run: Run, problem: Problem, engine: Engine, names: Sequence[int] | 
         wire_scale=wire_scale,
         names=names,
     )
-    shared = run.budget(problem)
     workers: list[Worker] = []
-    for rank in range(run.ranks):
-        own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
-        workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
+    for rank, budget in enumerate(run.budgets(problem)):
+        workers.append(run.make_worker(problem, rank, simulation.comms[rank], budget, simulation))
         simulation.model_buffers[rank] = problem.flat.fresh_buffers()
     return simulation, workers
 
