@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
         print(f"scripts/claims.py: '{unknown[0]}' is none of the claims {', '.join(known)}", file=sys.stderr)
         return 2
     claims = [known[word] for word in words or known]
-    failed = sum(map(run, remaining([search for claim in claims for search in claim.searches])))
+    failed = sum(map(run, remaining([search for claim in claims for search in (*claim.searches, *claim.trials)])))
     failed += run([job for claim in claims if claim.tuned for job in claim.jobs()])
     write(list(known.values()))
     return 1 if failed else 0

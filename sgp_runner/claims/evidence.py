@@ -67,6 +67,7 @@ class Claim:
 
     source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
     searches: what is tuned first. jobs: all runs that it needs, once those have finished. find: the comparisons, once these have.
+    trials: what was tried on held-out samples to understand a result; they decide nothing.
     """
 
     number: int
@@ -76,6 +77,7 @@ class Claim:
     jobs: Callable[[], Sequence[Job]]
     find: Callable[[], Sequence[Finding]]
     searches: tuple[Search, ...] = ()
+    trials: tuple[Search, ...] = ()
 
     @property
     def tuned(self) -> bool:

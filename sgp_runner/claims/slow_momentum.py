@@ -8,7 +8,7 @@ from pathlib import Path
 from sgp_runner.batch import Job
 from sgp_runner.claims.evidence import Between, Claim, Finding, exactly
 from sgp_runner.claims.timing import ms
-from sgp_runner.claims.trained import ALGORITHMS, DIGITS, LANGUAGE, SHAPES, Side, Task, all_jobs, compare, searches, side, tuned
+from sgp_runner.claims.trained import ALGORITHMS, DIGITS, LANGUAGE, SHAPES, Side, Task, all_jobs, compare, searches, side, size, tuned
 from sgp_runner.claims.tuning import Search
 
 TASKS = (SHAPES, DIGITS, LANGUAGE)
@@ -16,6 +16,7 @@ BASES = ("local_sgd", "sgp", "osgp")
 BETAS = (0.3, 0.5, 0.7)
 TAU = 12
 TAUS = (3, TAU, 48)
+CONSTANT = "optim.schedule=constant"
 TIMED = ("slowmo_imagenet_local_sgd", "slowmo_imagenet_sgp", "slowmo_imagenet_osgp", "slowmo_wmt16_local_adam")
 
 
@@ -38,6 +39,21 @@ def claims(results: Path) -> Iterator[Claim]:
     def other_buffers(task: Task, base: str) -> Side:
         """What does not suit the optimizer: to keep Nesterov's, to reset Adam's."""
         return slow(task, base, "keep", "algo.buffers=keep") if task is not LANGUAGE else slow(task, base, "reset", "algo.buffers=reset")
+
+    def trials() -> Iterator[Search]:
+        """Over local Adam, of the same length, without what is chosen for the base alone: is it the learning rate, tau, or the warm-up?"""
+
+        def trial(name: str, *words: str, values: tuple[float, ...] = LANGUAGE.learning_rates, key: str = "optim.lr") -> Search:
+            fast = (*LANGUAGE.words, *size(LANGUAGE.nodes, LANGUAGE.batch, LANGUAGE.epochs), *words)
+            return Search(f"claim7-{name}", fast, results, values, key, metric=LANGUAGE.metric)
+
+        wrapped = ("algo=slowmo", *over("local_sgd"))
+        yield trial("local", "algo=local_sgd", values=(0.04,))
+        for beta in (0.2, 0.5):
+            yield trial(f"beta{beta}", *wrapped, f"algo.beta={beta}")
+        yield trial("tau", *wrapped, "optim.lr=0.02", values=(4, 48), key="algo.tau")
+        yield trial("constant-local", "algo=local_sgd", CONSTANT, values=(0.005, 0.01))
+        yield trial("constant", *wrapped, CONSTANT, values=(0.005, 0.01))
 
     def timed(row: str) -> Job:
         """The timing study of ``make reproduce``."""
@@ -84,6 +100,7 @@ def claims(results: Path) -> Iterator[Claim]:
         f"of tau is {TAU} being better than {TAUS[0]} and than {TAUS[-1]}. Times are the timing studies of the published rows with the "
         "published tau; they were known.",
         searches=searches(every),
+        trials=tuple(trials()),
         jobs=lambda: (*map(timed, [name for row in TIMED for name in (row, f"{row}_slowmo")]), *all_jobs(every)),
         find=lambda: list(find()),
     )
