@@ -49,12 +49,16 @@ class Between:
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison. what: in words, with its unit. jobs: the runs that it rests on."""
+    """One comparison. what: in words, with its unit. jobs: the runs that it rests on.
+
+    earlier: it stays in sight, but a new sample decides in its place, which was set down before it was run.
+    """
 
     what: str
     effect: Interval
     expected: Between
     jobs: tuple[Job, ...] = ()
+    earlier: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -89,8 +93,8 @@ class Claim:
 
 
 def verdict_of(findings: Sequence[Finding]) -> Verdict:
-    """Of a claim: contradicted by any of its findings, reproduced only by all of them."""
-    verdicts = {finding.verdict for finding in findings}
+    """Of a claim: contradicted by any of the findings that decide, reproduced only by all of them."""
+    verdicts = {finding.verdict for finding in findings if not finding.earlier}
     for verdict in (Verdict.CONTRADICTED, Verdict.UNDECIDED):
         if verdict in verdicts:
             return verdict
