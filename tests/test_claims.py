@@ -150,6 +150,7 @@ def test_nothing_is_claimed_where_all_results_are_equal(equal: tuple[list[Claim]
     for claim in claims:
         assert claim.finished
         findings = claim.find()
+        claim.answer.format(*findings)  # it names no finding that there is not
         assert {finding.effect.seeds for finding in findings} <= {1, len(SEEDS)}
         assert {finding.effect.mean for finding in findings} <= {0.0, 1.0}  # differences, and ratios of times
         assert set(claim.jobs()) == {job for finding in findings for job in finding.jobs}

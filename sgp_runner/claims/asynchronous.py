@@ -74,6 +74,7 @@ def gap_aware(results: Path) -> Claim:
 
     return Claim(
         number=8,
+        subject="Gap-Aware",
         sentence="As workers grow, Gap-Aware ends more accurate than Staleness-Aware and plain ASGD; a gap for each parameter is better "
         "than a global one; momentum helps Gap-Aware and hurts plain ASGD when workers are many.",
         source="Barkai et al. 2020",

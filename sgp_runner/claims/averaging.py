@@ -14,6 +14,7 @@ OTHERS = (3, 5, 6, 7, 9, 10, 12, 15, 24, 33, 48, 63)
 def claims() -> Iterator[Claim]:
     yield Claim(
         number=1,
+        subject="Exact averages on the exponential graph",
         sentence="Pure averaging on the directed exponential graph is exact after log2(n) steps for n = 2^m nodes, and not for other n.",
         source="Assran et al. 2019",
         tried="The product of the mixing matrices of one period. Its entries are multiples of a power of 1/2, which floats hold exactly.",

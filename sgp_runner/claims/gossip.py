@@ -59,6 +59,7 @@ def more_epochs(results: Path) -> Claim:
     every = [each for task in TASKS for each in sides(task)]
     return Claim(
         number=2,
+        subject="SGP against AR-SGD, by nodes and epochs",
         sentence="SGP reaches AR-SGD's accuracy at few nodes, falls below it per epoch at many, and with three times the epochs overtakes "
         "it in less time on 10 Gbit/s Ethernet.",
         source="Assran et al. 2019, authors' slides: 32 nodes, 90 and 270 epochs",
@@ -94,6 +95,7 @@ def de_biasing(results: Path) -> Claim:
     every = [each for task in TASKS for each in sides(task)]
     return Claim(
         number=4,
+        subject="De-biasing",
         sentence="De-biasing matters: biased OSGP is worse than OSGP, most when messages are late.",
         source="Assran et al. 2019, ablation",
         tried="The biased variant sends the same messages and never divides by the push-sum weight. All four have the learning rate that "
@@ -145,6 +147,7 @@ def consensus(results: Path) -> Claim:
 
     return Claim(
         number=5,
+        subject="Consensus",
         sentence="D-PSGD's and SGP's consensus distance stays bounded and shrinks with the learning rate; the averaged model is at least "
         "as good as the workers' own.",
         source="Lian et al. 2017 and Assran et al. 2019, theory",
@@ -180,6 +183,7 @@ def hybrids(results: Path) -> Claim:
     every = [each for task in IMAGES for each in sides(task)]
     return Claim(
         number=12,
+        subject="Hybrids",
         sentence="AR-SGD, or SGP with two peers, for the first third of the epochs, and one-peer SGP afterwards, recover AR-SGD's accuracy "
         "at 32 nodes for little time.",
         source="Assran et al. 2019, hybrids",
@@ -208,6 +212,7 @@ def different_data(results: Path) -> Claim:
     every = [each for task in IMAGES for algo in ALGORITHMS for each in sides(task, algo)]
     return Claim(
         number=13,
+        subject="Unequal data",
         sentence="When nodes see different classes (Dirichlet 0.1), AR-SGD loses little, and the algorithms that average models lose more.",
         source="Follows from the heterogeneity terms in the theorems of Lian et al. 2017 and Assran et al. 2019",
         tried="16 nodes. 'Little' is taken as two points. Every node reads its own unequal share again and again, so that samples of small "

@@ -90,6 +90,7 @@ def pipe_sgd(results: Path) -> Claim:
 
     return Claim(
         number=9,
+        subject="Pipe-SGD",
         sentence="Pipe-SGD of width 2 with warm-up keeps AR-SGD's accuracy and is faster than PS-Sync and D-Sync on 4 nodes; wider "
         "pipelines gain no more.",
         source="Li et al. 2018, abstract (up to 5.4 times faster)",

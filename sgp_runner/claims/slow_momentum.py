@@ -91,6 +91,7 @@ def claims(results: Path) -> Iterator[Claim]:
     ]
     yield Claim(
         number=7,
+        subject="SlowMo",
         sentence="SlowMo improves local SGD, SGP and OSGP at negligible time; it suits Nesterov to reset its buffers; skipping the exact "
         "average changes little; it does not help AR-SGD; tau has an optimum.",
         source="Wang et al. 2020, Tables 1 and 2 and ablations",

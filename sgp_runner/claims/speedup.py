@@ -93,6 +93,7 @@ def linear_speed_up(results: Path) -> Claim:
 
     return Claim(
         number=10,
+        subject="Linear speed-up",
         sentence="Linear speed-up: after K steps on n nodes the squared gradient norm of SGP, averaged over the iterates, is proportional "
         "to 1 / sqrt(nK) on a problem that is not convex.",
         source="Assran et al. 2019, Theorem 1",

@@ -73,6 +73,7 @@ def flat_in_n(results: Path) -> Claim:
 
     return Claim(
         number=3,
+        subject="Time per iteration as nodes grow",
         sentence="SGP's and OSGP's time per iteration is flat in the number of nodes on Ethernet while AR-SGD's grows; on InfiniBand the "
         "advantage vanishes; 1-OSGP hides its communication.",
         source="Assran et al. 2019, authors' slides",
@@ -108,6 +109,7 @@ def one_slow_node(results: Path) -> Claim:
 
     return Claim(
         number=6,
+        subject="One slow node or link",
         sentence="One node or link slowed 2, 10 or 100 times costs AR-SGD and D-PSGD that factor and AD-PSGD almost nothing.",
         source="Lian et al. 2018",
         tried="Timing studies of 16 nodes on sgp_ethernet. A slow node's factor applies to its compute time, a slow link's to its "

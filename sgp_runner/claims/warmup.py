@@ -61,6 +61,7 @@ def warm_up(results: Path) -> Claim:
 
     return Claim(
         number=11,
+        subject="Warm-up of large batches",
         sentence="With its learning rate scaled in proportion, a large batch is as accurate as a small one after a gradual warm-up, and "
         "less without it.",
         source="Goyal et al. 2017 (error 23.60 ± 0.12 % with a batch of 256; with 8,192, 23.74 ± 0.09 % and 24.84 ± 0.37 %)",
