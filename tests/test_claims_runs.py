@@ -30,12 +30,14 @@ def all_claims() -> list[Claim]:
 def test_runs_of_claims_are_experiments_and_no_two_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # where the searches have been done
     claims = all_claims()
-    jobs = {job.name: job for claim in claims for search in claim.searches for job in search.jobs}
+    searches = [(*claim.searches, *claim.trials) for claim in claims]
+    jobs = {job.name: job for each in searches for search in each for job in search.jobs}
+    assert len(jobs) == len({job.words for job in jobs.values()})
     for claim in claims:
         for job in claim.jobs() if claim.tuned else ():
             assert jobs.setdefault(job.name, job) == job
     with configs():
-        for job in (search.jobs[0] for claim in claims for search in claim.searches if search.jobs):
+        for job in (each[-1].jobs[0] for each in searches if each and each[-1].jobs):
             make_experiment(compose([setting.word for setting in parse([*job.words, f"name={job.name}"])]))
 
 
