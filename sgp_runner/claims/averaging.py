@@ -16,6 +16,7 @@ def claims() -> Iterator[Claim]:
         number=1,
         subject="Exact averages on the exponential graph",
         sentence="Pure averaging on the directed exponential graph is exact after log2(n) steps for n = 2^m nodes, and not for other n.",
+        answer="Yes, exactly.",
         source="Assran et al. 2019",
         tried="The product of the mixing matrices of one period. Its entries are multiples of a power of 1/2, which floats hold exactly.",
         jobs=lambda: (),

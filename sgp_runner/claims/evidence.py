@@ -43,8 +43,8 @@ class Between:
 
     def __str__(self) -> str:
         if self.least == float("-inf"):
-            return f"at most {self.most:g}"
-        return f"at least {self.least:g}" if self.most == float("inf") else f"{self.least:g} to {self.most:g}"
+            return f"at most {self.most:.3g}"
+        return f"at least {self.least:.3g}" if self.most == float("inf") else f"{self.least:.3g} to {self.most:.3g}"
 
 
 @dataclass(frozen=True)

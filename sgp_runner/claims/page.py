@@ -16,7 +16,7 @@ INTRO = (
     "expected: reproduced if the interval lies inside it, contradicted if outside, else undecided at this scale. A claim is contradicted "
     "by any of its findings and reproduced by all of them. Simulated results without randomness have one seed and no width. Where a "
     "second sample was set down after a first one had been seen, it decides alone, and the first stays in sight. Ranges were committed "
-    "before the runs that they judge; the answers in words were written after them."
+    "before the runs that they judge; a claim says what had been seen by then. The answers in words were written after the runs."
 )
 NOT_JUDGED = "Some of their runs have not finished; `make claims` runs what is missing."
 TUNING = (
