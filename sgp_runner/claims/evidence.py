@@ -69,7 +69,7 @@ class Finding:
 class Claim:
     """A sentence of a paper.
 
-    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the effect of the first finding, and so on.
+    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the mean of the first finding, and so on.
     source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
     searches: what is tuned first. jobs: all runs that it needs, once those have finished. find: the comparisons, once these have.
     trials: what was tried on held-out samples to understand a result; they decide nothing.

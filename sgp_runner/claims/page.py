@@ -62,7 +62,7 @@ def view(claim: Claim, out: Path) -> View:
     """Of a claim whose runs have finished. out: the folder of the page, which links are relative to."""
     findings = claim.find()
     rows = [(finding.earlier, row(number, finding, out)) for number, finding in enumerate(findings, start=1)]
-    answer = claim.answer.format(*(shown(finding.effect) for finding in findings))
+    answer = claim.answer.format(*(rounded(finding.effect.mean) for finding in findings))
     decides, earlier = (tuple(each for is_earlier, each in rows if is_earlier is wanted) for wanted in (False, True))
     return View(claim, verdict_of(findings), answer, decides, earlier, tuple(search for search in claim.trials if search.finished))
 
@@ -74,8 +74,13 @@ def row(number: int, finding: Finding, out: Path) -> Row:
 
 def shown(effect: Interval) -> str:
     """The mean, and the interval if it has a width."""
-    mean, low, high = (f"{0.0 if abs(value) < 1e-9 else value:.3g}" for value in (effect.mean, effect.low, effect.high))
+    mean, low, high = map(rounded, (effect.mean, effect.low, effect.high))
     return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def rounded(value: float) -> str:
+    """Three digits; what is left of zero after rounding errors is zero."""
+    return f"{0.0 if abs(value) < 1e-9 else value:.3g}"
 
 
 def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
