@@ -16,7 +16,7 @@ demo: .venv/.installed  ## train with SGP on 8 simulated nodes and print the res
 	.venv/bin/sgp-run
 
 test: .venv/.fairseq  ## run the fast tests
-	OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadgroup -m "not slow and not slurm and not gpu"
+	OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadfile -m "not slow and not slurm and not gpu"
 
 test-slow: .venv/.fairseq  ## run the slow tests
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not slurm and not gpu"

@@ -205,11 +205,11 @@ def rehearsal_section(name: str) -> str:
         workers = [quality(summary, "worker_mean", metric) for summary in summaries]
         seeds = " ".join(f"[{summary['seed']}]({relative(job)})" for job, summary in zip(done, summaries, strict=True))
         ours = [spread(averaged), spread(workers)] if None not in workers else [spread(averaged), ""]
-        lines.append([row, f"{published()[row][metric].value:g}", *ours, seeds, commit(done[0])])
+        lines.append([row, f"{published()[row][metric].value:g}", *ours, seeds, " ".join(dict.fromkeys(map(commit, done)))])
     if not lines:
         return ""
     metric = next(metric for metric in METRICS if metric in published()[rows_of(name)[0]])
-    head = ["row", f"published {METRICS[metric]}", "ours, averaged model", "ours, mean of workers", "seeds and logs", "commit"]
+    head = ["row", f"published {METRICS[metric]}", "ours, averaged model", "ours, mean of workers", "seeds and logs", "commits"]
     return "\n".join(
         [
             f"## {TABLES[name]}: rehearsal, not comparable with the published numbers",
@@ -238,7 +238,9 @@ def readme(sections: Sequence[str]) -> str:
             "",
             "- **Reproduced here, for real:** nothing of ImageNet, CIFAR or WMT'16. No published accuracy has been reproduced.",
             "- **Only simulated:** times per iteration and hours, from models of the papers' clusters.",
-            "- **Rehearsed:** the order of the algorithms on small data. A rehearsal's accuracy says nothing about ImageNet's.",
+            "- **Rehearsed:** whether the published settings train, and how the algorithms compare on small data. A rehearsal's accuracy",
+            "  says nothing about ImageNet's, and on digits, where nearly every row ends near its ceiling, little about their order;",
+            "  [claims.md](reproduced/claims.md) compares them on harder data, with intervals.",
             "- **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/` are the commands, for",
             "  example `sbatch --nodes=32 --gpus-per-node=8 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.",
             "",

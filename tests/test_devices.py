@@ -20,7 +20,6 @@ from sgp_runner.problem import Compute
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
-pytestmark = pytest.mark.xdist_group("devices")  # what its fixtures make is made once
 HERE = Path(__file__).parent
 # Eight steps of a network without BatchNorm, whose statistics are each device's own.
 TINY = ("dtype=float64", "model=mlp", "data=digits", "nodes=2", "batch_size=8", "epochs=0.09", "log_every=1")

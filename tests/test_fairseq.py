@@ -26,10 +26,7 @@ from sgp_runner.place import Part
 from sgp_runner.problem import Problem, make_problem
 from sgp_runner.recorder import read_metrics
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed: make .venv/.fairseq"),
-    pytest.mark.xdist_group("fairseq"),  # what its fixtures make is made once
-]
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed: make .venv/.fairseq")
 __all__ = ["events"]  # a fixture
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))

@@ -20,7 +20,6 @@ from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
-pytestmark = pytest.mark.xdist_group("gloo")  # what its fixtures make is made once
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 ODD_RANK = str(Path(__file__).with_name("odd_rank.py"))
 

@@ -26,7 +26,6 @@ from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics
 from sgp_runner.seeding import seeds_of
 
-pytestmark = pytest.mark.xdist_group("images")  # what its fixtures make is made once
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 
 

@@ -20,7 +20,6 @@ from sgp_runner.checkpoint import saved_steps
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.run import Experiment
 
-pytestmark = pytest.mark.xdist_group("mpi")  # what its fixtures make is made once
 MPIRUN = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 HERE = Path(__file__).parent

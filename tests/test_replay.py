@@ -21,11 +21,10 @@ from sgp_runner.launch import launch
 from sgp_runner.replay.cli import main
 from sgp_runner.replay.exact import Departed, replay
 from sgp_runner.replay.recording import FORMAT, Header, Writer, path_of
-from sgp_runner.replay.retiming import retime
+from sgp_runner.replay.what_if import retime
 from sgp_runner.run import Experiment
 from sgp_runner.worker import Worker
 
-pytestmark = pytest.mark.xdist_group("replay")  # its real runs are made once
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 RECORDED = {
     "ad_psgd": ("nodes=4", "algo.averages_per_gradient=2", "model=resnet8", "epochs=0.2"),

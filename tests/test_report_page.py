@@ -12,7 +12,6 @@ from report_runs import write_run
 
 from sgp_runner.report.write import write_report
 
-pytestmark = pytest.mark.xdist_group("report_page")  # what its fixtures make is made once
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:
     pytest.skip("needs a browser (Debian: apt-get install chromium)", allow_module_level=True)

@@ -25,7 +25,6 @@ from sgp_runner.data.images import ImageFiles
 from sgp_runner.errors import ConfigError, DataError
 from sgp_runner.recorder import read_metrics
 
-pytestmark = pytest.mark.xdist_group("shards")  # what its fixtures make is made once
 SCRIPT = Path(__file__).parent.parent / "scripts" / "make_shards.py"
 PARTS = ("train", "val")
 

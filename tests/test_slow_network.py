@@ -66,7 +66,9 @@ def test_hosts_are_apart_and_leave_nothing_behind() -> None:
         paths = [hosts.path(host) for host in range(2)]
         assert len({os.readlink(path) for path in paths} | {before}) == 3
         assert hosts.achieved(250_000) > 0
-    assert not any(os.path.exists(path) for path in paths)
+        groups = [hosts.processors.path(host) for host in range(2)]
+        assert all(group.exists() for group in groups)
+    assert not any(os.path.exists(path) for path in [*paths, *groups])
     assert os.readlink(OWN) == before
 
 

@@ -1,7 +1,8 @@
 """Hosts of one's own on this machine: a network namespace each, joined by a switch, with links as slow as one likes.
 
 A namespace without a name lives as long as a process has it open, so none is left behind, whatever becomes of this one. Each link is a
-token bucket (``tbf`` of ``tc``) in either direction. TCP is CUBIC on them, whatever the machine's default is.
+token bucket (``tbf`` of ``tc``) in either direction. TCP is CUBIC on them, whatever the machine's default is. They have equal shares of
+the machine's processors.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.measure import Skipped
+from benchmarks.processors import Processors
 
 CLONE_NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
@@ -33,12 +35,14 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self.count = count
         self.open = ExitStack()
+        self.processors = Processors(count)
         self.switch = -1
         self.hosts: list[int] = []  # open files, each a namespace
 
     def __enter__(self) -> Hosts:
         if os.geteuid() != 0 or any(shutil.which(program) is None for program in ("ip", "tc")):
             raise Skipped("Hosts of one's own need root, and ip and tc of iproute2.")
+        self.open.enter_context(self.processors)
         try:
             self.switch, *self.hosts = (self.namespace() for _ in range(self.count + 1))
             self.tell(self.switch, "ip", ["link add name switch type bridge", "link set switch up"])

@@ -124,6 +124,7 @@ class Bench:
         self.hosts, self.network, self.folder = hosts, network, folder
         self.rates: list[float] = []
         hosts.shape(network.bits_per_second)
+        hosts.processors.divide(network.nodes)
 
     def achieved(self) -> tuple[float, ...]:
         """Bits per second of TCP between hosts, all sending at once."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hosts import LINK, Hosts, enter
+from benchmarks.processors import join
 
 PRELOAD = ["torch.nn.parallel", "sklearn.datasets", "hydra.utils", "sgp_runner.schema", "sgp_runner.rank", "sgp_runner.comm.groups"]
 PORTS = count(20_000)
@@ -28,7 +29,8 @@ def on_hosts(hosts: Hosts, ranks: int, log: Path, work: Callable[..., int], *arg
     processes = []
     for rank in range(ranks):
         environment = {**there, "RANK": str(rank), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
-        process = context.Process(target=on_host, args=(hosts.path(rank), environment, log, work, arguments), daemon=True)
+        place = (hosts.path(rank), hosts.processors.path(rank))
+        process = context.Process(target=on_host, args=(*place, environment, log, work, arguments), daemon=True)
         process.start()
         processes.append(process)
     try:
@@ -42,14 +44,17 @@ def on_hosts(hosts: Hosts, ranks: int, log: Path, work: Callable[..., int], *arg
             process.join()
 
 
-def on_host(path: str, environment: Mapping[str, str], log: Path, work: Callable[..., int], arguments: Sequence[Any]) -> None:
+def on_host(
+    namespace: str, processors: Path, environment: Mapping[str, str], log: Path, work: Callable[..., int], arguments: Sequence[Any]
+) -> None:
     """In the new process."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for output in (1, 2):
         os.dup2(file, output)
     code = 1
     try:
-        enter(path)
+        enter(namespace)
+        join(processors)
         os.environ.update(environment)
         code = work(*arguments)
     except BaseException:

@@ -86,7 +86,7 @@ def repeat(directory: Path) -> int:
 
 
 def time_again(directory: Path, words: Sequence[str]) -> int:
-    from sgp_runner.replay.retiming import retime
+    from sgp_runner.replay.what_if import retime
     from sgp_runner.units import duration
 
     result = retime(directory, words)
