@@ -154,19 +154,20 @@ def equal(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Claim], dict[s
     for claim in claims:
         for search in claim.searches:  # in their order: some follow others
             note(search.jobs)
-        note(claim.jobs())
+        for sample in claim.samples:
+            note(sample.jobs())
     return claims, jobs
 
 
 def test_nothing_is_claimed_where_all_results_are_equal(equal: tuple[list[Claim], dict[str, Job]]) -> None:
     claims, _ = equal
     for claim in claims:
-        assert claim.finished
+        assert claim.complete
         findings = claim.find()
         claim.answer.format(*findings)  # it names no finding that there is not
         assert {finding.effect.seeds for finding in findings} <= {1, len(SEEDS)}
         assert {finding.effect.mean for finding in findings} <= {0.0, 1.0}  # differences, and ratios of times
-        assert set(claim.jobs()) == {job for finding in findings for job in finding.jobs}
+        assert set(claim.jobs) == {job for finding in findings for job in finding.jobs}
     assert [claim.number for claim in claims] == [2, 4, 5, 12, 13, 7] and len(SEEDS) == 5
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Verdict, verdict_of
-from sgp_runner.claims.page import groups, shown, write
+from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, verdict_of
+from sgp_runner.claims.page import WAITS, groups, shown, write
 from sgp_runner.claims.tuning import Search
 
 
@@ -27,7 +27,7 @@ def claim_of(results: Path) -> Claim:
     new = Finding("accuracy, points", Interval(1.5, 1.0, 2.0, 2), Between(least=0.0), tuple(jobs))
     old = replace(new, effect=Interval(-1.5, -2.0, -1.0, 5), jobs=(), earlier=True)
     facts = {"subject": "Speed", "sentence": "SGP is fast.", "source": "A table", "tried": "It was run.", "answer": "Yes: {0}, not {1}."}
-    return Claim(3, jobs=lambda: jobs, find=lambda: [new, old], trials=(trial,), **facts)  # type: ignore[arg-type]
+    return Claim(3, samples=(Sample(lambda: jobs, lambda: [new, old]),), trials=(trial,), **facts)  # type: ignore[arg-type]
 
 
 def test_an_effect_is_shown_with_its_interval_if_it_has_a_width() -> None:
@@ -47,8 +47,9 @@ def test_runs_are_grouped_by_what_they_have_in_common_but_the_seed(tmp_path: Pat
 def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: Path) -> None:
     claim = claim_of(tmp_path)
     assert verdict_of(claim.find()) == Verdict.REPRODUCED  # the earlier finding does not decide
-    unfinished = replace(claim, number=4, jobs=lambda: [Job("missing", (), tmp_path)])
-    assert [view.claim.number for view in write([claim, unfinished], tmp_path)] == [3]
+    to_come = Sample(lambda: [Job("missing", (), tmp_path)], list)
+    added = replace(claim, samples=(*claim.samples, to_come))
+    assert [view.claim.number for view in write([added, replace(claim, number=4, samples=(to_come,))], tmp_path)] == [3]
     page = (tmp_path / "claims.md").read_text(encoding="utf-8").splitlines()
     assert page[3:6] == [
         "| claim | verdict | answer |",
@@ -61,6 +62,6 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
     )
     assert "| tune-sgp | optim.lr | 0.1: 0.25, 0.2: 0.75 | 0.2, at the edge of the search |" in page
     assert "- 1: sgp-n8 [6](runs/sgp-n8-s6/metrics.jsonl) [7](runs/sgp-n8-s7/metrics.jsonl)" in page
-    assert "Repeat it: `.venv/bin/python scripts/claims.py 3`" in page and "- 4. SGP is fast. A table." in page
+    assert f"Repeat it: `.venv/bin/python scripts/claims.py 3`{WAITS}" in page and "- 4. SGP is fast. A table." in page
     html = (tmp_path / "claims.html").read_text(encoding="utf-8")
     assert '<a href="runs/sgp-n8-s7/metrics.jsonl">7</a>' in html and "<td>Yes: 1.5, not -1.5.</td>" in html

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, paired
+from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, paired
 from sgp_runner.claims.tuning import Search, quality
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -85,7 +85,11 @@ def gap_aware(results: Path) -> Claim:
         f"workers whose times follow the paper's Gamma law. The learning rate is tuned for each variant with {TUNED_WITH} workers and "
         "kept for other numbers; it warms up over 5 epochs, as in the presets. A run that diverged has accuracy 0. Expected, before any "
         "run: the signs of the sentence, without a margin.",
-        jobs=lambda: [job for variant, sizes in COMPARED.items() for nodes in sizes for job in jobs(variant, nodes)],
-        find=find,
-        searches=tuple(map(search, VARIANTS)),
+        samples=(
+            Sample(
+                jobs=lambda: [job for variant, sizes in COMPARED.items() for nodes in sizes for job in jobs(variant, nodes)],
+                find=find,
+                searches=tuple(map(search, VARIANTS)),
+            ),
+        ),
     )

@@ -66,25 +66,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A sentence of a paper.
+class Sample:
+    """Runs that belong together. searches: what is tuned first. jobs: the runs, once those have finished. find: what is found in them."""
 
-    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the mean of the first finding, and so on.
-    source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
-    searches: what is tuned first. jobs: all runs that it needs, once those have finished. find: the comparisons, once these have.
-    trials: what was tried on held-out samples to understand a result; they decide nothing.
-    """
-
-    number: int
-    subject: str
-    sentence: str
-    source: str
-    tried: str
     jobs: Callable[[], Sequence[Job]]
     find: Callable[[], Sequence[Finding]]
     searches: tuple[Search, ...] = ()
-    trials: tuple[Search, ...] = ()
-    answer: str = ""
 
     @property
     def tuned(self) -> bool:
@@ -93,6 +80,47 @@ class Claim:
     @property
     def finished(self) -> bool:
         return self.tuned and all(job.finished for job in self.jobs())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper.
+
+    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the mean of the first finding, and so on.
+    source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
+    samples: the first one is needed; each of the others, which were set down later, counts once it has finished.
+    trials: what was tried on held-out samples to understand a result; they decide nothing.
+    """
+
+    number: int
+    subject: str
+    sentence: str
+    source: str
+    tried: str
+    samples: tuple[Sample, ...]
+    trials: tuple[Search, ...] = ()
+    answer: str = ""
+
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        return tuple(search for sample in self.samples for search in sample.searches)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """As far as they are known: those of a sample are not before its searches have finished."""
+        return tuple(job for sample in self.samples if sample.tuned for job in sample.jobs())
+
+    @property
+    def judged(self) -> bool:
+        return self.samples[0].finished
+
+    @property
+    def complete(self) -> bool:
+        return all(sample.finished for sample in self.samples)
+
+    def find(self) -> list[Finding]:
+        """Of a claim that is judged."""
+        return [finding for sample in self.samples if sample.finished for finding in sample.find()]
 
 
 def verdict_of(findings: Sequence[Finding]) -> Verdict:

@@ -26,6 +26,7 @@ TUNING = (
     "AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all algorithms of both tasks, before any run of a claim."
 )
 TRIALS = "Tried on held-out samples, to understand; it decides nothing:"
+WAITS = ". It has a further sample, set down but not yet run, which this command adds."
 EARLIER = "Earlier sample, which no longer decides:"
 
 
@@ -96,13 +97,13 @@ def write(claims: Sequence[Claim], out: Path) -> list[View]:
     """``claims.md`` and ``claims.html`` in ``out``, of the claims whose runs have finished; the others are named."""
     from jinja2 import Environment, PackageLoader
 
-    views = [view(claim, out) for claim in claims if claim.finished]
-    waiting = [claim for claim in claims if not claim.finished]
+    views = [view(claim, out) for claim in claims if claim.judged]
+    waiting = [claim for claim in claims if not claim.judged]
     searches = finished_searches(claims)
     out.mkdir(parents=True, exist_ok=True)
     (out / "claims.md").write_text("\n".join(markdown(views, waiting, searches)) + "\n", encoding="utf-8")
     template = Environment(loader=PackageLoader("sgp_runner.claims", "."), autoescape=True, trim_blocks=True).get_template("page.html")
-    texts = {"intro": INTRO, "not_judged": NOT_JUDGED, "tuning": TUNING, "about_trials": TRIALS, "about_earlier": EARLIER}
+    texts = {"intro": INTRO, "not_judged": NOT_JUDGED, "tuning": TUNING, "about_trials": TRIALS, "about_earlier": EARLIER, "waits": WAITS}
     page = template.render(views=views, waiting=waiting, searches=searches, scores=scores, chosen=chosen, **texts)
     (out / "claims.html").write_text(page + "\n", encoding="utf-8")
     return views
@@ -128,7 +129,7 @@ def markdown(views: Sequence[View], waiting: Sequence[Claim], searches: Sequence
                 runs = (f"{name} {' '.join(f'[{seed}]({path})' for seed, path in logs)}" for name, logs in row.runs)
                 yield f"- {row.number}: {', '.join(runs)}"
             yield from ("", "</details>", "")
-        yield from (f"Repeat it: `{each.command}`", "")
+        yield from (f"Repeat it: `{each.command}`{'' if claim.complete else WAITS}", "")
     if waiting:
         yield from ("## Not judged", "", NOT_JUDGED, "", *(f"- {claim.number}. {claim.sentence} {claim.source}." for claim in waiting), "")
     if searches:

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, exactly
+from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, exactly
 
 SIZES = (4, 8, 16, 32)
 SLOW = (2, 10, 100)
@@ -82,8 +82,11 @@ def flat_in_n(results: Path) -> Claim:
         tried="Timing studies. The Ethernet profile was fitted at 32 nodes; other sizes and InfiniBand are predictions that only a cluster "
         "can confirm. Its compute time was fitted on 1-OSGP as if communication were hidden, so that finding shows no more than that the "
         "model is consistent. These times were known when the ranges were set.",
-        jobs=lambda: tuple(job(row, cluster, nodes) for row, cluster, nodes in product(rows.values(), clusters, SIZES)),
-        find=find,
+        samples=(
+            Sample(
+                jobs=lambda: tuple(job(row, cluster, nodes) for row, cluster, nodes in product(rows.values(), clusters, SIZES)), find=find
+            ),
+        ),
     )
 
 
@@ -118,6 +121,12 @@ def one_slow_node(results: Path) -> Claim:
         source="Lian et al. 2018",
         tried="Timing studies of 16 nodes on sgp_ethernet. A slow node's factor applies to its compute time, a slow link's to its "
         "transfers; 'that factor' is taken as at least 0.8 times it, 'almost nothing' as at most 15 %.",
-        jobs=lambda: tuple(job(algo, kind, factor) for algo, kind, factor in product(("ar_sgd", "d_psgd", "ad_psgd"), KINDS, (1, *SLOW))),
-        find=find,
+        samples=(
+            Sample(
+                jobs=lambda: tuple(
+                    job(algo, kind, factor) for algo, kind, factor in product(("ar_sgd", "d_psgd", "ad_psgd"), KINDS, (1, *SLOW))
+                ),
+                find=find,
+            ),
+        ),
     )
