@@ -74,17 +74,19 @@ RESNET = replace(  # a convolutional network at full size: few images, as a grad
     SHAPES,
     name="shapes32",
     words=(
-        *("model=resnet8", "optim.lr_reference_batch=256", *CLOCK, "data=shapes", "data.image_size=32", "data.train_size=1024"),
+        *("model=resnet8", "optim.lr_reference_batch=256", *CLOCK, "data=shapes", "data.image_size=32", "data.train_size=2048"),
         *("data.valid_size=500", "data.noise=0.15", "optim.schedule.warmup_epochs=1"),
     ),
-    learning_rates=(0.1, 0.2, 0.4, 0.8),
+    epochs=15,
+    learning_rates=(0.4, 0.8, 1.6),
     batch=4,
     many=16,
     small_batch=4,
 )
 WITH_RESNET = (
     "The runs of shapes32, ResNet-8 on images of 32 x 32 pixels, were set down with the same ranges when all others had been seen, and "
-    "before any of their own."
+    "before any of their own. Their size is 2,048 images and 15 epochs since the first runs of a search with half of it, on held-out "
+    "samples, had ended at 20 %; the rates are those from 0.4 on, as AR-SGD had been better the higher the rate, from 0.1 to 0.8."
 )
 LANGUAGE = Task(
     name="language",
