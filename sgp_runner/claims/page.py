@@ -122,7 +122,7 @@ def markdown(views: Sequence[View], waiting: Sequence[Claim], searches: Sequence
         if each.earlier:
             yield from (EARLIER, "", *table_of(each.earlier), "")
         if each.trials:
-            yield from (TRIALS, "", *table_of_searches(each.trials), "")
+            yield from (TRIALS, "", *table_of_searches(each.trials, "best"), "")
         if count := len({log for row in (*each.rows, *each.earlier) for _, logs in row.runs for log in logs}):
             yield from ("<details>", f"<summary>Logs of {count} runs</summary>", "")
             for row in sorted((*each.rows, *each.earlier), key=lambda row: row.number):
@@ -143,8 +143,8 @@ def table_of(rows: Sequence[Row]) -> Iterator[str]:
         yield f"| {each.number} | {each.what} | {each.effect} | {each.expected} | {each.seeds} | {each.verdict} |"
 
 
-def table_of_searches(searches: Iterable[Search]) -> Iterator[str]:
-    yield from ("| runs | setting | tried: score | chosen |", "| --- | --- | --- | --- |")
+def table_of_searches(searches: Iterable[Search], verb: str = "chosen") -> Iterator[str]:
+    yield from (f"| runs | setting | tried: score | {verb} |", "| --- | --- | --- | --- |")
     for each in searches:
         yield f"| tune-{each.name} | {each.key} | {scores(each)} | {chosen(each)} |"
 
