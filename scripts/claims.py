@@ -15,6 +15,7 @@ from sgp_runner.batch import Job, run_all
 from sgp_runner.claims import asynchronous, averaging, gossip, pipeline, slow_momentum, speedup, timing, warmup
 from sgp_runner.claims.evidence import Claim
 from sgp_runner.claims.page import write
+from sgp_runner.claims.trained import how_hard
 from sgp_runner.claims.tuning import remaining
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +45,9 @@ def main(words: Sequence[str]) -> int:
     claims = [known[word] for word in words or known]
     failed = sum(map(run, remaining([search for claim in claims for search in (*claim.searches, *claim.trials)])))
     failed += run([job for claim in claims for job in claim.jobs])
-    for view in write(list(known.values()), OUT):
+    shapes = how_hard(OUT)
+    failed += 0 if words else run([*shapes.values()])
+    for view in write(list(known.values()), shapes, OUT):
         print(f"{view.claim.number}. {view.verdict.value}: {view.claim.sentence}")
     return 1 if failed else 0
 

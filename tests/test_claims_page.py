@@ -14,7 +14,7 @@ from sgp_runner.claims.tuning import Search
 
 def finished(job: Job, score: float) -> Job:
     job.folder.mkdir(parents=True)
-    (job.folder / "summary.json").write_text(json.dumps({"worker_mean": score}), encoding="utf-8")
+    (job.folder / "summary.json").write_text(json.dumps({"worker_mean": score, "average": score}), encoding="utf-8")
     return job
 
 
@@ -48,8 +48,9 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
     claim = claim_of(tmp_path)
     assert verdict_of(claim.find()) == Verdict.REPRODUCED  # the earlier finding does not decide
     to_come = Sample(lambda: [Job("missing", (), tmp_path)], list)
+    shapes = {16: finished(Job("shapes", ("data=shapes",), tmp_path), 0.932), 32: Job("unfinished", (), tmp_path)}
     added = replace(claim, samples=(*claim.samples, to_come))
-    assert [view.claim.number for view in write([added, replace(claim, number=4, samples=(to_come,))], tmp_path)] == [3]
+    assert [view.claim.number for view in write([added, replace(claim, number=4, samples=(to_come,))], shapes, tmp_path)] == [3]
     page = (tmp_path / "claims.md").read_text(encoding="utf-8").splitlines()
     assert page[3:6] == [
         "| claim | verdict | answer |",
@@ -63,5 +64,6 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
     assert "| tune-sgp | optim.lr | 0.1: 0.25, 0.2: 0.75 | 0.2, at the edge of the search |" in page
     assert "- 1: sgp-n8 [6](runs/sgp-n8-s6/metrics.jsonl) [7](runs/sgp-n8-s7/metrics.jsonl)" in page
     assert f"Repeat it: `.venv/bin/python scripts/claims.py 3`{WAITS}" in page and "- 4. SGP is fast. A table." in page
+    assert page[-1] == "On shapes of 16 x 16 pixels ResNet-20 reaches 93.2% (`sgp-run data=shapes`, one seed)."
     html = (tmp_path / "claims.html").read_text(encoding="utf-8")
     assert '<a href="runs/sgp-n8-s7/metrics.jsonl">7</a>' in html and "<td>Yes: 1.5, not -1.5.</td>" in html
