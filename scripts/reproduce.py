@@ -22,6 +22,7 @@ from sgp_runner.published import Published, published
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "results" / "reproduced"
+PARTS = ("timing", "rehearsal")
 SEEDS = (1, 2, 3)
 SCALED = ("sgp_ar_sgd_90", "sgp_sgp_90", "sgp_osgp_270", "sgp_ad_psgd_270")
 # The accuracy tables, by how their rows begin.
@@ -80,8 +81,8 @@ def rows_of(table: str) -> list[str]:
 
 
 def main(parts: Sequence[str]) -> int:
-    parts = parts or ("timing", "rehearsal")
-    if unknown := sorted(set(parts) - {"timing", "rehearsal"}):
+    parts = parts or PARTS
+    if unknown := sorted(set(parts) - set(PARTS)):
         print(f"scripts/reproduce.py: '{unknown[0]}' is neither timing nor rehearsal", file=sys.stderr)
         return 2
     os.chdir(ROOT)
@@ -101,8 +102,8 @@ def write_tables() -> None:
 
     OUT.mkdir(parents=True, exist_ok=True)
     parts = [timing_section(), scaling_section(), pipe_sgd_section(), *map(rehearsal_section, TABLES)]
-    if any((OUT / "runs").glob("*/summary.json")):
-        write_report([OUT / "runs"], OUT / "report", title="Published results, reproduced as far as one machine can")
+    if done := [job.folder for job in jobs(PARTS) if job.summary]:
+        write_report(done, OUT / "report", title="Published results, reproduced as far as one machine can")
     (ROOT / "results" / "README.md").write_text(readme([part for part in parts if part]), encoding="utf-8")
 
 
@@ -232,7 +233,7 @@ def readme(sections: Sequence[str]) -> str:
             "",
             "- [paper/](paper): the published numbers, each with its source.",
             "- [reproduced/](reproduced): ours, made by `make reproduce` on one machine without a GPU; every run with its settings, raw",
-            "  log and versions in `reproduced/runs/`, and all of them in one page, `reproduced/report/index.html`.",
+            "  log and versions in `reproduced/runs/`, and those of these tables in one page, `reproduced/report/index.html`.",
             "",
             "What these are, plainly:",
             "",

@@ -20,6 +20,7 @@ from sgp_runner.console import comparison_table, published_table
 from sgp_runner.published import PATH, published
 from sgp_runner.report.cli import main
 from sgp_runner.report.comparison import pairs_of
+from sgp_runner.report.figure import Series, Style
 from sgp_runner.report.plots import Section, sections
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import Setting, default_target, labels, settings_in
@@ -37,6 +38,13 @@ def settings_of(root: Path) -> list[Setting]:
 def section(settings: list[Setting], title: str, target: float | None = None) -> Section:
     (found,) = (each for each in sections(settings, target, pairs_of(settings)) if each.title.startswith(title))
     return found
+
+
+def test_bars_are_never_shorter_than_nothing() -> None:
+    mean = sum([0.1] * 3) / 3
+    assert mean > 0.1  # by one bit
+    down, up = Series("SGP", Style(), x=["a"], y=[mean], low=[0.1], high=[0.1]).reach([mean])
+    assert (down, up) == ([mean - 0.1], [0.0])
 
 
 def test_seeds_of_a_setting_become_a_mean_and_a_range(tmp_path: Path) -> None:
@@ -363,3 +371,22 @@ def test_nothing_is_known_of_a_run_that_was_never_evaluated(tmp_path: Path) -> N
     (setting,) = settings_of(tmp_path)
     assert math.isnan(setting.best) and setting.kind == "timing only"
     assert next(each.absent for each in sections([setting], None, []) if not each.plots).startswith("No run was evaluated")
+
+
+def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_path: Path) -> None:
+    def settings_with(*later: dict[str, object]) -> list[Setting]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        old = {"data": {"_target_": "x.Digits", "alpha": 0.1}, "cluster": {"_target_": "x.Cluster", "step_seconds": {"mlp": 1.0}}}
+        write_run(folder, "run1", [(0.5, 0.5)], seed=1, settings=old)
+        for seed, more in enumerate(later, 2):
+            new = {group: {**values, **more.pop(group, {})} for group, values in old.items()}  # type: ignore[call-overload]
+            write_run(folder, f"run{seed}", [(0.5, 0.5)], seed=seed, settings={**new, **more})
+        return settings_in(read_runs([folder]))
+
+    assert [each.seeds for each in settings_with({"data": {"holdout": 0.0}, "clip": False, "new": {"_target_": "x.New", "a": 1}})] == [
+        [1, 2]
+    ]
+    assert [each.seeds for each in settings_with({"clip": False}, {"clip": False, "data": {"holdout": 0.0}})] == [[1, 2, 3]]
+    assert sorted(each.seeds for each in settings_with({"clip": False}, {"clip": True})) == [[1], [2], [3]]  # which was it?
+    assert sorted(each.seeds for each in settings_with({"data": {"alpha": 0.2, "holdout": 0.0}})) == [[1], [2]]
+    assert sorted(each.seeds for each in settings_with({"cluster": {"step_seconds": {"mlp": 1.0, "resnet50": 2.0}}})) == [[1], [2]]

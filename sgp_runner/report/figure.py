@@ -46,6 +46,16 @@ class Series:
     high: Sequence[float] | None = None
     texts: Sequence[str] = ()
 
+    def reach(self, middle: Sequence[float | str]) -> tuple[list[float], list[float]]:
+        """How far ``low`` is below and ``high`` above each point, whose place along the bar is ``middle``.
+
+        Not below 0: the mean of equal values may differ from them in its last bit.
+        """
+        assert self.low is not None and self.high is not None
+        places = [float(place) for place in middle]
+        down = [max(place - low, 0.0) for place, low in zip(places, self.low, strict=True)]
+        return down, [max(high - place, 0.0) for place, high in zip(places, self.high, strict=True)]
+
 
 @dataclass(frozen=True)
 class Axis:

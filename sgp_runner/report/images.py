@@ -72,9 +72,7 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
     if plot.spread == "band":
         axes.fill_between(x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
         return
-    middle = [float(value) for value in (x if plot.spread == "x" else y)]
-    ends = [[m - low for m, low in zip(middle, series.low, strict=True)], [high - m for m, high in zip(middle, series.high, strict=True)]]
-    xerr, yerr = (ends, None) if plot.spread == "x" else (None, ends)
+    xerr, yerr = (series.reach(x), None) if plot.spread == "x" else (None, series.reach(y))
     axes.errorbar(x, y, yerr, xerr, fmt="none", ecolor=colour, capsize=3)
 
 

@@ -36,9 +36,7 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
         edge = {"width": 0 if style.fill == "full" else 1.5}
         trace["marker"] = {"color": style.colour, "symbol": style.shape + SYMBOLS[style.fill], "size": size, "line": edge}
     if plot.spread in ("x", "y") and series.low is not None and series.high is not None:
-        middle = series.x if plot.spread == "x" else series.y
-        up = [high - float(value) for high, value in zip(series.high, middle, strict=True)]
-        down = [float(value) - low for low, value in zip(series.low, middle, strict=True)]
+        down, up = series.reach(series.x if plot.spread == "x" else series.y)
         trace[f"error_{plot.spread}"] = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.5, "width": 5}
         trace[f"error_{plot.spread}"]["color"] = style.colour
     if series.texts:

@@ -24,6 +24,7 @@ import pandas as pd
 from sgp_runner.errors import ConfigError
 from sgp_runner.execution import flat
 from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.report.versions import completed
 from sgp_runner.run import settings_of
 from sgp_runner.units import number
 
@@ -62,6 +63,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         curves.append(curve)
     if not lines:
         raise ConfigError(str(folders[0]), skipped[0] if skipped else "there are no runs in it; name folders such as results/runs.")
+    for line, settings in zip(lines, completed([line["settings"] for line in lines]), strict=True):
+        line["settings"] = dict(flat(settings))
     table = pd.DataFrame(lines)
     for name in ("metric", "row", "commit", "dirty"):  # else None becomes not-a-number
         table[name] = table[name].astype(object).where(table[name].notna(), None)
@@ -94,7 +97,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
 
     try:
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        settings = dict(flat(settings_of(config)))
+        settings = settings_of(config)
     except FileNotFoundError:
         raise Damaged("it has no config.yaml.") from None
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
