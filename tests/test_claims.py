@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Verdic
 from sgp_runner.claims.gossip import claims as gossip_claims
 from sgp_runner.claims.slow_momentum import claims as slow_momentum_claims
 from sgp_runner.claims.trained import DIGITS, LANGUAGE, SEEDS, SHAPES, Side, all_jobs, compare, extra, searches, side, time_ratio
-from sgp_runner.claims.tuning import Search, quality, remaining
+from sgp_runner.claims.tuning import Joint, Search, quality, remaining
 
 
 def test_a_paired_interval_is_students() -> None:
@@ -86,6 +87,17 @@ def test_a_second_search_waits_for_the_first(tmp_path: Path) -> None:
     assert second.chosen == ("optim.lr=0.2", "algo.beta=0.7")
 
 
+def test_two_settings_at_once_are_the_best_of_all_their_pairs(tmp_path: Path) -> None:
+    both = Joint(Search("slowmo", ("algo=slowmo",), tmp_path, values=(0.1, 0.2), seeds=(101,)), "algo.beta", (0.25, 0.5))
+    jobs = [job for part in both.parts for job in part.jobs]
+    assert [job.name for job in jobs][1:3] == ["tune-slowmo-beta0.25-lr0.2-s101", "tune-slowmo-beta0.5-lr0.1-s101"]
+    assert jobs[2].words == ("algo=slowmo", "algo.beta=0.5", "optim.lr=0.1", "data.holdout=0.2", "seed=101")
+    for job, score in zip(jobs, (0.5, 0.625, 0.75, 0.5), strict=True):
+        assert not both.finished
+        pretend(job, score)
+    assert both.chosen == ("algo.beta=0.5", "optim.lr=0.1")
+
+
 def pretend_all(each: Side, scores: tuple[float, ...], seconds: float = 1.0) -> None:
     if not each.search.finished:
         for job in each.search.jobs:
@@ -102,6 +114,7 @@ def test_a_side_is_the_tuned_algorithm_with_its_seeds(tmp_path: Path) -> None:
     settings = dict(word.split("=", 1) for word in longer.jobs[0].words)
     wanted = {"algo": "sgp", "nodes": "32", "batch_size": "8", "epochs": "30", "optim.lr": "0.1", "seed": "1", "cluster": "sgp_ethernet"}
     assert settings | wanted == settings and "data.holdout" not in settings
+    assert [job.name[-3:] for job in replace(longer, seeds=(8, 11)).jobs] == ["-s8", "s11"]
     assert [job.words[-1] for job in all_jobs([longer, side(tmp_path, SHAPES, "sgp")])][:4] == ["seed=1", "seed=1", "seed=2", "seed=2"]
 
 
@@ -141,18 +154,20 @@ def equal(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Claim], dict[s
     for claim in claims:
         for search in claim.searches:  # in their order: some follow others
             note(search.jobs)
-        note(claim.jobs())
+        for sample in claim.samples:
+            note(sample.jobs())
     return claims, jobs
 
 
 def test_nothing_is_claimed_where_all_results_are_equal(equal: tuple[list[Claim], dict[str, Job]]) -> None:
     claims, _ = equal
     for claim in claims:
-        assert claim.finished
+        assert claim.complete
         findings = claim.find()
+        claim.answer.format(*findings)  # it names no finding that there is not
         assert {finding.effect.seeds for finding in findings} <= {1, len(SEEDS)}
         assert {finding.effect.mean for finding in findings} <= {0.0, 1.0}  # differences, and ratios of times
-        assert set(claim.jobs()) == {job for finding in findings for job in finding.jobs}
+        assert set(claim.jobs) == {job for finding in findings for job in finding.jobs}
     assert [claim.number for claim in claims] == [2, 4, 5, 12, 13, 7] and len(SEEDS) == 5
 
 

@@ -12,7 +12,7 @@ import pytest
 from sgp_runner.batch import Job
 from sgp_runner.claims import asynchronous, pipeline, warmup
 from sgp_runner.claims.evidence import Claim, Verdict, verdict_of
-from sgp_runner.claims.speedup import LOOKS, NODES, SEEDS, STEPS, learning_rate, linear_speed_up, mean_square
+from sgp_runner.claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, mean_square
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.schema import make_experiment
 
@@ -30,12 +30,14 @@ def all_claims() -> list[Claim]:
 def test_runs_of_claims_are_experiments_and_no_two_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # where the searches have been done
     claims = all_claims()
-    jobs = {job.name: job for claim in claims for search in claim.searches for job in search.jobs}
+    searches = [(*claim.searches, *claim.trials) for claim in claims]
+    jobs = {job.name: job for each in searches for search in each for job in search.jobs}
+    assert len(jobs) == len({job.words for job in jobs.values()})
     for claim in claims:
-        for job in claim.jobs() if claim.tuned else ():
+        for job in claim.jobs:
             assert jobs.setdefault(job.name, job) == job
     with configs():
-        for job in (search.jobs[0] for claim in claims for search in claim.searches if search.jobs):
+        for job in (each[-1].jobs[0] for each in searches if each and each[-1].jobs):
             make_experiment(compose([setting.word for setting in parse([*job.words, f"name={job.name}"])]))
 
 
@@ -46,23 +48,24 @@ def finish(job: Job) -> None:
 
 
 def test_equal_runs_show_no_effect_and_every_run_is_in_a_finding(tmp_path: Path) -> None:
-    for claims, count in ((asynchronous.claims, 9), (pipeline.claims, 20), (warmup.claims, 2)):
+    for claims, count in ((asynchronous.claims, 9), (pipeline.claims, 20), (warmup.claims, 4)):
         (claim,) = claims(tmp_path)
         for search in claim.searches:
             for job in search.jobs:
                 finish(job)
-        for job in claim.jobs():
+        for job in claim.jobs:
             finish(job)
         findings = claim.find()
-        assert claim.finished and len(findings) == count
+        claim.answer.format(*findings)  # it names no finding that there is not
+        assert claim.complete and len(findings) == count
         assert {finding.effect.mean for finding in findings} <= {0.0, 1.0}  # differences, and ratios of times
-        assert {job for finding in findings for job in finding.jobs} == set(claim.jobs())
+        assert {job for finding in findings for job in finding.jobs} == set(claim.jobs)
         assert {finding.effect.seeds for finding in findings} <= {1, 5, 10}
 
 
 def leave(job: Job, gradient_norm: float) -> None:
     """As if it had been run."""
-    job.folder.mkdir(parents=True)
+    finish(job)
     record = {"kind": "average", "time_s": 0.0, "gradient_norm": gradient_norm}
     (job.folder / "metrics.jsonl").write_text((json.dumps(record) + "\n") * LOOKS)
 
@@ -70,12 +73,14 @@ def leave(job: Job, gradient_norm: float) -> None:
 def test_speed_up_is_judged_by_the_exponents_of_nodes_and_steps(tmp_path: Path) -> None:
     assert (learning_rate(1, 1024), learning_rate(64, 1024)) == (1 / 64, 1 / 8)
     claim = linear_speed_up(tmp_path)
-    for job in claim.jobs():
+    for job in claim.jobs:
         nodes, steps = (int(part[1:]) for part in job.name.split("-")[1:3])
         if not job.folder.exists():
             leave(job, 3 * (nodes * steps) ** -0.25 if "-fast-" not in job.name else 9.0)
-    assert mean_square(claim.jobs()[0]) == pytest.approx(9 / 32)
+    assert mean_square(claim.jobs[0]) == pytest.approx(9 / 32)
     findings = claim.find()
-    assert [finding.effect.mean for finding in findings] == pytest.approx([-0.5, -0.5, -0.5, 9 * (NODES[-1] * STEPS) ** 0.5])
-    assert {finding.effect.seeds for finding in findings} == {len(SEEDS)} == {5}
+    claim.answer.format(*findings)
+    assert [finding.effect.mean for finding in findings] == pytest.approx([-0.5, -0.5, -0.5, 9 * (NODES[-1] * STEPS) ** 0.5, -0.5])
+    assert [finding.effect.seeds for finding in findings] == [5, 5, 5, 5, 10]
+    assert [finding.earlier for finding in findings] == [False, True, False, False, False]
     assert verdict_of(findings) == Verdict.REPRODUCED

@@ -28,7 +28,7 @@ from sgp_runner.engine import Gradient, Loop, Vmap
 from sgp_runner.errors import ConfigError
 from sgp_runner.fabric import Sent
 from sgp_runner.faults import Faults
-from sgp_runner.optim import SGD, Adam, Constant, Cosine, Schedule
+from sgp_runner.optim import SGD, Adam, Constant, Cosine, InverseSqrt, Schedule
 from sgp_runner.topology import BipartiteExponential, Complete, DirectedExponential, Ring
 from sgp_runner.worker import Worker
 
@@ -69,7 +69,8 @@ def test_averaging_parameters_differs_from_averaging_gradients_for_adam() -> Non
 
 @pytest.mark.parametrize("tau", [1, 3, 5])
 def test_slowmo_without_slow_momentum_over_local_steps_is_local_sgd(tau: int) -> None:
-    assert same(SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="keep"), LocalSGD(tau), 3)
+    for optim in (OPTIM, Adam(InverseSqrt(warmup_steps=4), lr=0.1)):
+        assert same(SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="keep"), LocalSGD(tau), 3, optim)
 
 
 def test_slowmo_at_every_step_of_plain_sgd_is_momentum() -> None:
@@ -110,6 +111,24 @@ def test_slowmo_takes_the_learning_rate_of_the_last_fast_step() -> None:
             u = 0.5 * u + (x0 - x) / lr
             x = x0 = x0 - 0.7 * lr * u
     np.testing.assert_allclose(result.x[0], x, rtol=0, atol=1e-12)
+
+
+def test_slowmo_over_local_adam_keeps_each_nodes_buffers() -> None:
+    """While the learning rate warms up: movements are divided by the rate that they were made with."""
+    nodes, tau, beta = 2, 3, 0.5
+    optim = Adam(InverseSqrt(warmup_steps=6), lr=0.1)
+    x, x0, u = np.tile(START, (nodes, 1)), START.copy(), np.zeros(D)
+    mean, square = np.zeros((2, nodes, D))
+    for k in range(STEPS):
+        lr = 0.1 * ((k + 1) / 6 if k + 1 < 6 else (6 / (k + 1)) ** 0.5)
+        g = np.array([gradient(node, k, x[node]) for node in range(nodes)])
+        mean, square = 0.9 * mean + 0.1 * g, 0.98 * square + 0.02 * g**2
+        x = x - lr * (mean / (1 - 0.9 ** (k + 1))) / (np.sqrt(square / (1 - 0.98 ** (k + 1))) + 1e-8)
+        if (k + 1) % tau == 0:
+            u = beta * u + (x0 - x.mean(axis=0)) / lr
+            x0 = x0 - lr * u
+            x = np.tile(x0, (nodes, 1))
+    np.testing.assert_allclose(run(SlowMo(LocalSGD(None), tau=tau, beta=beta), nodes, STEPS, optim).x, x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

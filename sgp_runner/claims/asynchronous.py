@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, paired
+from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, paired
 from sgp_runner.claims.tuning import Search, quality
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -74,14 +74,22 @@ def gap_aware(results: Path) -> Claim:
 
     return Claim(
         number=8,
+        subject="Gap-Aware",
         sentence="As workers grow, Gap-Aware ends more accurate than Staleness-Aware and plain ASGD; a gap for each parameter is better "
         "than a global one; momentum helps Gap-Aware and hurts plain ASGD when workers are many.",
+        answer="More accurate: yes, with 64 workers by {1} points over Staleness-Aware and {3} over ASGD. Undecided: the gap by parameter "
+        "against a global one, as digits saturate at 95 to 99 %, and momentum for Gap-Aware ({7} points), as runs without it scatter from "
+        "47 to 89 %.",
         source="Barkai et al. 2020",
         tried=f"A multi-layer perceptron on digits, the server's model after 30 epochs (3,840 gradients), {', '.join(map(str, NODES))} "
         f"workers whose times follow the paper's Gamma law. The learning rate is tuned for each variant with {TUNED_WITH} workers and "
         "kept for other numbers; it warms up over 5 epochs, as in the presets. A run that diverged has accuracy 0. Expected, before any "
         "run: the signs of the sentence, without a margin.",
-        jobs=lambda: [job for variant, sizes in COMPARED.items() for nodes in sizes for job in jobs(variant, nodes)],
-        find=find,
-        searches=tuple(map(search, VARIANTS)),
+        samples=(
+            Sample(
+                jobs=lambda: [job for variant, sizes in COMPARED.items() for nodes in sizes for job in jobs(variant, nodes)],
+                find=find,
+                searches=tuple(map(search, VARIANTS)),
+            ),
+        ),
     )

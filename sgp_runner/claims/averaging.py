@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sgp_runner.claims.evidence import Between, Claim, Finding, exactly
+from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, exactly
 from sgp_runner.topology import DirectedExponential, matrix
 
 POWERS = (2, 4, 8, 16, 32, 64)
@@ -14,11 +14,12 @@ OTHERS = (3, 5, 6, 7, 9, 10, 12, 15, 24, 33, 48, 63)
 def claims() -> Iterator[Claim]:
     yield Claim(
         number=1,
+        subject="Exact averages on the exponential graph",
         sentence="Pure averaging on the directed exponential graph is exact after log2(n) steps for n = 2^m nodes, and not for other n.",
+        answer="Yes, exactly.",
         source="Assran et al. 2019",
         tried="The product of the mixing matrices of one period. Its entries are multiples of a power of 1/2, which floats hold exactly.",
-        jobs=lambda: (),
-        find=find,
+        samples=(Sample(jobs=lambda: (), find=find),),
     )
 
 

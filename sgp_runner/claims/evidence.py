@@ -43,18 +43,22 @@ class Between:
 
     def __str__(self) -> str:
         if self.least == float("-inf"):
-            return f"at most {self.most:g}"
-        return f"at least {self.least:g}" if self.most == float("inf") else f"{self.least:g} to {self.most:g}"
+            return f"at most {self.most:.3g}"
+        return f"at least {self.least:.3g}" if self.most == float("inf") else f"{self.least:.3g} to {self.most:.3g}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison. what: in words, with its unit. jobs: the runs that it rests on."""
+    """One comparison. what: in words, with its unit. jobs: the runs that it rests on.
+
+    earlier: it stays in sight, but a new sample decides in its place, which was set down before it was run.
+    """
 
     what: str
     effect: Interval
     expected: Between
     jobs: tuple[Job, ...] = ()
+    earlier: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -62,17 +66,9 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A sentence of a paper.
+class Sample:
+    """Runs that belong together. searches: what is tuned first. jobs: the runs, once those have finished. find: what is found in them."""
 
-    source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
-    searches: what is tuned first. jobs: all runs that it needs, once those have finished. find: the comparisons, once these have.
-    """
-
-    number: int
-    sentence: str
-    source: str
-    tried: str
     jobs: Callable[[], Sequence[Job]]
     find: Callable[[], Sequence[Finding]]
     searches: tuple[Search, ...] = ()
@@ -86,9 +82,50 @@ class Claim:
         return self.tuned and all(job.finished for job in self.jobs())
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper.
+
+    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the mean of the first finding, and so on.
+    source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
+    samples: the first one is needed; each of the others, which were set down later, counts once it has finished.
+    trials: what was tried on held-out samples to understand a result; they decide nothing.
+    """
+
+    number: int
+    subject: str
+    sentence: str
+    source: str
+    tried: str
+    samples: tuple[Sample, ...]
+    trials: tuple[Search, ...] = ()
+    answer: str = ""
+
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        return tuple(search for sample in self.samples for search in sample.searches)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """As far as they are known: those of a sample are not before its searches have finished."""
+        return tuple(job for sample in self.samples if sample.tuned for job in sample.jobs())
+
+    @property
+    def judged(self) -> bool:
+        return self.samples[0].finished
+
+    @property
+    def complete(self) -> bool:
+        return all(sample.finished for sample in self.samples)
+
+    def find(self) -> list[Finding]:
+        """Of a claim that is judged."""
+        return [finding for sample in self.samples if sample.finished for finding in sample.find()]
+
+
 def verdict_of(findings: Sequence[Finding]) -> Verdict:
-    """Of a claim: contradicted by any of its findings, reproduced only by all of them."""
-    verdicts = {finding.verdict for finding in findings}
+    """Of a claim: contradicted by any of the findings that decide, reproduced only by all of them."""
+    verdicts = {finding.verdict for finding in findings if not finding.earlier}
     for verdict in (Verdict.CONTRADICTED, Verdict.UNDECIDED):
         if verdict in verdicts:
             return verdict

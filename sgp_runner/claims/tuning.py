@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -52,6 +52,11 @@ class Search:
         return Job(f"tune-{self.name}-{short}{value:g}-s{seed}", words, self.results)
 
     @property
+    def parts(self) -> tuple[Search, ...]:
+        """In the order in which they are made: this one, after the one that comes first."""
+        return (self,) if self.after is None else (*self.after.parts, self)
+
+    @property
     def jobs(self) -> list[Job]:
         """As far as they are known: those of a second search are not before the first has finished."""
         if self.after is not None and not self.after.finished:
@@ -79,6 +84,32 @@ class Search:
     def at_the_edge(self) -> bool:
         """Whether a value beyond those tried might be better still."""
         return self.best in (min(self.values), max(self.values))
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Two settings at once: ``search`` with every one of ``values`` for ``key`` besides; the best score of all wins."""
+
+    search: Search
+    key: str
+    values: tuple[float, ...]
+
+    @property
+    def parts(self) -> tuple[Search, ...]:
+        short = self.key.rpartition(".")[2]
+        name, words = self.search.name, self.search.words
+        return tuple(
+            replace(self.search, name=f"{name}-{short}{value:g}", words=(*words, f"{self.key}={value:g}")) for value in self.values
+        )
+
+    @property
+    def finished(self) -> bool:
+        return all(part.finished for part in self.parts)
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        value, best = max(zip(self.values, self.parts, strict=True), key=lambda pair: pair[1].score(pair[1].best))
+        return (f"{self.key}={value:g}", *best.chosen)
 
 
 @functools.cache  # hundreds of runs ask, and each answer takes reading ten
