@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -253,11 +254,13 @@ class Simulation:
 
     def run(self) -> None:
         """Until every worker has finished; then nothing may be left in flight."""
+        gc.freeze()  # or Python would look through thousands of workers for garbage again and again
         try:
             self.scheduler.run()
         except Deadlock as error:
             raise Deadlock("\n  ".join([str(error), *self.faults.for_good])) from None
         finally:
+            gc.unfreeze()
             self.scheduler.close()
         unread = [
             f"rank {rank} did not receive {count} message(s) from rank {src} (tag {tag})"
