@@ -87,7 +87,20 @@ def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(benc
     table = gpu.throughput("NVIDIA A100-SXM4-80GB", {"SGP": (1271.3936430317848,)})
     assert [(result.what, round(result.median, 6)) for result in table.results] == [("SGP", 1271.393643), ("SGP, of the bound", 10.0)]
     assert table.text == "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s."
+    assert (
+        gpu.throughput("NVIDIA H100 PCIe", {}).text
+        == "NVIDIA H100 PCIe: 756 Tflop/s (NVIDIA H100 datasheet, PCIe), at most 30807 images/s."
+    )
     assert gpu.throughput("another card", {"SGP": (1.0,)}).text == "No published rate is at hand for the another card."
+
+
+def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: ModuleType) -> None:
+    from benchmarks import gpu
+
+    table = gpu.simulated_workers("cpu", repeats=1, workers=2, batch_size=2, rounds=1)
+    ways = ("one by one", "vmap")
+    assert [result.what for result in table.results] == [f"{model}, {how}" for model in ("mlp", "transformer") for how in ways]
+    assert all(value > 0 for result in table.results for value in result.values)
 
 
 def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> None:
