@@ -46,10 +46,11 @@ class DPSGD:
             message = x / (len(peers) + 1)
             for j in peers:
                 worker.comm.send(j, message)
-            if not adapt_first:
+            if adapt_first:
+                x.copy_(message)
+            else:
                 d = worker.update(await worker.grad())
-            x.copy_(message)
+                x.copy_(message).sub_(d)
+                del d  # or whoever waits would hold it
             for j in peers:
                 x += await worker.comm.recv(j)
-            if not adapt_first:
-                x -= d
