@@ -124,6 +124,17 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> N
     assert [part_of(stack(*names)) for names in (run[:2], run[:1], ())] == ["the rest", None, None]
 
 
+def test_a_step_takes_at_least_the_time_of_its_parts_on_all_cores(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from benchmarks import step
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    table = step.bound([[{"gradient": 0.010, "add": 0.001}, {"gradient": 0.020, "add": 0.003}]] * 2, processes=4)
+    values = {"gradient": (15.0, 15.0), "add": (2.0, 2.0), "4 processes on 2 cores": (34.0, 34.0)}
+    assert {result.what: result.values for result in table.results} == values
+
+
 @pytest.mark.slow
 def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType) -> None:
     from benchmarks import step
