@@ -162,6 +162,7 @@ def test_the_simulators_cost_with_small_sizes(bench: ModuleType, monkeypatch: py
 
     monkeypatch.setattr(simulator, "RESULTS", tmp_path)
     monkeypatch.setattr(simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8"))
+    monkeypatch.setattr(simulator, "KEPT", {"algo=sgp": 3})
     tables = list(simulator.measure(1, (8, 16), 5, 3, 4, (2, 4)))
     assert [table.title for table in tables] == ["The kernel", "Timing studies", "Learning", "Engines", "Memory"]
     assert all(value > 0 for table in tables for result in table.results for value in result.values)
