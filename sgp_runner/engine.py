@@ -123,22 +123,26 @@ class Vmap:
         return untried[0] if untried else self.fastest
 
     def compute(self, gradients: list[Gradient]) -> None:
-        import torch
-
-        problem = self.problem
         for gradient in gradients:
             gradient.check()
         if len(gradients) == 1:  # some kernels round differently for one alone
             gradients = gradients * 2
-        batches = [problem.batch(g.rank, g.step) for g in gradients]
-        inputs = tuple(torch.stack(tensors) for tensors in zip(*(inputs for inputs, _ in batches), strict=True))
-        targets = torch.stack([targets for _, targets in batches])
-        seeds = torch.tensor([problem.dropout_seed(g.rank, g.step) for g in gradients])
-        problem.flat.module.train()
-        values, losses = self.call(torch.stack([g.params for g in gradients]), seeds, inputs, targets)
+        self.problem.flat.module.train()
+        values, losses = self.call(*self.stacked(gradients))
         for gradient, value, loss in zip(gradients, values, losses.tolist(), strict=True):
             # A copy: rows of one tensor share its version, so a write to one would look like a write to all.
             gradient.value, gradient.loss = value.clone(), loss
+
+    def stacked(self, gradients: list[Gradient]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
+        """What `call` takes: parameters, dropout seeds, inputs and targets, a row for each."""
+        import torch
+
+        problem = self.problem
+        batches = [problem.batch(g.rank, g.step) for g in gradients]
+        inputs = tuple(torch.stack(tensors) for tensors in zip(*(inputs for inputs, _ in batches), strict=True))
+        targets = torch.stack([targets for _, targets in batches])
+        params = torch.stack([g.params for g in gradients])
+        return params, torch.tensor([problem.dropout_seed(g.rank, g.step) for g in gradients], device=params.device), inputs, targets
 
 
 class NoGradients:

@@ -193,5 +193,7 @@ class Gradients:
             if group is not None:
                 module = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
                 module.broadcast_buffers = False  # as an argument it has another name in every other version
+                if (link := self.world.link) is not None:
+                    module.register_comm_hook(group, lambda group, bucket: link.average(group, bucket.buffer()))
             self.modules[group] = torch.compile(module) if self.problem.compute.compile else module  # type: ignore[assignment]
         return self.modules[group]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
@@ -31,3 +34,18 @@ def flush_denormals() -> None:
     import torch
 
     torch.set_flush_denormal(True)  # threads that are started later inherit it
+
+
+@contextmanager
+def few_collections(none: bool) -> Iterator[None]:
+    """Python does not look through what exists now for garbage: thousands of workers, again and again. ``none``: nor through anything."""
+    before = gc.isenabled()
+    gc.freeze()
+    if none:
+        gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if before:
+            gc.enable()

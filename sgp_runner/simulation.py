@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sgp_runner.cluster import Cluster
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.crew import ROLL_CALL_SECONDS, Rested, rested
-from sgp_runner.engine import Engine, Gradient
+from sgp_runner.engine import Engine, Gradient, NoGradients
 from sgp_runner.errors import Lost
 from sgp_runner.fabric import Fabric, Sent, check_unwritten
 from sgp_runner.faults import Event, Faults
+from sgp_runner.memory import few_collections
 from sgp_runner.scheduler import Deadlock, Scheduler, VirtualClock, Wait
 from sgp_runner.seeding import seed_of
 from sgp_runner.worker import activity_name, naming_the_rank
@@ -254,7 +255,8 @@ class Simulation:
     def run(self) -> None:
         """Until every worker has finished; then nothing may be left in flight."""
         try:
-            self.scheduler.run()
+            with few_collections(none=isinstance(self.engine, NoGradients)):
+                self.scheduler.run()
         except Deadlock as error:
             raise Deadlock("\n  ".join([str(error), *self.faults.for_good])) from None
         finally:

@@ -66,6 +66,9 @@ def powers_of_two(size: int) -> list[int]:
 
 def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
     """``rank + hop mod size`` for each hop, in order, never the node itself and nobody twice."""
+    if len(hops) == 1:  # in most graphs, at every step of every node
+        peer = (rank + hops[0]) % size
+        return () if peer == rank else (peer,)
     return tuple(dict.fromkeys(peer for hop in hops if (peer := (rank + hop) % size) != rank))
 
 

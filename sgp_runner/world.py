@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
+    from sgp_runner.comm.link import Link
     from sgp_runner.comm.mailbox import Mailbox
     from sgp_runner.place import Place
     from sgp_runner.problem import Compute
@@ -50,8 +51,8 @@ class World(Protocol):
     store: of this run. alarm: where the first rank that fails says so; a connection of its own, for the thread that watches it.
     workers: the gradient workers as a group for PyTorch's data parallelism; None if this world has none.
     node, hosts: the devices of this node, for tensors and for what their hosts agree on; None if there is but one.
-    leads: whether the first device of this node runs the algorithm alone. running: the processes that run
-    it, servers included. compute: how this process computes gradients.
+    link: of this node, if it is imitated. leads: whether the first device of this node runs the algorithm alone.
+    running: the processes that run it, servers included. compute: how this process computes gradients.
     """
 
     @property
@@ -70,6 +71,8 @@ class World(Protocol):
     def node(self) -> ProcessGroup | None: ...
     @property
     def hosts(self) -> ProcessGroup | None: ...
+    @property
+    def link(self) -> Link | None: ...
     @property
     def leads(self) -> bool: ...
     @property

@@ -87,7 +87,20 @@ def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(benc
     table = gpu.throughput("NVIDIA A100-SXM4-80GB", {"SGP": (1271.3936430317848,)})
     assert [(result.what, round(result.median, 6)) for result in table.results] == [("SGP", 1271.393643), ("SGP, of the bound", 10.0)]
     assert table.text == "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s."
+    assert (
+        gpu.throughput("NVIDIA H100 PCIe", {}).text
+        == "NVIDIA H100 PCIe: 756 Tflop/s (NVIDIA H100 datasheet, PCIe), at most 30807 images/s."
+    )
     assert gpu.throughput("another card", {"SGP": (1.0,)}).text == "No published rate is at hand for the another card."
+
+
+def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: ModuleType) -> None:
+    from benchmarks import gpu
+
+    table = gpu.simulated_workers("cpu", repeats=1, workers=2, batch_size=2, rounds=1)
+    ways = ("one by one", "vmap")
+    assert [result.what for result in table.results] == [f"{model}, {how}" for model in ("mlp", "transformer") for how in ways]
+    assert all(value > 0 for result in table.results for value in result.values)
 
 
 def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> None:
@@ -109,6 +122,17 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> N
     assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {name: name for name in parts}
     assert part_of(stack(*run, "problem.py:gradient", "flat.py:take_gradient")) == "pack"
     assert [part_of(stack(*names)) for names in (run[:2], run[:1], ())] == ["the rest", None, None]
+
+
+def test_a_step_takes_at_least_the_time_of_its_parts_on_all_cores(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from benchmarks import step
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    table = step.bound([[{"gradient": 0.010, "add": 0.001}, {"gradient": 0.020, "add": 0.003}]] * 2, processes=4)
+    values = {"gradient": (15.0, 15.0), "add": (2.0, 2.0), "4 processes on 2 cores": (34.0, 34.0)}
+    assert {result.what: result.values for result in table.results} == values
 
 
 @pytest.mark.slow
@@ -137,7 +161,8 @@ def test_the_simulators_cost_with_small_sizes(bench: ModuleType, monkeypatch: py
     from benchmarks import simulator
 
     monkeypatch.setattr(simulator, "RESULTS", tmp_path)
-    monkeypatch.setattr(simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8", "algo=sgp"))
+    monkeypatch.setattr(simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8"))
+    monkeypatch.setattr(simulator, "KEPT", {"algo=sgp": 3})
     tables = list(simulator.measure(1, (8, 16), 5, 3, 4, (2, 4)))
     assert [table.title for table in tables] == ["The kernel", "Timing studies", "Learning", "Engines", "Memory"]
     assert all(value > 0 for table in tables for result in table.results for value in result.values)

@@ -222,6 +222,13 @@ SETTINGS: list[tuple[str, str, str]] = [
         "network.autocast",
         "only float32 is cast: use dtype=float32, or network.autocast=none with dtype=float64.",
     ),
+    ("network=gloo network.bandwidth=0", "network.bandwidth", "0.0 must be positive and finite."),
+    ("network=gloo network.latency_seconds=-1", "network.latency_seconds", "-1.0 must be zero or positive, and finite."),
+    (
+        "network=gloo network.bandwidth=1e8 gpus_per_node=2",
+        "network.bandwidth",
+        "slow links are imitated for nodes of one device: use gpus_per_node=1.",
+    ),
     ("network=mpi gpus_per_node=2", "gpus_per_node", "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo."),
     ("network=sim network.engine=fast", "network.engine", "'fast' is none of auto, loop, vmap. Did you mean 'auto'?"),
     ("network=sim network.vmap_width=0", "network.vmap_width", "0 must be at least 1."),

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from pathlib import Path
+
+from experiments import make_experiment
+
+from sgp_runner.memory import few_collections
 
 PROGRAM = """
 import ctypes, resource
@@ -32,3 +38,25 @@ print(cleared() > 20)
 def test_what_is_freed_is_not_cleared_again() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
+
+
+def test_the_collector_is_as_it_was_afterwards() -> None:
+    with few_collections(none=True):
+        assert not gc.isenabled() and gc.get_freeze_count() > 0
+    with few_collections(none=False):
+        assert gc.isenabled() and gc.get_freeze_count() > 0
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+
+
+def test_the_steps_of_a_timing_study_leave_no_garbage(tmp_path: Path) -> None:
+    left = []
+    for number, steps in enumerate((4, 4, 80)):
+        experiment = make_experiment(tmp_path / str(number), "model=timing_only", f"model.sample_steps={steps}", "nodes=4")
+        gc.collect()
+        gc.disable()
+        try:
+            experiment.execute()
+            left.append(gc.collect())
+        finally:
+            gc.enable()
+    assert left[2] - left[1] < 76  # objects, of 76 more steps of four nodes each

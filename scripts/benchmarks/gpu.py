@@ -3,25 +3,37 @@
 Synthetic ImageNet, bf16 and channels-last, one process. The plain loop is PyTorch's: the same model, data and batches, SGD with momentum,
 timed as ours is. The bound counts 3 x 4.09 billion multiply-adds for an image (forward, and twice that backward) at the card's published
 dense bf16 rate; convolutions of ResNet-50 are partly bound by memory, so no program comes near it.
+
+Simulated workers per second are gradients of small models, each with its own parameters and batch, which is read from the host: one by
+one, all in one call of vmap, and that call as a CUDA graph.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import rivals
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
 from benchmarks.ranks import Ranks
 from benchmarks.step import run, train
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
 FLOPS = 3 * 2 * 4.09e9  # of an image of 224 x 224 pixels; He et al. 2016 count multiply-adds, torchvision's table says 4.09 G
-# Published dense bf16 operations per second with their source, by what torch calls the card.
+# Published dense bf16 operations per second with their source, by what torch calls the card, special ones first. Datasheets that give the
+# rate with sparsity say that it is twice the dense one.
 CARDS = {
+    "H100 PCIe": (756e12, "NVIDIA H100 datasheet, PCIe"),
+    "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
     "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
-    "H200": (989.4e12, "NVIDIA H200 datasheet"),
+    "H200 NVL": (835.5e12, "NVIDIA H200 datasheet, NVL"),
+    "H200": (989.4e12, "NVIDIA H200 datasheet, SXM"),
     "A100": (312e12, "NVIDIA A100 datasheet"),
     "V100": (125e12, "NVIDIA V100 datasheet, fp16, as it has no bf16"),
 }
@@ -44,6 +56,7 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
     goal = Goal("at most", 1.02)
     yield Table("Against plain PyTorch", tuple(ratio(name, times[name], times["plain PyTorch"], goal) for name in OURS))
     yield throughput(torch.cuda.get_device_name(), {name: tuple(batch_size / each for each in values) for name, values in times.items()})
+    yield simulated_workers("cuda:0", repeats)
 
 
 def settings(steps: int, batch_size: int) -> list[str]:
@@ -64,3 +77,80 @@ def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
         Result(f"{name}, of the bound", "%", tuple(100 * each * FLOPS / rate for each in values)) for name, values in images.items()
     ]
     return Table("Throughput", tuple(results), f"{card}: {rate / 1e12:g} Tflop/s ({source}), at most {rate / FLOPS:.0f} images/s.")
+
+
+def simulated_workers(device: str, repeats: int, workers: int = 64, batch_size: int = 16, rounds: int = 20) -> Table:
+    """Gradients of ``workers`` models per second, ``rounds`` of each at a time. On a CPU there are no graphs."""
+    results = []
+    for model in ("mlp", "transformer"):
+        turns = {f"{model}, {how}": timed(work, device, rounds) for how, work in ways(model, device, workers, batch_size).items()}
+        seconds = interleaved(turns, repeats)
+        results += [Result(name, "workers/s", tuple(workers / each for each in values)) for name, values in seconds.items()]
+    return Table("Simulated workers", tuple(results), f"{workers} workers with {batch_size} samples each.")
+
+
+def ways(model: str, device: str, workers: int, batch_size: int) -> dict[str, Callable[[int], object]]:
+    """How to compute all workers' gradients of a step."""
+    from sgp_runner.batch import experiment_of
+    from sgp_runner.engine import Gradient, Vmap
+    from sgp_runner.problem import Compute
+
+    run = experiment_of([f"model={model}", f"batch_size={batch_size}", f"nodes={workers}", "logger=jsonl"]).run
+    problem = run.make_problem(Compute(device))
+    params = [problem.start() for _ in range(workers)]
+    buffers = [problem.flat.fresh_buffers() for _ in range(workers)]
+    vmap = Vmap(problem, workers)
+    problem.flat.module.train()
+
+    def stacked(step: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
+        return vmap.stacked([Gradient(rank, step, params[rank], buffers[rank]) for rank in range(workers)])
+
+    def one_by_one(step: int) -> object:
+        return [problem.gradient(params[rank], buffers[rank], rank, step) for rank in range(workers)]
+
+    found: dict[str, Callable[[int], object]] = {"one by one": one_by_one, "vmap": lambda step: vmap.call(*stacked(step))}
+    if device != "cpu":
+        found["vmap as a CUDA graph"] = as_graph(vmap.call, stacked)
+    return found
+
+
+def as_graph(call: Callable[..., tuple[Tensor, Tensor]], stacked: Callable[[int], tuple[Any, ...]]) -> Callable[[int], object]:
+    """``call``, recorded once and played back on what `stacked` gives. Raises RuntimeError if that computes something else."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    kept = stacked(0)
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # what libraries allocate on first use must not be recorded
+        for _ in range(3):
+            expected, _ = call(*kept)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        values, losses = call(*kept)
+
+    def replay(step: int) -> object:
+        for old, new in zip(tree_leaves(kept), tree_leaves(stacked(step)), strict=True):
+            old.copy_(new)
+        graph.replay()
+        return values, losses
+
+    replay(0)
+    if not torch.allclose(values, expected, rtol=1e-3, atol=1e-5):
+        raise RuntimeError("a CUDA graph of vmap does not compute what vmap does")
+    return replay
+
+
+def timed(work: Callable[[int], object], device: str, rounds: int) -> Callable[[], float]:
+    """``work``, saying how long one of ``rounds`` steps takes."""
+
+    def measure() -> float:
+        rivals.settle(device)
+        start = time.perf_counter()
+        for step in range(rounds):
+            work(step)
+        rivals.settle(device)
+        return (time.perf_counter() - start) / rounds
+
+    return measure

@@ -32,6 +32,8 @@ LINK = "eth0"
 class Hosts:
     """``count`` hosts with the addresses 10.77.0.1, 10.77.0.2, ...; a context manager. Raises Skipped where it cannot be done."""
 
+    interface = LINK
+
     def __init__(self, count: int) -> None:
         self.count = count
         self.open = ExitStack()
@@ -76,6 +78,14 @@ class Hosts:
     def path(self, host: int) -> str:
         """What a process has to `enter` to be on this host."""
         return path_of(self.hosts[host])
+
+    def place(self, host: int) -> tuple[str, Path]:
+        """What a process has to `enter` and to `join`."""
+        return self.path(host), self.processors.path(host)
+
+    def divide(self, hosts: int) -> None:
+        """The processors, among so many hosts."""
+        self.processors.divide(hosts)
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
         """Give the links of ``hosts``, or all, this rate in either direction, and buffers of 8 ms or 200 kB.

@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.hosts import Hosts
 from benchmarks.measure import REPEATS, Goal, Result, Table
-from benchmarks.on_hosts import on_hosts
+from benchmarks.on_hosts import Here, on_hosts
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
@@ -49,16 +49,21 @@ SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # are tried with something slow, the fir
 FACTOR = 4  # of what is slow
 SLOW = 1  # the rank that is
 WITHIN = Goal("at most", 10)  # percent
+TOLERANCE = 0.05  # of a rate that is only imitated
 
 
 @dataclass(frozen=True)
 class Network:
-    """nodes: that train on it. bits_per_second: of each link. steps: of a node that count, a multiple of `EVERY`. repeats: of a run."""
+    """nodes: that train on it. bits_per_second: of each link. steps: of a node that count, a multiple of `EVERY`. repeats: of a run.
+
+    imitated: its links are ``network.bandwidth``, which only our ranks obey.
+    """
 
     nodes: int
     bits_per_second: float
     steps: int
     repeats: int = REPEATS
+    imitated: bool = False
 
     @property
     def name(self) -> str:
@@ -72,7 +77,15 @@ class Network:
         steps = self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
         quiet = ("eval_every=1000000", "checkpoint.every_minutes=null", "logger=jsonl", "network.timeout_seconds=60")
-        return [*MODEL, "network=gloo", f"nodes={self.nodes}", length, f"log_every={EVERY}", *quiet, *more]
+        links = [f"network.bandwidth={self.bits_per_second:.0f}"] if self.imitated else []
+        return [*MODEL, "network=gloo", *links, f"nodes={self.nodes}", length, f"log_every={EVERY}", *quiet, *more]
+
+    @property
+    def slows(self) -> tuple[str, ...]:
+        """What else is made slow: of four nodes at 300 Mbit/s."""
+        if (self.nodes, self.bits_per_second) != (4, 300e6):
+            return ()
+        return ("node",) if self.imitated else ("node", "link")
 
 
 # Goals are for four nodes at up to 300 Mbit/s; the others have fewer repeats, or it would take an hour.
@@ -97,39 +110,46 @@ class Cell:
 
 def measure(networks: Sequence[Network] = NETWORKS, seconds: float = 0.7) -> Iterator[Table]:
     """seconds: for each part of a calibration."""
+    with TemporaryDirectory() as folder, Hosts(max(network.nodes for network in networks) + 1) as hosts:
+        yield from columns([Bench(hosts, network, Path(folder), OUT) for network in networks], seconds)
+
+
+def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
+    """What was predicted of each network, then what was measured; at last how well they agree."""
     predicted: dict[str, dict[str, float]] = {}
     measured: dict[str, dict[str, float]] = {}
-    with TemporaryDirectory() as folder, Hosts(max(network.nodes for network in networks) + 1) as hosts:
-        for network in networks:
-            bench = Bench(hosts, network, Path(folder))
-            cells = {name: Cell(words) for name, words in ALGORITHMS.items()}
-            slow = {f"{name}, slow {what}": Cell(ALGORITHMS[name], what) for what in ("node", "link") for name in SLOWED}
-            slow = slow if network.nodes == 4 and network.bits_per_second == 300e6 else {}
-            achieved = bench.achieved()
-            predicted[network.title] = bench.predict(cells | slow, seconds)
-            OUT.mkdir(parents=True, exist_ok=True)
-            (OUT / "predicted.json").write_text(json.dumps(predicted, indent=1) + "\n", encoding="utf-8")  # before anything is measured
-            times = bench.times(cells | slow)
-            measured[network.title] = {name: median(times[name]) for name in cells | slow}
-            yield bench.table(times, predicted[network.title], achieved)
-            if slow:
-                yield losses(times, network)
-    yield accuracy(predicted, measured)
+    for bench in benches:
+        network, out = bench.network, bench.out
+        cells = {name: Cell(words) for name, words in ALGORITHMS.items()}
+        slow = {f"{name}, slow {what}": Cell(ALGORITHMS[name], what) for what in network.slows for name in SLOWED}
+        achieved = bench.achieved()
+        if network.imitated and abs(median(achieved) / network.bits_per_second - 1) > TOLERANCE:
+            what = f"{median(achieved) / 1e6:.1f} Mbit/s were achieved here, more than {100 * TOLERANCE:g} % off: nothing is reported."
+            yield Table(network.title, text=what)
+            continue
+        predicted[network.title] = bench.predict(cells | slow, seconds)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "predicted.json").write_text(json.dumps(predicted, indent=1) + "\n", encoding="utf-8")  # before anything is measured
+        times = bench.times(cells | slow)
+        measured[network.title] = {name: median(times[name]) for name in cells | slow}
+        yield bench.table(times, predicted[network.title], achieved)
+        if slow:
+            yield losses(times, network)
+    if measured:
+        yield accuracy(predicted, measured)
 
 
 class Bench:
-    """One network on these hosts. folder: for everything that is left behind."""
+    """One network on these hosts. folder: for everything that is left behind. out: for profiles and predictions."""
 
-    def __init__(self, hosts: Hosts, network: Network, folder: Path) -> None:
-        self.hosts, self.network, self.folder = hosts, network, folder
-        self.rates: list[float] = []
-        hosts.shape(network.bits_per_second)
-        hosts.processors.divide(network.nodes)
+    def __init__(self, hosts: Hosts | Here, network: Network, folder: Path, out: Path) -> None:
+        self.hosts, self.network, self.folder, self.out = hosts, network, folder, out
 
     def achieved(self) -> tuple[float, ...]:
-        """Bits per second of TCP between hosts, all sending at once."""
-        self.rates = [self.hosts.achieved(int(self.network.bits_per_second / 8)) for _ in range(3)]
-        return tuple(self.rates)
+        """Bits per second between hosts, all sending at once, once their links are as slow as that."""
+        self.hosts.shape(self.network.bits_per_second)
+        self.hosts.divide(self.network.nodes)
+        return tuple(self.hosts.achieved(int(self.network.bits_per_second / 8)) for _ in range(3))
 
     def predict(self, cells: Mapping[str, Cell], seconds: float) -> dict[str, float]:
         """Milliseconds of each, simulated with the profile that a calibration of this network has left in `OUT`."""
@@ -142,10 +162,10 @@ class Bench:
         experiment = self.written(settings, name)
         on_hosts(self.hosts, self.network.nodes, self.folder / "log", calibrate, str(experiment), seconds)
         profile = conclude(experiment_of(settings), ["scripts/bench.py", "network"])
-        kept = OUT / "cluster" / profile.name
+        kept = self.out / "cluster" / profile.name
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
-        here = [search_in(str(OUT)), f"cluster={name}"]
+        here = [search_in(str(self.out)), f"cluster={name}"]
         return {title: self.simulated(title, [*cell.words, *cell.faults, *here]) for title, cell in cells.items()}
 
     def simulated(self, title: str, words: Sequence[str]) -> float:
@@ -166,7 +186,8 @@ class Bench:
         """Milliseconds of each, in turns, and of compute alone and of what one would use instead."""
         turns: dict[str, Callable[[], float]] = {COMPUTE: self.real(COMPUTE, Cell(("algo=local_sgd", "algo.tau=null")))}
         turns |= {name: self.real(name, cell) for name, cell in cells.items()}
-        turns |= {name: partial(self.rival, make) for name, (make, package) in RIVALS.items() if find_spec(package) is not None}
+        if not self.network.imitated:
+            turns |= {name: partial(self.rival, make) for name, (make, package) in RIVALS.items() if find_spec(package) is not None}
         found = [{name: 1000 * turn() for name, turn in turns.items()} for _ in range(self.network.repeats)]
         return {name: tuple(turn[name] for turn in found) for name in turns}
 
@@ -211,7 +232,7 @@ class Bench:
     def table(self, times: Mapping[str, tuple[float, ...]], predicted: Mapping[str, float], achieved: tuple[float, ...]) -> Table:
         rate, aimed = median(achieved) / 1e6, self.network.nodes == 4 and self.network.bits_per_second < 1e9
         wire = num_bytes() * 8 / median(achieved) * 1000  # ms
-        results = [Result("achieved by TCP", "Mbit/s", tuple(value / 1e6 for value in achieved))]
+        results = [Result("achieved", "Mbit/s", tuple(value / 1e6 for value in achieved))]
         results += [Result(name, "ms", values) for name, values in times.items() if "slow" not in name]
         bounds = {"SGP": tuple(alone + wire for alone in times[COMPUTE]), "OSGP": tuple(max(alone, wire) for alone in times[COMPUTE])}
         for (name, bound), what in zip(bounds.items(), ("compute + bytes / rate", "max(compute, bytes / rate)"), strict=True):
@@ -225,7 +246,7 @@ class Bench:
 def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
     """By how much longer steps are with one slow node, or link."""
     results = []
-    for what in ("node", "link"):
+    for what in network.slows:
         lost = {name: lost_to(times[f"{name}, slow {what}"], times[name]) for name in SLOWED}
         results += [Result(f"{name} loses, one {what} {FACTOR} times slower", "%", values) for name, values in lost.items()]
         for name in SLOWED[1:]:

@@ -1,35 +1,73 @@
-"""Starting the ranks of a run on hosts of their own, and reading from its records how long a step took."""
+"""Starting the ranks of a run on hosts of their own, or here over imitated links."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.hosts import LINK, Hosts, enter
+from benchmarks.hosts import Hosts, enter
 from benchmarks.processors import join
 
 PRELOAD = ["torch.nn.parallel", "sklearn.datasets", "hydra.utils", "sgp_runner.schema", "sgp_runner.rank", "sgp_runner.comm.groups"]
 PORTS = count(20_000)
 TIMEOUT_SECONDS = 120.0
+MESSAGES = 8  # by which a rate is measured
 
 
-def on_hosts(hosts: Hosts, ranks: int, log: Path, work: Callable[..., int], *arguments: Any) -> None:
+class Here:
+    """In place of `Hosts`: ``count`` processes of this machine, whose links are imitated (``network.bandwidth``). Needs no root."""
+
+    interface = "lo"
+
+    def __init__(self, count: int) -> None:
+        self.count, self.bits_per_second = count, 0.0
+
+    def address(self, host: int) -> str:
+        return "127.0.0.1"
+
+    def place(self, host: int) -> tuple[None, None]:
+        """Nowhere else, with whatever processors are free."""
+        return None, None
+
+    def divide(self, hosts: int) -> None:
+        """Processors are not divided, which needs root too."""
+
+    def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
+        """From now on; all links are alike."""
+        assert hosts is None
+        self.bits_per_second = bits_per_second
+
+    def achieved(self, num_bytes: int) -> float:
+        """Bits per second, when each rank sends ``num_bytes`` to the next, all at once: the mean over ranks."""
+        with TemporaryDirectory() as folder:
+            out = Path(folder) / "rate"
+            on_hosts(self, self.count, Path(folder) / "log", send_around, self.bits_per_second, num_bytes, str(out))
+            return float(out.read_text(encoding="utf-8"))
+
+
+def on_hosts(hosts: Hosts | Here, ranks: int, log: Path, work: Callable[..., int], *arguments: Any) -> None:
     """Call ``work(*arguments)`` in a process on each of the first hosts, as under torchrun. Raises RuntimeError if one fails."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)  # importing PyTorch would take longer than the runs
-    there = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": hosts.address(0), "MASTER_PORT": str(next(PORTS)), "GLOO_SOCKET_IFNAME": LINK}
+    there = {
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": hosts.address(0),
+        "MASTER_PORT": str(next(PORTS)),
+        "GLOO_SOCKET_IFNAME": hosts.interface,
+    }
     log.parent.mkdir(parents=True, exist_ok=True)
     processes = []
     for rank in range(ranks):
         environment = {**there, "RANK": str(rank), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
-        place = (hosts.path(rank), hosts.processors.path(rank))
+        place = hosts.place(rank)
         process = context.Process(target=on_host, args=(*place, environment, log, work, arguments), daemon=True)
         process.start()
         processes.append(process)
@@ -45,7 +83,12 @@ def on_hosts(hosts: Hosts, ranks: int, log: Path, work: Callable[..., int], *arg
 
 
 def on_host(
-    namespace: str, processors: Path, environment: Mapping[str, str], log: Path, work: Callable[..., int], arguments: Sequence[Any]
+    namespace: str | None,
+    processors: Path | None,
+    environment: Mapping[str, str],
+    log: Path,
+    work: Callable[..., int],
+    arguments: Sequence[Any],
 ) -> None:
     """In the new process."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -53,8 +96,10 @@ def on_host(
         os.dup2(file, output)
     code = 1
     try:
-        enter(namespace)
-        join(processors)
+        if namespace is not None:
+            enter(namespace)
+        if processors is not None:
+            join(processors)
         os.environ.update(environment)
         code = work(*arguments)
     except BaseException:
@@ -62,3 +107,36 @@ def on_host(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads that still wait for messages must not hold up the exit
+
+
+def send_around(bits_per_second: float, num_bytes: int, out: str) -> int:
+    """In such a process: send in some messages, receive as much, and leave the rate on rank 0."""
+    import torch
+
+    from sgp_runner.comm.groups import DistributedWorld
+    from sgp_runner.comm.link import Link
+    from sgp_runner.scheduler import RealClock, Scheduler
+
+    world = DistributedWorld(link=Link(bits_per_second))
+    world.connect(world.size)
+    clock = RealClock()
+    scheduler = Scheduler(clock)
+    comm, message = world.comm(scheduler, clock), torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8)
+
+    async def exchange() -> None:
+        await comm.all_reduce(torch.zeros(1))  # all begin together
+        start = clock.now
+        for _ in range(MESSAGES):
+            comm.send((world.rank + 1) % world.size, message)
+        for _ in range(MESSAGES):
+            await comm.recv((world.rank - 1) % world.size)
+        rate = torch.tensor([8 * MESSAGES * message.numel() / (clock.now - start)])
+        world.mean(rate)
+        if world.rank == 0:
+            Path(out).write_text(str(rate.item()), encoding="utf-8")
+
+    scheduler.spawn(exchange(), "exchange")
+    scheduler.run()
+    comm.close()
+    world.close()
+    return 0

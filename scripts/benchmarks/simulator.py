@@ -2,8 +2,7 @@
 
 Everything runs in one thread, and its time is that thread's processor time, which a busy machine stretches less than the clock on the
 wall. Timing studies are processes of their own, so that their memory can be told; their time is all of the run, with its records.
-Memory per worker is what peak memory grows by from one number of workers to
-another.
+Memory per worker is what peak memory grows by from one number of workers to another.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -29,7 +29,8 @@ RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 WORKERS, SLEEPS = 256, 400
 LEARNING = ("model=resnet8", "batch_size=32", "algo=sgp")
 ENGINES = {"mlp": ("model=mlp", "batch_size=16"), "transformer": ("model=transformer", "batch_size=16")}
-WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid", "algo=sgp")  # 9.2 million parameters
+WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")  # 9.2 million parameters
+KEPT = {"algo=ar_sgd": 2, "algo=d_psgd": 3, "algo=sgp": 3, "algo=osgp": 3}  # parameters, momentum, and a message where there are any
 
 
 def measure(
@@ -219,10 +220,14 @@ def engines(repeats: int, nodes: int) -> Table:
 def memory(repeats: int, few_and_many: tuple[int, int]) -> Table:
     """Of a model that is large beside everything else, while it trains."""
     few, many = few_and_many
-    turns = interleaved({str(n): lambda n=n: apart(*WIDE, f"nodes={n}", "epochs=0.3", "eval_every=99") for n in few_and_many}, repeats)
-    _, problem = make_run(*WIDE, f"nodes={few}")
+    _, problem = make_run(*WIDE, "algo=sgp", f"nodes={few}")
     vector = 4 * sum(problem.flat.layers)
-    grown = ((b["bytes"] - a["bytes"]) / (many - few) for a, b in zip(turns[str(few)], turns[str(many)], strict=True))
-    what = "a worker over its parameters, momentum and one message"
-    result = Result(what, "x", tuple(each / (3 * vector) for each in grown), Goal("at most", 1.1))
-    return Table("Memory", (result,), f"SGP, {vector / 2**20:.0f} MiB of parameters, {few} and {many} workers.")
+    results = []
+    for algo, vectors in KEPT.items():
+        words = (*WIDE, algo, "epochs=0.3", "eval_every=99")
+        turns = interleaved({str(n): partial(apart, *words, f"nodes={n}") for n in few_and_many}, repeats)
+        grown = ((b["bytes"] - a["bytes"]) / (many - few) for a, b in zip(turns[str(few)], turns[str(many)], strict=True))
+        what = f"{algo}: a worker over {vectors} times its parameters"
+        results.append(Result(what, "x", tuple(each / (vectors * vector) for each in grown), Goal("at most", 1.1)))
+    text = f"Parameters ({vector / 2**20:.0f} MiB), momentum, and where there are any one message in flight; {few} and {many} workers."
+    return Table("Memory", tuple(results), text)

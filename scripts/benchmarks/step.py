@@ -2,21 +2,24 @@
 
 All train the same model on the same batches with the same optimizer (SGD with momentum). Ours are complete runs of ``sgp-run``, whose
 ``metrics.jsonl`` says how long a step takes; what it is compared with runs in processes of its own, which sleep meanwhile. As many
-steps come before those that count. AR-SGD and DDP have to end with the same loss.
+steps come before those that count. AR-SGD and DDP have to end with the same loss. There are more processes than cores, so a step takes at
+least the processor time of its parts: they are also measured alone.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from benchmarks import rivals
+from benchmarks import least, rivals
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
 from benchmarks.ranks import Ranks
 
@@ -57,6 +60,7 @@ def measure(repeats: int = REPEATS, steps: int = 20, processes: int = 4, hidden:
             name: [profiled(our_ranks, [*words, algo, f"results={folder}", "name=run"]) for _ in range(repeats)]
             for name, algo in OURS.items()
         }
+        alone = [our_ranks.call(least.parts, words) for _ in range(repeats)]
     check(outcomes["AR-SGD"][0]["loss"], outcomes["DDP"][0]["loss"])
     milliseconds = {name: tuple(1000 * turn["seconds"] for turn in outcome) for name, outcome in outcomes.items()}
     left_out = f" Not installed, and left out: {', '.join(missing)}." if missing else ""
@@ -64,9 +68,22 @@ def measure(repeats: int = REPEATS, steps: int = 20, processes: int = 4, hidden:
     for name, profiles in shares.items():
         parts = tuple(Result(part, "%", tuple(100 * share[part] for share in profiles)) for part in PARTS)
         yield Table(f"Where {name} spends a step", parts, OVERLAP if name == "AR-SGD" else "")
+    yield bound(alone, processes)
     goals = [(us, them, goal) for us, them, goal in GOALS if them in milliseconds]
     yield Table(
         "Against each other", tuple(ratio(f"{us} / {them}", milliseconds[us], milliseconds[them], goal) for us, them, goal in goals)
+    )
+
+
+def bound(turns: Sequence[Sequence[Mapping[str, float]]], processes: int) -> Table:
+    """From the processor time of the parts of a step on every rank, in every turn."""
+    cores = min(os.cpu_count() or 1, processes)
+    means = [{part: mean(1000 * rank[part] for rank in ranks) for part in ranks[0]} for ranks in turns]
+    results = [Result(part, "ms", tuple(each[part] for each in means)) for part in means[0]]
+    whole = tuple(sum(each.values()) * processes / cores for each in means)
+    results.append(Result(f"{processes} processes on {cores} cores", "ms", whole))
+    return Table(
+        "What a step of SGP costs at least", tuple(results), "Processor time of each part alone, without gloo and without waiting."
     )
 
 

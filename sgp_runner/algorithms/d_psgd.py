@@ -45,14 +45,15 @@ class DPSGD:
             peers = self.topology.out_peers(worker.rank, worker.size, k, worker.epoch)
             adapt_first = self.order == "adapt_then_combine"
             if adapt_first:
-                x -= worker.update(await worker.grad())
+                worker.descend(await worker.grad())
             message = x / (len(peers) + 1)
             for j in peers:
                 worker.comm.send(j, message)
-            if not adapt_first:
+            if adapt_first:
+                x.copy_(message)
+            else:
                 d = worker.update(await worker.grad())
-            x.copy_(message)
+                x.copy_(message).sub_(d)
+                del d  # or whoever waits would hold it
             for j in peers:
                 x += await worker.comm.recv(j)
-            if not adapt_first:
-                x -= d

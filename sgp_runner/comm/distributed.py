@@ -7,12 +7,14 @@ pinned memory: the sending thread, not the scheduler's, waits until the copy is 
 
 Gloo announces each receive to the sender, on the connection between the two and behind whatever is being sent there. Two processes that
 exchange long messages over one connection would do so in turns, so each direction has connections of its own, and headers have too.
+
+Over an imitated `Link` the sending thread waits for the link, and a third thread keeps back what has really arrived until it may have.
 """
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Thread
@@ -30,6 +32,7 @@ from sgp_runner.waits import left_if_interrupted, waiting_for
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.comm.link import Link, Reducing
     from sgp_runner.place import Part, Place
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
@@ -43,7 +46,7 @@ class DistributedComm:
 
     part: of every message, that this process sends and receives; the rest of what it receives is left as it was.
     averaging: the group of those that take part in an all-reduce. device: of the messages.
-    upward, downward: groups of all processes, for messages to those of higher and of lower rank.
+    upward, downward: groups of all processes, for messages to those of higher and of lower rank. link: of this node, if it is imitated.
     """
 
     lockstep = False
@@ -58,19 +61,21 @@ class DistributedComm:
         device: torch.device,
         upward: dist.ProcessGroup,
         downward: dist.ProcessGroup,
+        link: Link | None = None,
     ) -> None:
         self.mailbox = Mailbox(scheduler)
         self.clock, self.place, self.part, self.averaging, self.device = clock, place, part, averaging, device
         self.group = dist.group.WORLD  # of now: the threads may outlive it
-        self.upward, self.downward = upward, downward
+        self.upward, self.downward, self.link = upward, downward, link
         servers = dist.get_world_size() - place.nodes * place.devices
         self.others = [process for rank in range(place.nodes + servers) if (process := place.process_of(rank)) != place.process]
         self.num_bytes_sent = self.num_sent = self.num_delivered = 0
         self.outbox: queue.SimpleQueue[tuple[int, Tensor, Tensor | None, torch.cuda.Event | None] | None] = queue.SimpleQueue()
-        self.sender = Thread(target=self.report_errors, args=(self.send_all,), daemon=True)
-        self.receiver = Thread(target=self.report_errors, args=(self.receive_all,), daemon=True)
-        self.sender.start()
-        self.receiver.start()
+        self.kept_back: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()  # with the time when it arrives
+        work = [self.send_all, self.receive_all, *([] if link is None else [partial(self.keep_back, link)])]
+        self.threads = [Thread(target=self.report_errors, args=(each,), daemon=True) for each in work]
+        for thread in self.threads:
+            thread.start()
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
         self.num_bytes_sent += message.numel() * message.element_size()
@@ -101,7 +106,7 @@ class DistributedComm:
 
     def all_reduce(self, tensor: Tensor) -> Average:
         self.num_bytes_sent += all_reduce_bytes(tensor, self.place.nodes)
-        return start_mean(tensor, self.averaging)
+        return start_mean(tensor, self.averaging, self.link)
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -116,9 +121,9 @@ class DistributedComm:
         for process in self.others:
             self.outbox.put((process, torch.tensor([0, 0, GOODBYE]), None, None))
         self.outbox.put(None)
-        while self.sender.is_alive() or self.receiver.is_alive():
+        while running := [thread for thread in self.threads if thread.is_alive()]:
             self.clock.catch_up()  # an error of theirs
-            self.receiver.join(JOIN_SECONDS)
+            running[-1].join(JOIN_SECONDS)
         self.clock.catch_up()
         return self.mailbox.unread()
 
@@ -126,7 +131,7 @@ class DistributedComm:
         """Send nothing more. The receiving thread stays where it is, for good."""
         self.outbox.put(None)
 
-    # The two threads.
+    # The threads.
 
     def send_all(self) -> None:
         while (item := self.outbox.get()) is not None:
@@ -134,6 +139,8 @@ class DistributedComm:
             if copied is not None:
                 with waiting_for(f"waits for its device to copy a message to rank {self.place.rank_of(process)}"):
                     copied.synchronize()
+            if self.link is not None and part is not None:
+                self.link.wait_until(self.link.leave(part.nbytes))
             with named(f"lost its connection to rank {self.place.rank_of(process)}"):
                 dist.send(header, process, self.group, tag=HEADER)
                 if part is not None and part.numel():
@@ -144,6 +151,7 @@ class DistributedComm:
         while goodbyes < len(self.others):
             header = torch.empty(3, dtype=torch.int64)
             process = dist.recv(header, group=self.group, tag=HEADER)
+            left = self.link.now() if self.link is not None else 0.0
             tag, length, dtype = header.tolist()
             if dtype == GOODBYE:
                 goodbyes += 1
@@ -153,7 +161,18 @@ class DistributedComm:
             if part.numel():
                 with named(f"lost its connection to rank {self.place.rank_of(process)}"):
                     dist.recv(part, process, self.upward if process < self.place.process else self.downward, tag=PAYLOAD)
-            self.clock.post(partial(self.deliver, self.place.rank_of(process), tag, message))
+            arrive = partial(self.deliver, self.place.rank_of(process), tag, message)
+            if self.link is None:
+                self.clock.post(arrive)
+            else:
+                self.kept_back.put((self.link.arrive(part.nbytes, left), arrive))
+        self.kept_back.put(None)
+
+    def keep_back(self, link: Link) -> None:
+        while (item := self.kept_back.get()) is not None:
+            when, arrive = item
+            link.wait_until(when)
+            self.clock.post(arrive)
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
         self.num_delivered += 1
@@ -184,9 +203,9 @@ def named(what: str) -> Iterator[None]:
 class Average:
     """An all-reduce under way."""
 
-    def __init__(self, tensor: Tensor, work: dist.Work, size: int) -> None:
+    def __init__(self, tensor: Tensor, work: dist.Work | Reducing, size: int) -> None:
         self.tensor, self.size = tensor, size
-        self.work: dist.Work | None = work
+        self.work: dist.Work | Reducing | None = work
 
     def finish(self) -> Tensor:
         if (work := self.work) is not None:
@@ -202,6 +221,7 @@ class Average:
         yield
 
 
-def start_mean(tensor: Tensor, group: dist.ProcessGroup) -> Average:
+def start_mean(tensor: Tensor, group: dist.ProcessGroup, link: Link | None = None) -> Average:
     """All-reduce ``tensor`` in place, from now on."""
-    return Average(tensor, dist.all_reduce(tensor, group=group, async_op=True), group.size())
+    work = dist.all_reduce(tensor, group=group, async_op=True) if link is None else link.start_reduce(tensor, group)
+    return Average(tensor, work, group.size())

@@ -23,6 +23,7 @@ from sgp_runner.problem import ON_CPU, Compute
 from sgp_runner.waits import left_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
+    from sgp_runner.comm.link import Link
     from sgp_runner.scheduler import RealClock, Scheduler
     from sgp_runner.world import RealComm
 
@@ -49,19 +50,26 @@ class DistributedWorld:
 
     devices: of a node. leads: the first of them runs the algorithm and the others only compute gradients; otherwise all run it.
     backend: of the groups that move tensors between devices. paired: messages move in `PairedComm`'s exchanges, not over gloo.
+    link: of this node, if it is imitated; then nodes have one device.
     """
 
     node: dist.ProcessGroup | None = None
     hosts: dist.ProcessGroup | None = None
 
     def __init__(
-        self, devices: int = 1, leads: bool = False, compute: Compute = ON_CPU, backend: str = "gloo", paired: bool = False
+        self,
+        devices: int = 1,
+        leads: bool = False,
+        compute: Compute = ON_CPU,
+        backend: str = "gloo",
+        paired: bool = False,
+        link: Link | None = None,
     ) -> None:
         store, self.rank, self.size = meet()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun may start its ranks again and keep the store
         self.alarm = PrefixStore(f"alarm {attempt}", store.clone())
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
-        self.devices, self.compute, self.backend, self.paired = devices, compute, backend, paired
+        self.devices, self.compute, self.backend, self.paired, self.link = devices, compute, backend, paired, link
         self.leads = leads and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
@@ -103,7 +111,7 @@ class DistributedWorld:
             headers = DistributedComm(scheduler, clock, self.place, WHOLE, self.averaging, torch.device("cpu"), *self.ways)
             base = PairedComm(headers, self.averaging, part, self.device)
         else:
-            base = DistributedComm(scheduler, clock, self.place, part, self.averaging, self.device, *self.ways)
+            base = DistributedComm(scheduler, clock, self.place, part, self.averaging, self.device, self.ways[0], self.ways[1], self.link)
         if not sharded:
             return base
         assert self.node is not None and self.hosts is not None

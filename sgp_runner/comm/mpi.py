@@ -49,6 +49,7 @@ class MpiWorld:
     workers: None = None
     node: None = None
     hosts: None = None
+    link: None = None
     leads = False
     compute = ON_CPU
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.cluster import check_positive
 from sgp_runner.errors import ConfigError
 from sgp_runner.launchers import launched, rendezvous
 from sgp_runner.networks import check_devices, check_real, leads
@@ -24,6 +26,8 @@ class Gloo:
         those with a server.
     autocast: of the forward pass, by PyTorch. channels_last: of images. compile: the model, with torch.compile.
     timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom.
+    bandwidth: bit/s of each node's link in either direction, and latency_seconds, one way, that are imitated; ``null`` and 0: the real
+        ones. See `sgp_runner.comm.link`.
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
@@ -31,12 +35,25 @@ class Gloo:
     channels_last: bool = False
     compile: bool = False
     timeout_seconds: float = 1800.0
+    bandwidth: float | None = None
+    latency_seconds: float = 0.0
     name: ClassVar[str] = "gloo"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
     def check(self, run: Run) -> None:
         check_real(run)
         check_devices(run, self.gossip, self.autocast)
+        if self.bandwidth is not None:
+            check_positive("network.bandwidth", self.bandwidth)
+        if not 0 <= self.latency_seconds < inf:
+            raise ConfigError("network.latency_seconds", f"{self.latency_seconds} must be zero or positive, and finite.")
+        if self.slowed and run.gpus_per_node > 1:
+            raise ConfigError("network.bandwidth", "slow links are imitated for nodes of one device: use gpus_per_node=1.")
+
+    @property
+    def slowed(self) -> bool:
+        """Whether links are imitated."""
+        return self.bandwidth is not None or self.latency_seconds > 0
 
     def execute(self, experiment: Experiment) -> dict[str, object] | None:
         process = launched()
@@ -52,7 +69,10 @@ class Gloo:
         from sgp_runner.rank import run_rank
 
         run = experiment.run
-        return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), self.compute))
+        from sgp_runner.comm.link import Link
+
+        link = Link(self.bandwidth or inf, self.latency_seconds) if self.slowed else None
+        return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), self.compute, link=link))
 
     @property
     def compute(self) -> Compute:

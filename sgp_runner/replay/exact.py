@@ -256,6 +256,7 @@ class ReplayedWorld:
     workers: ClassVar[None] = None
     node: ClassVar[None] = None
     hosts: ClassVar[None] = None
+    link: ClassVar[None] = None
     leads: ClassVar[bool] = False
 
     def __init__(self, stage: Stage, rank: int) -> None:

@@ -1,0 +1,85 @@
+"""A slow link, imitated on a faster network: when a message would leave a node and when it would be complete at another.
+
+The model is that of the simulator (`sgp_runner.fabric`): each direction of a node's link is a queue that works off so many bits per second
+and saves nothing up; a message waits for its sender's queue, its first bit arrives ``latency_seconds`` after it left, and there it waits
+for the receiver's queue. A rank only looks at its own clock, so that ranks may be on several machines: a message is really sent when its
+first bit would leave, and kept back at the other end until its last bit would have arrived. This holds as long as the real network is
+faster. An all-reduce takes both queues of all nodes for ``2 (n - 1) / n`` times its bytes, from when the last of them has joined.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from sgp_runner.comm import all_reduce_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Link:
+    """Of one node. bandwidth: bit/s in either direction. now: seconds on any clock."""
+
+    def __init__(self, bandwidth: float = math.inf, latency_seconds: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
+        self.seconds_per_byte, self.latency_seconds, self.now = 8 / bandwidth, latency_seconds, now
+        self.out_free = self.in_free = -math.inf  # when each direction has worked off its queue
+        self.lock = Lock()  # for the threads that send, receive and reduce
+
+    def leave(self, num_bytes: int) -> float:
+        """When the first bit of a message leaves that is to be sent now."""
+        with self.lock:
+            start = max(self.now(), self.out_free)
+            self.out_free = start + num_bytes * self.seconds_per_byte
+        return start
+
+    def arrive(self, num_bytes: int, left: float) -> float:
+        """When a message is complete here whose first bit ``left`` then."""
+        with self.lock:
+            self.in_free = max(left + self.latency_seconds, self.in_free) + num_bytes * self.seconds_per_byte
+        return self.in_free
+
+    def reduce(self, num_bytes: int, size: int) -> float:
+        """When an all-reduce of ``size`` nodes ends that all have joined now, in a ring; each sends ``num_bytes``."""
+        with self.lock:
+            begin = max(self.now(), self.out_free, self.in_free)
+            self.out_free = self.in_free = begin + num_bytes * self.seconds_per_byte + 2 * (size - 1) * self.latency_seconds
+        return self.out_free
+
+    def wait_until(self, when: float) -> None:
+        time.sleep(max(0.0, when - self.now()))
+
+    def start_reduce(self, tensor: Tensor, group: dist.ProcessGroup) -> Reducing:
+        """All-reduce (sum) ``tensor`` in place, from now on."""
+        size, num_bytes = group.size(), all_reduce_bytes(tensor, group.size())
+        joined = dist.all_reduce(torch.zeros(1), group=group, async_op=True).get_future()
+        return Reducing(self, joined.then(lambda _: self.reduce(num_bytes, size)), dist.all_reduce(tensor, group=group, async_op=True))
+
+    def average(self, group: dist.ProcessGroup, tensor: Tensor) -> torch.futures.Future[Tensor]:
+        """What DistributedDataParallel does to a bucket of gradients, over such links."""
+        tensor /= group.size()
+        reducing = self.start_reduce(tensor, group)
+
+        def end(_: object) -> Tensor:
+            self.wait_until(reducing.end.wait())
+            return tensor
+
+        future: torch.futures.Future[Tensor] = reducing.work.get_future().then(end)
+        return future
+
+
+class Reducing:
+    """An all-reduce under way. end: when it ends."""
+
+    def __init__(self, link: Link, end: torch.futures.Future[float], work: dist.Work) -> None:
+        self.link, self.end, self.work = link, end, work
+
+    def wait(self) -> None:
+        self.work.wait()
+        self.link.wait_until(self.end.wait())
