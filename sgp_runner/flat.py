@@ -11,15 +11,11 @@ if TYPE_CHECKING:
 PIECE = 2**16  # numbers; a few such pieces fit into a core's second-level cache
 
 
-def in_pieces(first: Tensor, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The same slices of all vectors: on a CPU a slice stays in the cache from one operation on it to the next.
-
-    What another one has beyond the end of the ``first`` is part of its last slice.
-    """
-    if first.is_cuda or first.numel() <= PIECE:
-        return [(first, *others)]
-    cuts = [PIECE] * ((first.numel() - 1) // PIECE)
-    return zip(*(vector.split_with_sizes([*cuts, vector.numel() - sum(cuts)]) for vector in (first, *others)), strict=True)
+def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The same slices of all ``vectors`` [D]. On a CPU a slice stays in the cache from one operation on it to the next."""
+    if vectors[0].is_cuda or len(vectors[0]) <= PIECE:
+        return [vectors]
+    return zip(*(vector.split(PIECE) for vector in vectors), strict=True)  # type: ignore[no-untyped-call]
 
 
 class FlatModule:

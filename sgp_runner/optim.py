@@ -12,6 +12,7 @@ from math import cos, isfinite, pi
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from sgp_runner.errors import ConfigError
+from sgp_runner.flat import in_pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,8 +134,7 @@ class Optimizer(Protocol):
     @property
     def schedule(self) -> Schedule: ...
     def buffers(self, params: Tensor) -> dict[str, Tensor]: ...
-    def begin_step(self, buffers: dict[str, Tensor]) -> None: ...  # before the directions of a step's pieces
-    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor: ...  # of the same piece of all
+    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor: ...
 
 
 def lr_at(optim: Optimizer, epoch: float, horizon: Horizon) -> float:
@@ -173,17 +173,16 @@ class SGD:
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return {"momentum": params.new_zeros(params.shape)} if self.momentum else {}
 
-    def begin_step(self, buffers: dict[str, Tensor]) -> None:
-        """All steps are alike."""
-
     def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
-        """The step to subtract, in ``g``'s memory."""
-        if self.weight_decay:
-            g.add_(params, alpha=self.weight_decay)
-        if self.momentum:
-            v = buffers["momentum"].mul_(self.momentum).add_(g)
-            g.add_(v, alpha=self.momentum) if self.nesterov else g.copy_(v)
-        return g.mul_(lr)
+        """The step to subtract [D], in ``g``'s memory."""
+        for d, x, v in in_pieces(g, params, buffers["momentum"] if self.momentum else g):
+            if self.weight_decay:
+                d.add_(x, alpha=self.weight_decay)
+            if self.momentum:
+                v.mul_(self.momentum).add_(d)
+                d.add_(v, alpha=self.momentum) if self.nesterov else d.copy_(v)
+            d.mul_(lr)
+        return g
 
 
 @dataclass(frozen=True)
@@ -214,17 +213,12 @@ class Adam:
         zeros = params.new_zeros
         return {"mean": zeros(params.shape), "square": zeros(params.shape), "steps": zeros(())}
 
-    def begin_step(self, buffers: dict[str, Tensor]) -> None:
-        buffers["steps"].add_(1)
-
     def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
-        """The step to subtract, in ``g``'s memory."""
+        """The step to subtract [D]."""
         if self.weight_decay:
             g.add_(params, alpha=self.weight_decay)
-        steps = buffers["steps"]
+        steps = buffers["steps"].add_(1)
         mean = buffers["mean"].lerp_(g, 1 - self.beta1)
         square = buffers["square"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-        import torch
-
         root = (square / (1 - self.beta2**steps)).sqrt_().add_(self.eps)
-        return torch.div(mean, 1 - self.beta1**steps, out=g).div_(root).mul_(lr)
+        return (mean / (1 - self.beta1**steps)).div_(root).mul_(lr)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.comm import Comm
 from sgp_runner.errors import Aborted, Diverged, LostConnection, Misfit, RankFailed, RollCalled, Stopped
-from sgp_runner.flat import in_pieces
 from sgp_runner.optim import Horizon, Optimizer, lr_at
 
 if TYPE_CHECKING:
@@ -168,25 +167,9 @@ class Worker:
 
     def update(self, g: Tensor) -> Tensor:
         """The local optimizer's step to subtract [D] (learning rate, momentum, weight decay). ``g`` is given away."""
-        for _ in self.updates(g):
-            pass
-        return g
-
-    def updates(self, g: Tensor) -> Iterator[Tensor]:
-        """`update` in pieces, those of `in_pieces`: who uses each at once finds it, and the parameters, in the cache."""
         if not self.learns:
-            yield from (d for (d,) in in_pieces(g))
-            return
-        optim, lr = self.optim, self.lr
-        optim.begin_step(self.buffers)
-        vectors = {name: buffer for name, buffer in self.buffers.items() if buffer.dim()}
-        for d, x, *buffers in in_pieces(g, self.params, *vectors.values()):
-            yield optim.direction(d, x, self.buffers | dict(zip(vectors, buffers, strict=True)), lr)
-
-    def descend(self, g: Tensor) -> None:
-        """``params -= update(g)``, in one pass. ``g`` is given away."""
-        for d, (x,) in zip(self.updates(g), in_pieces(self.params), strict=True):
-            x.sub_(d)
+            return g
+        return self.optim.direction(g, self.params, self.buffers, self.lr)
 
     def reset_buffers(self) -> None:
         """Forget the optimizer's momentum."""

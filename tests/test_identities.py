@@ -323,9 +323,6 @@ class Tallied:
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return self.optim.buffers(params)
 
-    def begin_step(self, buffers: dict[str, Tensor]) -> None:
-        self.optim.begin_step(buffers)
-
     def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
         d = self.optim.direction(g, params, buffers, lr)
         self.total.add_(d)

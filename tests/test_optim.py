@@ -3,73 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from sgp_runner import flat
 from sgp_runner.errors import ConfigError
 from sgp_runner.flat import PIECE, in_pieces
 from sgp_runner.optim import SGD, Adam, Constant, Cosine, Horizon, InverseSqrt, Schedule, Steps, lr_at
-from sgp_runner.push_sum import descend, descend_and_split, fold, split
-from sgp_runner.worker import OwnBudget, Worker
+from sgp_runner.push_sum import split
 
 # Goyal et al.: 8,192 images per step, 156 steps per epoch, 90 epochs.
 GOYAL = Horizon(epochs=90, steps_per_epoch=156, nodes=32, global_batch=8192)
 
 
-@pytest.mark.parametrize("length", [2 * PIECE + 37, 2 * PIECE, PIECE])
-@pytest.mark.parametrize("w", [1.0, 0.75])
-@pytest.mark.parametrize(
-    "optim",
-    [
-        SGD(Constant(), weight_decay=0.02),
-        SGD(Constant(), nesterov=False),
-        SGD(Constant(), momentum=0.0),
-        Adam(Constant(), weight_decay=0.1),
-    ],
-    ids=["Nesterov", "momentum", "SGD", "Adam"],
-)
-def test_what_is_done_in_pieces_has_the_bits_of_the_formulas(optim: SGD | Adam, w: float, length: int) -> None:
-    start, g, theirs = torch.randn(3, length + 1, generator=torch.Generator().manual_seed(0))
-    start[-1], theirs[-1] = w, 0.5
-    nothing: Any = None
-    ours = Worker(0, 1, start.clone(), (length,), nothing, optim, OwnBudget(9), Horizon(1, 1, 1, 1), 1.0, nothing)
-    ours.buffers = optim.buffers(ours.params)
-    reference, buffers = start.clone(), optim.buffers(start[:-1])
-
-    def step(number: int) -> Tensor:
-        optim.begin_step(buffers)
-        return optim.direction(number * g[:-1], reference[:-1].clone(), buffers, optim.lr)
-
-    x = ours.push_sum
-    ours.descend(1 * g[:-1])
-    reference[:-1] -= step(1)
-    assert torch.equal(x, reference)
-    descend(x, ours.updates(2 * g[:-1]))
-    reference[:-1] = reference[:-1] * w - step(2)
-    assert torch.equal(x, reference)
-    fold(x, [theirs, theirs])
-    reference += theirs
-    reference += theirs
-    reference[:-1] /= reference[-1]
-    assert torch.equal(x, reference)
-    message = descend_and_split(x, ours.updates(3 * g[:-1]), 3)
-    reference[:-1] = reference[:-1] * reference[-1] - step(3)
-    reference /= 3
-    assert torch.equal(x, reference) and torch.equal(message, reference)
-    assert torch.equal(split(x, 2), reference / 2)
-    fold(x, [theirs], push_sum_weight=False)
-    assert torch.equal(x[:-1], (reference / 2 + theirs)[:-1]) and x[-1] == 1
-    assert all(torch.equal(ours.buffers[name], buffer) for name, buffer in buffers.items())
-
-
-def test_long_vectors_are_cut_where_the_first_is() -> None:
-    first, longer = torch.zeros(2 * PIECE), torch.arange(2 * PIECE + 3)
-    assert [(len(a), len(b), int(b[0])) for a, b in in_pieces(first, longer)] == [(PIECE, PIECE, 0), (PIECE, PIECE + 3, PIECE)]
-    assert [len(a) for (a,) in in_pieces(torch.zeros(PIECE + 1))] == [PIECE, 1]
-    assert in_pieces(longer[:PIECE], first)[0][1] is first  # type: ignore[index]
+def test_a_long_vector_is_worked_on_in_pieces_and_the_bits_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, g = torch.randn(2, 2 * PIECE + 37, generator=torch.Generator().manual_seed(0))
+    outcomes = []
+    for piece in (PIECE, len(start)):
+        monkeypatch.setattr(flat, "PIECE", piece)
+        assert len(list(in_pieces(start))) == (3 if piece == PIECE else 1)
+        for optim in (SGD(Constant(), weight_decay=0.02), SGD(Constant(), nesterov=False), SGD(Constant(), momentum=0.0)):
+            buffers = optim.buffers(start)
+            steps = [optim.direction(g.clone(), start, buffers, 0.1) for _ in range(2)]
+            outcomes.append([*steps, *buffers.values()])
+        kept = start.clone()
+        outcomes.append([split(kept, 3), kept])
+    whole, pieces = outcomes[len(outcomes) // 2 :], outcomes[: len(outcomes) // 2]
+    assert all(torch.equal(a, b) for one, other in zip(whole, pieces, strict=True) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +53,6 @@ def test_steps_equal_pytorchs(ours: SGD | Adam, reference: Callable[[list[torch.
         g = torch.randn(5, generator=generator, dtype=torch.float64)
         parameter.grad = g.clone()
         theirs.step()
-        ours.begin_step(buffers)
         x -= ours.direction(g, x, buffers, 0.1)
         assert torch.allclose(x, parameter.detach(), rtol=0, atol=1e-13)
 

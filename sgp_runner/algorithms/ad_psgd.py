@@ -52,7 +52,7 @@ class ADPSGD:
             answering = worker.spawn(self.answer(worker))
         for _ in worker.steps():
             averaging = worker.spawn(self.average(worker)) if active else None
-            worker.descend(await worker.grad(x.clone()))
+            x -= worker.update(await worker.grad(x.clone()))
             if averaging is not None:
                 await averaging
         if not active:

@@ -31,9 +31,10 @@ class ARSGD:
         return [(0.0, 1)]
 
     async def run(self, worker: Worker) -> None:
+        x = worker.params
         for _ in worker.steps():
             if self.average == "gradients":
-                worker.descend(await worker.mean_grad())
+                x -= worker.update(await worker.mean_grad())
             else:
-                worker.descend(await worker.grad())
-                worker.params.copy_(await worker.comm.all_reduce(worker.params.clone()))
+                x -= worker.update(await worker.grad())
+                x.copy_(await worker.comm.all_reduce(x.clone()))

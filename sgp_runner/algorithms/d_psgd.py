@@ -45,7 +45,7 @@ class DPSGD:
             peers = self.topology.out_peers(worker.rank, worker.size, k, worker.epoch)
             adapt_first = self.order == "adapt_then_combine"
             if adapt_first:
-                worker.descend(await worker.grad())
+                x -= worker.update(await worker.grad())
             message = x / (len(peers) + 1)
             for j in peers:
                 worker.comm.send(j, message)

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
 from sgp_runner.proof import prove
-from sgp_runner.push_sum import descend, descend_and_split, fold, split, to_model, to_numerator
+from sgp_runner.push_sum import split, to_model, to_numerator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch import Tensor
 
     from sgp_runner.optim import Optimizer
@@ -65,28 +63,30 @@ class OSGP:
         for k in worker.steps():
             if self.layout != "paper":
                 to_numerator(x)
-                if k % self.interval == 0:
-                    self.push(worker, k, x, expected)
+                self.push(worker, k, x, expected)
                 to_model(x)
-            g = await worker.grad()  # at z; messages are travelling meanwhile
+            d = worker.update(await worker.grad())  # at z; messages are travelling meanwhile
             if self.layout == "released_2019":
-                worker.descend(g)
-                to_numerator(x)
-            elif self.layout == "released" or k % self.interval:
-                descend(x, worker.updates(g))
-            else:
-                self.push(worker, k, x, expected, worker.updates(g))
-            del g
+                x[:-1].sub_(d)
+            to_numerator(x)
+            if self.layout != "released_2019":
+                x[:-1].sub_(d)
+            del d  # not held while it waits
+            if self.layout == "paper":
+                self.push(worker, k, x, expected)
             await self.fold(worker, x, expected, late=k - self.tau)
+            to_model(x)
         to_numerator(x)
         await self.fold(worker, x, expected, late=worker.step)
+        to_model(x)
 
-    def push(self, worker: Worker, k: int, x: Tensor, expected: list[tuple[int, int]], step: Iterable[Tensor] | None = None) -> None:
-        """Start sending the out-shares of ``(x, w)``, after a local ``step`` if one is given; keep the own one."""
+    def push(self, worker: Worker, k: int, x: Tensor, expected: list[tuple[int, int]]) -> None:
+        """Start sending the out-shares of ``(x, w)``; keep the own one."""
+        if k % self.interval:
+            return
         here = (worker.rank, worker.size, k // self.interval, worker.epoch)  # or an even interval would skip every other hop
         peers = self.topology.out_peers(*here)
-        parts = len(peers) + 1
-        message = split(x, parts) if step is None else descend_and_split(x, step, parts)
+        message = split(x, len(peers) + 1)
         for j in peers:
             worker.comm.send(j, message)
         if not self.push_sum_weight:
@@ -94,15 +94,12 @@ class OSGP:
         expected.extend((k, j) for j in self.topology.in_peers(*here))
 
     async def fold(self, worker: Worker, x: Tensor, expected: list[tuple[int, int]], late: int) -> None:
-        """Fold in whatever has arrived, which leaves the model; wait only for messages sent in step ``late`` or before."""
-        arrived: list[Tensor] = []
+        """Fold in whatever has arrived; wait only for messages sent in step ``late`` or before."""
         pending: list[tuple[int, int]] = []
         silent: set[int] = set()  # peers whose older message is still on its way
         for sent, j in expected:
             message = None
             if sent <= late:
-                while arrived:  # whoever looks meanwhile finds in x what is no longer travelling
-                    x += arrived.pop(0)
                 message = await worker.comm.recv(j)
             elif j not in silent:
                 message = worker.comm.poll(j)
@@ -110,7 +107,8 @@ class OSGP:
                 silent.add(j)
                 pending.append((sent, j))
             else:
-                arrived.append(message)
+                x += message
                 worker.observe("staleness", worker.step - sent)
         expected[:] = pending
-        fold(x, arrived, self.push_sum_weight)
+        if not self.push_sum_weight:
+            x[-1] = 1

@@ -81,4 +81,4 @@ class PipeSGD:
         del pipeline[0]
         if self.clip is not None:
             g *= (self.clip / (g.norm() + 1e-6)).clamp(max=1)
-        worker.descend(g)
+        worker.params.sub_(worker.update(g))

@@ -44,7 +44,7 @@ class PSSGD:
             g = x.new_zeros(x.shape)
             for i in range(worker.size):
                 g += await worker.comm.recv(i)
-            worker.descend(g.div_(worker.size))
+            x -= worker.update(g.div_(worker.size))
             message = x.clone()
             for i in range(worker.size):
                 worker.comm.send(i, message)

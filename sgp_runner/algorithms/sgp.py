@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.proof import prove
-from sgp_runner.push_sum import descend_and_split, to_model
+from sgp_runner.push_sum import descend, split, to_model
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
@@ -36,10 +36,10 @@ class SGP:
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
         for k in worker.steps():
+            descend(x, worker.update(await worker.grad()))  # at z; x = z w - d
             here = (worker.rank, worker.size, k, worker.epoch)
             peers = self.topology.out_peers(*here)
-            step = worker.updates(await worker.grad())  # d, at z
-            message = descend_and_split(x, step, len(peers) + 1)  # a copy of x = (z w - d) / (peers + 1)
+            message = split(x, len(peers) + 1)  # a copy of x = x / (peers + 1)
             for j in peers:
                 worker.comm.send(j, message)
             for j in self.topology.in_peers(*here):

@@ -102,14 +102,14 @@ class Probe:
     # What is timed.
 
     async def step(self, worker: Worker) -> None:
-        worker.descend(await worker.grad())
+        worker.params.sub_(worker.update(await worker.grad()))
 
     async def locked_step(self, worker: Worker) -> None:
         await self.step(worker)
         await self.average(worker, 0.0)
 
     async def mean_step(self, worker: Worker) -> None:
-        worker.descend(await worker.mean_grad())
+        worker.params.sub_(worker.update(await worker.mean_grad()))
 
     async def mix(self, worker: Worker) -> None:
         """As in SGP, but for the messages."""
