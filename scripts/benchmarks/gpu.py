@@ -29,7 +29,7 @@ FLOPS = 3 * 2 * 4.09e9  # of an image of 224 x 224 pixels; He et al. 2016 count 
 # Published dense bf16 operations per second with their source, by what torch calls the card, special ones first. Datasheets that give the
 # rate with sparsity say that it is twice the dense one.
 CARDS = {
-    "H100 PCIe": (756e12, "NVIDIA H100 datasheet, PCIe"),
+    "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
     "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
     "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
     "H200 NVL": (835.5e12, "NVIDIA H200 datasheet, NVL"),
