@@ -42,6 +42,8 @@ class Crew:
         """Those left when the present ranks ``gone`` are. Raises RankFailed where they cannot go on."""
         from sgp_runner.dry_run import prove_calls
 
+        if not gone:
+            return self
         run = self.run
         left = [rank for rank in range(run.ranks) if rank not in gone]
         words = f"{listed([self.names[rank] for rank in sorted(gone)])} gone for good"

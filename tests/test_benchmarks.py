@@ -89,7 +89,7 @@ def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(benc
     assert table.text == "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s."
     assert (
         gpu.throughput("NVIDIA H100 PCIe", {}).text
-        == "NVIDIA H100 PCIe: 756 Tflop/s (NVIDIA H100 datasheet, PCIe), at most 30807 images/s."
+        == "NVIDIA H100 PCIe: 756.5 Tflop/s (NVIDIA H100 datasheet, PCIe), at most 30827 images/s."
     )
     assert gpu.throughput("another card", {"SGP": (1.0,)}).text == "No published rate is at hand for the another card."
 
