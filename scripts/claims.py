@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sgp_runner.batch import Job, run_all
+from sgp_runner.batch import run_and_say
 from sgp_runner.claims import asynchronous, averaging, gossip, pipeline, slow_momentum, speedup, timing, warmup
 from sgp_runner.claims.evidence import Claim
 from sgp_runner.claims.page import write
@@ -43,22 +43,13 @@ def main(words: Sequence[str]) -> int:
         print(f"scripts/claims.py: '{unknown[0]}' is none of the claims {', '.join(known)}", file=sys.stderr)
         return 2
     claims = [known[word] for word in words or known]
-    failed = sum(map(run, remaining([search for claim in claims for search in (*claim.searches, *claim.trials)])))
-    failed += run([job for claim in claims for job in claim.jobs])
+    failed = sum(map(run_and_say, remaining([search for claim in claims for search in (*claim.searches, *claim.trials)])))
+    failed += run_and_say([job for claim in claims for job in claim.jobs])
     shapes = how_hard(OUT)
-    failed += 0 if words else run([*shapes.values()])
+    failed += 0 if words else run_and_say(shapes.values())
     for view in write(list(known.values()), shapes, OUT):
         print(f"{view.claim.number}. {view.verdict.value}: {view.claim.sentence}")
     return 1 if failed else 0
-
-
-def run(jobs: Sequence[Job]) -> int:
-    """How many of them failed."""
-    failed = 0
-    for job, error in run_all({job.name: job for job in jobs}.values()):
-        print(f"{job.name}: {error or 'done'}", flush=True)
-        failed += error is not None
-    return failed
 
 
 if __name__ == "__main__":

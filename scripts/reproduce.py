@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from sgp_runner.batch import Job, run_all
+from sgp_runner.batch import Job, run_and_say
 from sgp_runner.claims import pipeline
 from sgp_runner.published import Published, published
 
@@ -86,10 +86,7 @@ def main(parts: Sequence[str]) -> int:
         print(f"scripts/reproduce.py: '{unknown[0]}' is neither timing nor rehearsal", file=sys.stderr)
         return 2
     os.chdir(ROOT)
-    failed = 0
-    for done, error in run_all(jobs(parts)):
-        print(f"{done.name}: {error or 'done'}", flush=True)
-        failed += error is not None
+    failed = run_and_say(jobs(parts))
     write_tables()
     return 1 if failed else 0
 

@@ -69,6 +69,15 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
             os.environ["OMP_NUM_THREADS"] = before
 
 
+def run_and_say(jobs: Iterable[Job]) -> int:
+    """`run_all`, each job once, with a line as it ends; how many have failed."""
+    failed = 0
+    for job, error in run_all({job.name: job for job in jobs}.values()):
+        print(f"{job.name}: {error or 'done'}", flush=True)
+        failed += error is not None
+    return failed
+
+
 def run(job: Job) -> str | None:
     """Execute it in this process, in silence; the sentence of its error, if it failed."""
     import sys
