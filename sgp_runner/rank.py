@@ -6,12 +6,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.checkpoint import Trigger, going_on, read
@@ -19,7 +18,6 @@ from sgp_runner.crew import crew_of, listed, whole_crew
 from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, GivenUp, LostConnection, RankFailed, RollCalled, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
-from sgp_runner.launchers import launched
 from sgp_runner.memory import keep_freed_memory
 from sgp_runner.observer import Observer, cost_of, recording, results, spread, total_cost
 from sgp_runner.place import Part
@@ -28,21 +26,16 @@ from sgp_runner.replay.recorded import RecordedRank
 from sgp_runner.roll_call import RollCall
 from sgp_runner.saving import RankSaver, passed_on, restore
 from sgp_runner.survivors import Survivor
-from sgp_runner.waits import interrupt, longest_wait, waits_in_words
+from sgp_runner.watch import POLL_SECONDS, Watch, kept_elsewhere, watching
 from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.crew import Crew
     from sgp_runner.place import Place
-    from sgp_runner.run import Experiment, Run
-    from sgp_runner.scheduler import RealClock
+    from sgp_runner.run import Experiment
     from sgp_runner.snapshot import State
     from sgp_runner.worker import Worker
-
-POLL_SECONDS = 0.5
-GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank has failed
 
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
@@ -100,11 +93,6 @@ def staying_for_the_others(world: World) -> Iterator[None]:
         if world.rank == 0 and not kept_elsewhere():
             time.sleep(3 * POLL_SECONDS)
         raise
-
-
-def kept_elsewhere() -> bool:
-    """Whether the store of the run is in a launching process of ours, or torchrun's."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def gone_for_good(experiment: Experiment, roll_call: RollCall, error: Exception) -> Exception:
@@ -277,107 +265,6 @@ def check_alike(processes: list[Any], place: Place) -> None:
     ends = [each["checksum"] for process, each in enumerate(processes) if each is not None and place.rank_of(process) == place.rank]
     if len(set(ends)) > 1:
         raise RankFailed(f"the devices of rank {place.rank} ended with different parameters: {', '.join(ends)}")
-
-
-@dataclass
-class Watch:
-    """What the watching thread needs to know. world: the processes that are there now; None for one that is not needed any more."""
-
-    world: World | None
-    roll_call: RollCall
-    ended: Event = field(default_factory=Event)
-    clock: RealClock | None = None
-    look: Callable[[], None] = lambda: None  # what else to do
-    signal: Callable[[], int | None] = lambda: None  # that asks this process to save and stop
-
-    def reduce(self, crew: Crew) -> None:
-        """To a crew that was smaller when it was saved."""
-        from sgp_runner.comm.groups import DistributedWorld
-
-        assert isinstance(self.world, DistributedWorld)
-        own = self.world.rank
-        self.world = self.world.among(crew.names if own in crew.names else [own])
-        self.roll_call.members = list(crew.names)
-        if own in crew.names:
-            self.world.connect(crew.run.nodes)
-        else:
-            self.world = None
-
-
-@contextmanager
-def watching(watch: Watch, run: Run) -> Iterator[None]:
-    """Answer roll calls, and stop this process when another rank has failed, it waits for too long, or whoever keeps the store is gone."""
-    world, roll_call = watch.world, watch.roll_call
-    assert world is not None
-
-    def end(error: Exception) -> None:
-        if watch.clock is not None:
-            watch.clock.post_error(error)
-        interrupt(error)
-        if not watch.ended.wait(GRACE_SECONDS):
-            sys.stdout.flush()
-            os._exit(1)
-
-    def look() -> None:
-        told = False
-        while not watch.ended.wait(POLL_SECONDS):
-            try:
-                if world.alarm.check(["failed"]):
-                    return end(Aborted("another rank failed"))
-                if not told and world.alarm.check(["stands still"]):
-                    world.alarm.set(f"waits {world.rank}", waits_in_words())
-                    told = True
-                if longest_wait() > run.network.timeout_seconds:
-                    if run.on_failure == "continue":
-                        roll_call.call(f"rank {world.rank} {waits_in_words()} (network.timeout_seconds)")
-                    elif not told and world.alarm.add("errors", 1) == 1:
-                        return end(report(world))
-                if run.on_failure == "continue":
-                    roll_call.beat()
-                    if (why := roll_call.suspicion(longest_wait())) is not None:
-                        roll_call.call(why)
-                with roll_call.lock:
-                    if roll_call.answer():
-                        interrupt(RollCalled("somebody asks who is still there"))
-                        if run.on_failure == "continue" and watch.clock is not None:
-                            watch.clock.post_error(RollCalled("somebody asks who is still there"))
-                watch.look()
-            except Exception:
-                return end(store_is_gone(world))
-
-    thread = Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        watch.ended.set()
-        thread.join(GRACE_SECONDS)  # in the middle of a call to the store it would not survive the end of the interpreter
-
-
-def store_is_gone(world: World) -> Exception:
-    """Under srun rank 1 says so; mpirun says it itself, and ends all ranks."""
-    process = launched()
-    if kept_elsewhere() or world.rank != 1 or process is None or process.launcher != "srun":
-        return Aborted("whoever kept the store is gone")
-    sentence = "rank 0 is gone for good, which kept the store and the records of the run: nobody can go on without it."
-    print(f"sgp-run: {sentence} The same command goes on from the last checkpoint.", file=sys.stderr, flush=True)
-    return Aborted(sentence)
-
-
-def report(world: World) -> StoodStill:
-    """What every rank that still answers waits for, on stderr and, in short, for the launching process."""
-    alarm, own = world.alarm, waits_in_words()
-    alarm.set(f"waits {world.rank}", own)
-    alarm.set("stands still", "")
-    time.sleep(4 * POLL_SECONDS)
-    answers = [str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None for rank in range(world.size)]
-    lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
-    print("\n".join(["The run stands still:", *lines]), file=sys.__stderr__, flush=True)  # not into the progress display, if there is one
-    silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
-    sentence = f"the run stood still (network.timeout_seconds): rank {world.rank} {own}"
-    sentence += f"; rank {silent} does not answer." if silent else "."
-    alarm.set("failed", sentence)
-    return StoodStill(sentence)
 
 
 def main(config: str, group: str | None) -> int:

@@ -1,0 +1,132 @@
+"""The thread of a real rank that looks after it: whether others have failed, are gone or wait too long, and who answers a roll call."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from sgp_runner.errors import Aborted, RollCalled, StoodStill
+from sgp_runner.launchers import launched
+from sgp_runner.waits import interrupt, longest_wait, waits_in_words
+
+if TYPE_CHECKING:
+    from sgp_runner.crew import Crew
+    from sgp_runner.roll_call import RollCall
+    from sgp_runner.run import Run
+    from sgp_runner.scheduler import RealClock
+    from sgp_runner.world import World
+
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank has failed
+
+
+@dataclass
+class Watch:
+    """What the watching thread needs to know. world: the processes that are there now; None for one that is not needed any more."""
+
+    world: World | None
+    roll_call: RollCall
+    ended: Event = field(default_factory=Event)
+    clock: RealClock | None = None
+    look: Callable[[], None] = lambda: None  # what else to do
+    signal: Callable[[], int | None] = lambda: None  # that asks this process to save and stop
+
+    def reduce(self, crew: Crew) -> None:
+        """To a crew that was smaller when it was saved."""
+        from sgp_runner.comm.groups import DistributedWorld
+
+        assert isinstance(self.world, DistributedWorld)
+        own = self.world.rank
+        self.world = self.world.among(crew.names if own in crew.names else [own])
+        self.roll_call.members = list(crew.names)
+        if own in crew.names:
+            self.world.connect(crew.run.nodes)
+        else:
+            self.world = None
+
+
+@contextmanager
+def watching(watch: Watch, run: Run) -> Iterator[None]:
+    """Answer roll calls, and stop this process when another rank has failed, it waits for too long, or whoever keeps the store is gone."""
+    world, roll_call = watch.world, watch.roll_call
+    assert world is not None
+
+    def end(error: Exception) -> None:
+        if watch.clock is not None:
+            watch.clock.post_error(error)
+        interrupt(error)
+        if not watch.ended.wait(GRACE_SECONDS):
+            sys.stdout.flush()
+            os._exit(1)
+
+    def look() -> None:
+        told = False
+        while not watch.ended.wait(POLL_SECONDS):
+            try:
+                if world.alarm.check(["failed"]):
+                    return end(Aborted("another rank failed"))
+                if not told and world.alarm.check(["stands still"]):
+                    world.alarm.set(f"waits {world.rank}", waits_in_words())
+                    told = True
+                if longest_wait() > run.network.timeout_seconds:
+                    if run.on_failure == "continue":
+                        roll_call.call(f"rank {world.rank} {waits_in_words()} (network.timeout_seconds)")
+                    elif not told and world.alarm.add("errors", 1) == 1:
+                        return end(report(world))
+                if run.on_failure == "continue":
+                    roll_call.beat()
+                    if (why := roll_call.suspicion(longest_wait())) is not None:
+                        roll_call.call(why)
+                with roll_call.lock:
+                    if roll_call.answer():
+                        interrupt(RollCalled("somebody asks who is still there"))
+                        if run.on_failure == "continue" and watch.clock is not None:
+                            watch.clock.post_error(RollCalled("somebody asks who is still there"))
+                watch.look()
+            except Exception:
+                return end(store_is_gone(world))
+
+    thread = Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        watch.ended.set()
+        thread.join(GRACE_SECONDS)  # in the middle of a call to the store it would not survive the end of the interpreter
+
+
+def store_is_gone(world: World) -> Exception:
+    """Under srun rank 1 says so; mpirun says it itself, and ends all ranks."""
+    process = launched()
+    if kept_elsewhere() or world.rank != 1 or process is None or process.launcher != "srun":
+        return Aborted("whoever kept the store is gone")
+    sentence = "rank 0 is gone for good, which kept the store and the records of the run: nobody can go on without it."
+    print(f"sgp-run: {sentence} The same command goes on from the last checkpoint.", file=sys.stderr, flush=True)
+    return Aborted(sentence)
+
+
+def report(world: World) -> StoodStill:
+    """What every rank that still answers waits for, on stderr and, in short, for the launching process."""
+    alarm, own = world.alarm, waits_in_words()
+    alarm.set(f"waits {world.rank}", own)
+    alarm.set("stands still", "")
+    time.sleep(4 * POLL_SECONDS)
+    answers = [str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None for rank in range(world.size)]
+    lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
+    print("\n".join(["The run stands still:", *lines]), file=sys.__stderr__, flush=True)  # not into the progress display, if there is one
+    silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
+    sentence = f"the run stood still (network.timeout_seconds): rank {world.rank} {own}"
+    sentence += f"; rank {silent} does not answer." if silent else "."
+    alarm.set("failed", sentence)
+    return StoodStill(sentence)
+
+
+def kept_elsewhere() -> bool:
+    """Whether the store of the run is in a launching process of ours, or torchrun's."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
