@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sgp_runner import waits
-from sgp_runner.comm.distributed import DistributedComm
+from sgp_runner.comm.distributed import DistributedComm, named
 from sgp_runner.crew import common_epoch, listed, rested, take_over
 from sgp_runner.errors import GivenUp, LostConnection, RankFailed, RollCalled
 from sgp_runner.real import Rank, SharedBudget
@@ -84,7 +84,8 @@ class Survivor:
         run, old, before = crew.run, self.worker, self.observer.crew
         dropped = old.steps_taken - self.rest.steps_taken
         world = self.world.among([before.names.index(name) for name in crew.names])
-        world.connect(run.nodes)
+        with named("lost a connection while those that are left came together"):
+            world.connect(run.nodes)
         own = (self.rest.taken / old.steps_per_epoch, old.budget.taken / old.steps_per_epoch, dropped / old.steps_per_epoch)
         each = world.gather(own)
         shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)

@@ -149,3 +149,19 @@ def start_long_run(folder: Path) -> subprocess.Popen[str]:
         start_new_session=True,
         preexec_fn=hear_interrupts,
     )
+
+
+def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection() -> None:
+    """Gloo says so if it is killed in the middle, as one of four is, and nothing if before or after."""
+    said = ""
+    for _ in range(5):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        where = {**os.environ, "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, str(Path(__file__).with_name("flooding_rank.py"))]
+        ranks = [subprocess.Popen(command, env={**where, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True) for rank in range(8)]
+        said, *_ = [rank.communicate(timeout=100)[0] for rank in ranks]
+        if said:
+            break
+    assert said == "LostConnection: rank 0 lost a connection over which a message was announced"

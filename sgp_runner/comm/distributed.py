@@ -150,7 +150,8 @@ class DistributedComm:
         goodbyes = 0
         while goodbyes < len(self.others):
             header = torch.empty(3, dtype=torch.int64)
-            process = dist.recv(header, group=self.group, tag=HEADER)
+            with named("lost a connection over which a message was announced"):
+                process = dist.recv(header, group=self.group, tag=HEADER)
             left = self.link.now() if self.link is not None else 0.0
             tag, length, dtype = header.tolist()
             if dtype == GOODBYE:
