@@ -143,8 +143,8 @@ def claims(results: Path) -> Iterator[Claim]:
         f"published tau; they were known. {WITH_RESNET} That SlowMo over Adam loses so much is no error: tests follow the paper's "
         "recursion step by step, and with beta 0 a run ends with the bytes of local Adam. On held-out samples (below) its scores are "
         "lower than its base's with every learning rate from 0.005, the more so the larger beta, with tau of 4, 12 and 48, and without "
-        f"warm-up: in the steep part of training, which {LANGUAGE.epochs} epochs are, going on in the direction of the last slow step "
-        "costs more than it gains. A second sample over local Adam, which decides, was set down after this and before its own runs: "
+        f"warm-up. Why is not known; a guess is that {LANGUAGE.epochs} epochs are the steep part of training, where the direction of the "
+        "last slow step soon misleads. A second sample over local Adam, which decides, was set down after this and before its own runs: "
         f"{LONGER.epochs} epochs, and for SlowMo the same search of learning rates as for its base, with each of two betas.",
         samples=(
             Sample(
