@@ -25,7 +25,7 @@ from sgp_runner.errors import CannotWrite, ConfigError, Stopped
 if TYPE_CHECKING:
     from types import FrameType
 
-VERSION = 4
+VERSION = 5
 MANIFEST = "manifest.json"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

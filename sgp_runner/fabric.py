@@ -33,6 +33,19 @@ class Channel:
     arrival: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Occupation:
+    """Of the interfaces of ``ranks`` by a collective, from ``begin`` to ``end``. idle: bytes that would pass at full rate and do not."""
+
+    ranks: range
+    begin: float
+    end: float
+    idle: float
+
+    def idled(self, now: float) -> float:
+        return self.idle * min(1.0, max(0.0, (now - self.begin) / (self.end - self.begin)))
+
+
 class Fabric:
     """Moves messages between ``size`` interfaces in simulated time; ``deliver`` is called when the last bit of one has arrived."""
 
@@ -45,7 +58,9 @@ class Fabric:
         self.times = Timetable(faults)
         self.tx_free = [0.0] * size  # when each direction of each interface has worked off its queue
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
+        self.queues = [self.tx_free] if cluster.duplex == "half" else [self.tx_free, self.rx_free]
         self.queued = [0.0] * size  # bytes that each interface was given to send or receive, ever
+        self.collectives: list[Occupation] = []  # of which the idle bytes are in ``queued``
         self.channels: dict[tuple[int, int], Channel] = {}  # by (src, dst)
         self.in_flight = 0  # messages
 
@@ -87,8 +102,9 @@ class Fabric:
 
     def passed(self, rank: int) -> float:
         """Bytes that have been sent and received by ``rank`` up to now, if its queues have been emptied without a pause."""
-        waiting = sum(max(0.0, free[rank] - self.clock.now) for free in (self.tx_free, self.rx_free))
-        return self.queued[rank] - waiting / self.seconds_per_byte
+        waiting = sum(max(0.0, free[rank] - self.clock.now) for free in self.queues)
+        idled = sum(each.idled(self.clock.now) for each in self.collectives if rank in each.ranks)
+        return self.queued[rank] - waiting / self.seconds_per_byte - idled
 
     def random(self, *what: int) -> Generator:
         """For what is random about one message, or one all-reduce."""
@@ -104,14 +120,27 @@ class Fabric:
         extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))
         return float(extra.max(axis=1).sum())
 
-    def occupy(self, ranks: range, start: float, seconds: float, course: Course) -> float:
-        """A collective uses all interfaces of ``ranks`` from ``start`` on, after their queues; returns its end."""
+    def occupy(self, ranks: range, start: float, seconds: float, num_bytes: float, course: Course) -> float:
+        """A collective, in which each of ``ranks`` sends ``num_bytes`` and receives as many, uses all their interfaces from ``start``
+        on, after their queues; returns its end."""
+        self.forget_ended()
         begin = max(start, *(max(self.tx_free[rank], self.rx_free[rank]) for rank in ranks))
         end = course.finish(begin, begin + seconds)
+        at_full_rate = len(self.queues) * seconds / self.seconds_per_byte
         for rank in ranks:
             self.tx_free[rank] = self.rx_free[rank] = end
-            self.queued[rank] += 2 * seconds / self.seconds_per_byte
+            self.queued[rank] += at_full_rate
+        if end > begin:
+            self.collectives.append(Occupation(ranks, begin, end, at_full_rate - 2 * num_bytes))
         return end
+
+    def forget_ended(self) -> None:
+        """Take what did not pass in collectives out of ``queued``, once they have ended."""
+        ended = [each for each in self.collectives if each.end <= self.clock.now]
+        for each in ended:
+            self.collectives.remove(each)
+            for rank in each.ranks:
+                self.queued[rank] -= each.idle
 
 
 class Sent:

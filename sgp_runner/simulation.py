@@ -212,7 +212,7 @@ class Simulation:
             return (cluster.all_reduce_seconds(size, num_bytes, link) + delay) / seconds if seconds else 1.0
 
         together = self.fabric.times.together(range(size), slower)
-        end = self.fabric.occupy(range(size), self.clock.now, seconds, together)
+        end = self.fabric.occupy(range(size), self.clock.now, seconds, cluster.all_reduce_bytes(size, num_bytes), together)
         last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
         last = together.finish(operation.ready, operation.ready + last_bucket)
         self.clock.at(max(end, last), self.complete, number)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.checkpoint import Draft, Trigger, stopped
 from sgp_runner.divergence import check_parameters
 from sgp_runner.engine import Gradient
-from sgp_runner.fabric import Channel, Sent
+from sgp_runner.fabric import Channel, Occupation, Sent
 from sgp_runner.scheduler import Wait
 from sgp_runner.simulation import AllReduce, Mean, Simulation
 
@@ -79,6 +79,7 @@ def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
         "channels": [(*pair, channel.sent, channel.reach, channel.arrival) for pair, channel in fabric.channels.items()],
         "in_flight": fabric.in_flight,
         "queued": fabric.queued,
+        "collectives": [(len(each.ranks), each.begin, each.end, each.idle) for each in fabric.collectives],
         "mixing": simulation.mixing,
         "passed": simulation.passed,
         "free_at": simulation.free_at,
@@ -150,6 +151,7 @@ def restore(
         fabric.rx_free[:] = rest["rx_free"]
     fabric.channels.update({(src, dst): Channel(*values) for src, dst, *values in rest["channels"]})
     fabric.in_flight = rest["in_flight"]
+    fabric.collectives = [Occupation(range(size), *values) for size, *values in rest["collectives"]]
     fabric.queued[:], simulation.mixing[:], simulation.passed[:] = rest["queued"], rest["mixing"], rest["passed"]
     simulation.free_at[:] = rest["free_at"]
     for random, state in zip(simulation.randoms, rest["randoms"], strict=True):

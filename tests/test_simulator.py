@@ -15,6 +15,7 @@ from torch import Tensor
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.cluster import Cluster, Collective, ConstantTime, GammaTime, LogNormalTime
+from sgp_runner.course import STEADY
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.fabric import Fabric, Sent
 from sgp_runner.faults import Faults
@@ -62,6 +63,21 @@ def arrivals(clock: VirtualClock, fabric: Fabric, *messages: tuple[int, int, flo
         pass
     assert fabric.in_flight == 0
     return [times[number] for number in range(len(messages))]
+
+
+@pytest.mark.parametrize("duplex", ["full", "half"])
+def test_what_has_passed_an_interface(duplex: str) -> None:
+    """A collective of 10 s in which each node sends and receives 2 bytes, then a message."""
+    clock, fabric = network(duplex)
+    passed = []
+    for seconds in (0.0, 5.0, 10.0, 40.0, 43.0, 60.0):
+        clock.at(seconds, lambda: passed.append([fabric.passed(rank) for rank in range(3)]))
+    clock.at(0.0, fabric.occupy, range(3), 0.0, 10.0, 2.0, STEADY)
+    clock.at(40.0, fabric.transmit, Sent(0, 1, 0, torch.zeros(0)), 6.0)
+    clock.at(50.0, fabric.forget_ended)
+    while clock.advance():
+        pass
+    assert passed == [[0, 0, 0], [2, 2, 2], [4, 4, 4], [4, 4, 4], [7, 4, 4], [10, 10, 4]]
 
 
 def test_a_message_takes_latency_and_its_bytes() -> None:
