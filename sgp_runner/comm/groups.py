@@ -149,6 +149,6 @@ class DistributedWorld:
         return smaller
 
     def close(self) -> None:
-        with waiting_for("waits for all ranks to end"):
+        with named("lost a connection while all ranks ended"), waiting_for("waits for all ranks to end"):
             dist.barrier(self.everybody)
         dist.destroy_process_group()
