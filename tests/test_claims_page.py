@@ -48,7 +48,7 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
     claim = claim_of(tmp_path)
     assert verdict_of(claim.find()) == Verdict.REPRODUCED  # the earlier finding does not decide
     to_come = Sample(lambda: [Job("missing", (), tmp_path)], list)
-    shapes = {16: finished(Job("shapes", ("data=shapes",), tmp_path), 0.932), 32: Job("unfinished", (), tmp_path)}
+    shapes = {"16 x 16 pixels": finished(Job("shapes", ("data=shapes",), tmp_path), 0.932), "others": Job("unfinished", (), tmp_path)}
     added = replace(claim, samples=(*claim.samples, to_come))
     assert [view.claim.number for view in write([added, replace(claim, number=4, samples=(to_come,))], shapes, tmp_path)] == [3]
     page = (tmp_path / "claims.md").read_text(encoding="utf-8").splitlines()

@@ -93,15 +93,15 @@ def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, 
     return tuple((name, tuple(logs)) for name, logs in found.items())
 
 
-def write(claims: Sequence[Claim], shapes: Mapping[int, Job], out: Path) -> list[View]:
-    """``claims.md`` and ``claims.html`` in ``out``, of the claims that are judged; the others are named. shapes: ResNet-20, by size."""
+def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list[View]:
+    """``claims.md`` and ``claims.html`` in ``out``, of the claims that are judged; the others are named. shapes: ResNet-20, by kind."""
     from jinja2 import Environment, PackageLoader
 
     views = [view(claim, out) for claim in claims if claim.judged]
     waiting = [claim for claim in claims if not claim.judged]
     searches = finished_searches(claims)
     out.mkdir(parents=True, exist_ok=True)
-    hard = [how_hard(size, job) for size, job in shapes.items() if job.finished]
+    hard = [how_hard(kind, job) for kind, job in shapes.items() if job.finished]
     (out / "claims.md").write_text("\n".join(markdown(views, waiting, searches, hard)) + "\n", encoding="utf-8")
     template = Environment(loader=PackageLoader("sgp_runner.claims", "."), autoescape=True, trim_blocks=True).get_template("page.html")
     texts = {"intro": INTRO, "not_judged": NOT_JUDGED, "tuning": TUNING, "about_trials": TRIALS, "about_earlier": EARLIER, "waits": WAITS}
@@ -140,10 +140,10 @@ def markdown(views: Sequence[View], waiting: Sequence[Claim], searches: Sequence
         yield from ("## How hard shapes is", "", *hard)
 
 
-def how_hard(size: int, job: Job) -> str:
+def how_hard(kind: str, job: Job) -> str:
     """One run says it."""
     assert job.summary is not None
-    return f"On shapes of {size} x {size} pixels ResNet-20 reaches {float(str(job.summary['average'])):.1%} (`{job.command}`, one seed)."
+    return f"On shapes of {kind} ResNet-20 reaches {float(str(job.summary['average'])):.1%} (`{job.command}`, one seed)."
 
 
 def table_of(rows: Sequence[Row]) -> Iterator[str]:

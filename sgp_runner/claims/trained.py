@@ -117,16 +117,20 @@ LANGUAGE = Task(
 )
 
 
-def how_hard(results: Path) -> dict[int, Job]:
-    """ResNet-20 on shapes, by the size of an image: 90 to 95 % is how hard they are meant to be."""
+def how_hard(results: Path) -> dict[str, Job]:
+    """ResNet-20 on kinds of shapes: 90 to 95 % is how hard they are meant to be."""
     words = (
         *("algo=ar_sgd", "nodes=1", "model=resnet20", "data=shapes", "data.train_size=16000", "optim.schedule=cosine"),
         *("optim.schedule.warmup_epochs=1", "optim.lr=0.1", "optim.weight_decay=5e-4"),
     )
-    large = ("data.image_size=32", "batch_size=64", "epochs=8", "eval_every=4", "log_every=100")
+    large = (*words, "data.image_size=32", "batch_size=64", "epochs=8", "eval_every=4", "log_every=100")
     return {
-        16: Job("shapes-difficulty", (*words, "data.image_size=16", "batch_size=128", "epochs=10"), results),
-        32: Job("shapes-difficulty-32", (*words, *large), results),
+        "16 x 16 pixels": Job("shapes-difficulty", (*words, "data.image_size=16", "batch_size=128", "epochs=10"), results),
+        "32 x 32 pixels": Job("shapes-difficulty-32", large, results),
+        **{
+            f"32 x 32 pixels and noise of {noise}": Job(f"shapes-difficulty-32-noise{noise}", (*large, f"data.noise={noise}"), results)
+            for noise in (0.3, 0.4)
+        },
     }
 
 
