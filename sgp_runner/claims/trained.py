@@ -86,7 +86,8 @@ RESNET = replace(  # a convolutional network at full size: few images, as a grad
 WITH_RESNET = (
     "The runs of shapes32, ResNet-8 on images of 32 x 32 pixels, were set down with the same ranges when all others had been seen, and "
     "before any of their own. Their size is 2,048 images and 15 epochs since the first runs of a search with half of it, on held-out "
-    "samples, had ended at 20 %; the rates are those from 0.4 on, as AR-SGD had been better the higher the rate, from 0.1 to 0.8."
+    "samples, had ended at 20 %; the rates are those from 0.4 on, as AR-SGD had been better the higher the rate, from 0.1 to 0.8. Their "
+    "noise is 0.15, at which ResNet-20 with 16,000 images turned out to reach 99 %; with so few images ResNet-8 is far from that."
 )
 LANGUAGE = Task(
     name="language",
@@ -127,10 +128,7 @@ def how_hard(results: Path) -> dict[str, Job]:
     return {
         "16 x 16 pixels": Job("shapes-difficulty", (*words, "data.image_size=16", "batch_size=128", "epochs=10"), results),
         "32 x 32 pixels": Job("shapes-difficulty-32", large, results),
-        **{
-            f"32 x 32 pixels and noise of {noise}": Job(f"shapes-difficulty-32-noise{noise}", (*large, f"data.noise={noise}"), results)
-            for noise in (0.3, 0.4)
-        },
+        "32 x 32 pixels and noise of 0.4": Job("shapes-difficulty-32-noise0.4", (*large, "data.noise=0.4"), results),
     }
 
 

@@ -31,8 +31,9 @@ class Shapes:
     A shape has any place, angle, size and colour. Two smaller shapes of any class lie behind it, lines behind and over it, and all
     pixels are noisy. The validation images are drawn independently of the training images, in the same way.
 
-    How hard they are: ResNet-20 reaches 93.2 % with 16,000 training images (one seed: ``algo=ar_sgd nodes=1 model=resnet20 data=shapes
-    data.train_size=16000 batch_size=128 epochs=10 optim.lr=0.1 optim.weight_decay=5e-4`` and a cosine schedule, warm-up of one epoch).
+    How hard they are: with 16,000 training images ResNet-20 reaches 93.2 % at 16 x 16 pixels, and at 32 x 32 pixels 99.0 %, or 92.0 %
+    with a noise of 0.4 (one seed each: ``algo=ar_sgd nodes=1 model=resnet20 data=shapes data.train_size=16000 optim.lr=0.1
+    optim.weight_decay=5e-4`` and a cosine schedule, warm-up of one epoch; ``batch_size=128 epochs=10``, or 64 and 8 for 32 x 32).
     """
 
     image_size: int = 16  #: height and width in pixels
