@@ -157,6 +157,7 @@ def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_simulators_cost_with_small_sizes(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from benchmarks import simulator
 
