@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from experiments import make_experiment, steps_taken
 from processes import hear_interrupts, ranks_of, wait_for_ranks
+from slurm_cluster import free_ports
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.environment import code_version
@@ -127,9 +127,7 @@ def test_ranks_that_do_not_start_are_not_waited_for_without_end(monkeypatch: pyt
     from sgp_runner.comm import groups
 
     monkeypatch.setattr(groups, "START", timedelta(seconds=1))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     where = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in where.items():
         monkeypatch.setenv(name, value)
@@ -155,9 +153,7 @@ def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection
     """Gloo says so if it is killed in the middle, as one of four is, and nothing if before or after."""
     said = ""
     for _ in range(5):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         where = {**os.environ, "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         command = [sys.executable, str(Path(__file__).with_name("flooding_rank.py"))]
         ranks = [subprocess.Popen(command, env={**where, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True) for rank in range(8)]
