@@ -7,15 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from experiments import make_experiment, steps_taken
 from processes import hear_interrupts, ranks_of, wait_for_ranks
 from slurm_cluster import free_ports
+from torch import Tensor, uint8, zeros
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
+from sgp_runner.comm.distributed import TAIL, Transfer, one_after_the_other
 from sgp_runner.environment import code_version
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.launch import launch
@@ -161,3 +166,32 @@ def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection
         if said:
             break
     assert said == "LostConnection: rank 0 lost a connection over which a message was announced"
+
+
+def test_a_message_begins_when_the_head_of_the_one_before_has_been_moved() -> None:
+    events: list[str] = []
+    queue: SimpleQueue[Callable[[], Transfer] | None] = SimpleQueue()
+
+    class Moved:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait(self) -> None:
+            events.append(f"moved {self.name}")
+
+    def message(name: str, num_bytes: int) -> Callable[[], Transfer]:
+        def move(piece: Tensor) -> Any:
+            events.append(f"move {piece.numel()} of {name}")
+            return Moved(f"{piece.numel()} of {name}")
+
+        return lambda: Transfer(1, zeros(num_bytes, dtype=uint8), move, lambda: events.append(f"{name} is complete"))
+
+    for each in (message("a", TAIL + 5), message("b", TAIL + 1), message("c", 3), message("d", 0), None):
+        queue.put(each)
+    one_after_the_other(queue)
+    assert events == [
+        *("move 5 of a", f"move {TAIL} of a", "moved 5 of a"),
+        *("move 1 of b", f"move {TAIL} of b", f"moved {TAIL} of a", "a is complete", "moved 1 of b"),
+        *("move 3 of c", f"moved {TAIL} of b", "b is complete"),
+        *("moved 3 of c", "c is complete", "d is complete"),
+    ]

@@ -1,21 +1,25 @@
 """`Comm` over torch.distributed's gloo: real messages between real processes.
 
-A sending thread works off a queue, so that `send` never blocks; a receiving thread takes whatever arrives from anybody and posts it to
-the scheduler's mailbox, because gloo's own receives cannot be polled. Every message has a header with its tag, length and type. At the
-end each rank tells all others that it will send no more, so that a rank knows when it has everything. Tensors on a GPU travel through
-pinned memory: the sending thread, not the scheduler's, waits until the copy is there.
+A sending thread works off a queue, so that `send` never blocks; two receiving threads take headers and messages from anybody, and post
+what arrives to the scheduler's mailbox, because gloo's own receives cannot be polled. A header has the tag, length and type of a message.
+At the end each rank tells all others that it will send no more, so that a rank knows when it has everything. Tensors on a GPU travel
+through pinned memory: the sending thread, not the scheduler's, waits until the copy is there.
+
+Messages leave one after the other and come in likewise, so that none is late for the sake of the next. But gloo begins to send only when
+the other side has begun to receive. So a message begins while the tail of the one before is still on its way, and its header has been read
+by then: a slow link is hardly ever idle between two messages.
 
 Gloo announces each receive to the sender, on the connection between the two and behind whatever is being sent there. Two processes that
 exchange long messages over one connection would do so in turns, so each direction has connections of its own, and headers have too.
 
-Over an imitated `Link` the sending thread waits for the link, and a third thread keeps back what has really arrived until it may have.
+Over an imitated `Link` the sending thread waits for the link, and one more thread keeps back what has really arrived until it may have.
 """
 
 from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -38,7 +42,51 @@ if TYPE_CHECKING:
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
 GOODBYE = -1  # in place of a type
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
+TAIL = 2**14  # bytes
 JOIN_SECONDS = 0.05
+
+
+class Transfer:
+    """A message under way to or from ``rank``, as two: a head, and a tail of `TAIL` bytes.
+
+    part: what is moved of it. move: starts to send or to receive a piece. then: called once it is complete.
+    """
+
+    def __init__(
+        self, rank: int, part: Tensor, move: Callable[[Tensor], dist.Work | None], then: Callable[[], None] = lambda: None
+    ) -> None:
+        self.rank, self.then = rank, then
+        split = max(0, part.numel() - TAIL // part.element_size())
+        with connection_to(rank):
+            works = [move(piece) for piece in (part[:split], part[split:]) if piece.numel()]
+        self.works = [work for work in works if work is not None]  # it never is, of a group that one belongs to
+
+    def wait_for_head(self) -> None:
+        with connection_to(self.rank):
+            for work in self.works[:-1]:
+                work.wait()
+
+    def finish(self) -> None:
+        with connection_to(self.rank):
+            for work in self.works[-1:]:
+                work.wait()
+        self.then()
+
+
+def one_after_the_other(transfers: queue.SimpleQueue[Callable[[], Transfer] | None]) -> None:
+    """Start each once the head of the one before has been moved, and finish all, until None comes."""
+    before: Transfer | None = None
+    while (start := transfers.get()) is not None:
+        transfer = start()
+        if before is not None:
+            before.finish()
+        transfer.wait_for_head()
+        before = transfer
+        if transfers.empty():
+            before.finish()
+            before = None
+    if before is not None:
+        before.finish()
 
 
 class DistributedComm:
@@ -70,9 +118,10 @@ class DistributedComm:
         servers = dist.get_world_size() - place.nodes * place.devices
         self.others = [process for rank in range(place.nodes + servers) if (process := place.process_of(rank)) != place.process]
         self.num_bytes_sent = self.num_sent = self.num_delivered = 0
-        self.outbox: queue.SimpleQueue[tuple[int, Tensor, Tensor | None, torch.cuda.Event | None] | None] = queue.SimpleQueue()
+        self.outbox: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
+        self.announced: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         self.kept_back: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()  # with the time when it arrives
-        work = [self.send_all, self.receive_all, *([] if link is None else [partial(self.keep_back, link)])]
+        work = [self.send_all, self.receive_headers, self.receive_all, *([] if link is None else [partial(self.keep_back, link)])]
         self.threads = [Thread(target=self.report_errors, args=(each,), daemon=True) for each in work]
         for thread in self.threads:
             thread.start()
@@ -85,7 +134,7 @@ class DistributedComm:
         if part.is_cuda:
             part = part.to("cpu", non_blocking=True)  # pinned
             copied = torch.cuda.current_stream(self.device).record_event()
-        self.outbox.put((self.place.process_of(dst), header, part, copied))
+        self.outbox.put(partial(self.start_to_send, dst, header, part, copied))
 
     def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
         self.clock.catch_up()
@@ -119,7 +168,7 @@ class DistributedComm:
 
     def close(self) -> list[tuple[int, int, int]]:
         for process in self.others:
-            self.outbox.put((process, torch.tensor([0, 0, GOODBYE]), None, None))
+            self.outbox.put(partial(self.start_to_send, self.place.rank_of(process), torch.tensor([0, 0, GOODBYE]), torch.empty(0)))
         self.outbox.put(None)
         while running := [thread for thread in self.threads if thread.is_alive()]:
             self.clock.catch_up()  # an error of theirs
@@ -134,19 +183,21 @@ class DistributedComm:
     # The threads.
 
     def send_all(self) -> None:
-        while (item := self.outbox.get()) is not None:
-            process, header, part, copied = item
-            if copied is not None:
-                with waiting_for(f"waits for its device to copy a message to rank {self.place.rank_of(process)}"):
-                    copied.synchronize()
-            if self.link is not None and part is not None:
-                self.link.wait_until(self.link.leave(part.nbytes))
-            with named(f"lost its connection to rank {self.place.rank_of(process)}"):
-                dist.send(header, process, self.group, tag=HEADER)
-                if part is not None and part.numel():
-                    dist.send(part, process, self.upward if process > self.place.process else self.downward, tag=PAYLOAD)
+        one_after_the_other(self.outbox)
 
-    def receive_all(self) -> None:
+    def start_to_send(self, dst: int, header: Tensor, part: Tensor, copied: torch.cuda.Event | None = None) -> Transfer:
+        if copied is not None:
+            with waiting_for(f"waits for its device to copy a message to rank {dst}"):
+                copied.synchronize()
+        if self.link is not None:
+            self.link.wait_until(self.link.leave(part.nbytes))
+        process = self.place.process_of(dst)
+        with connection_to(dst):
+            dist.send(header, process, self.group, tag=HEADER)
+        group = self.upward if process > self.place.process else self.downward
+        return Transfer(dst, part, lambda piece: dist.isend(piece, process, group, tag=PAYLOAD))
+
+    def receive_headers(self) -> None:
         goodbyes = 0
         while goodbyes < len(self.others):
             header = torch.empty(3, dtype=torch.int64)
@@ -156,18 +207,27 @@ class DistributedComm:
             tag, length, dtype = header.tolist()
             if dtype == GOODBYE:
                 goodbyes += 1
-                continue
-            message = torch.empty(length, dtype=DTYPES[dtype], pin_memory=self.device.type == "cuda")
-            part = message[self.part.of(length)]
-            if part.numel():
-                with named(f"lost its connection to rank {self.place.rank_of(process)}"):
-                    dist.recv(part, process, self.upward if process < self.place.process else self.downward, tag=PAYLOAD)
-            arrive = partial(self.deliver, self.place.rank_of(process), tag, message)
+            else:
+                self.announced.put(partial(self.start_to_receive, process, tag, length, DTYPES[dtype], left))
+        self.announced.put(None)
+
+    def receive_all(self) -> None:
+        one_after_the_other(self.announced)
+        self.kept_back.put(None)
+
+    def start_to_receive(self, process: int, tag: int, length: int, dtype: torch.dtype, left: float) -> Transfer:
+        """left: when it did so, over an imitated link."""
+        src, message = self.place.rank_of(process), torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda")
+        part, arrive = message[self.part.of(length)], partial(self.deliver, src, tag, message)
+        group = self.upward if process < self.place.process else self.downward
+
+        def arrived() -> None:
             if self.link is None:
                 self.clock.post(arrive)
             else:
                 self.kept_back.put((self.link.arrive(part.nbytes, left), arrive))
-        self.kept_back.put(None)
+
+        return Transfer(src, part, lambda piece: dist.irecv(piece, process, group, tag=PAYLOAD), arrived)
 
     def keep_back(self, link: Link) -> None:
         while (item := self.kept_back.get()) is not None:
@@ -188,6 +248,10 @@ class DistributedComm:
             work()
         except Exception as error:
             self.clock.post_error(error)
+
+
+def connection_to(rank: int) -> AbstractContextManager[None]:
+    return named(f"lost its connection to rank {rank}")
 
 
 @contextmanager
