@@ -96,6 +96,7 @@ class Cluster:
         host: once for what each round of an all-reduce adds, and `ASYNC_HOST_PASSES` times for each gradient of an asynchronous
         algorithm, whose model lives where others can reach it at any time.
     all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was measured; ``None``: as ``bandwidth``.
+    all_reduce_latency_seconds: of a round of it, likewise; ``None``: ``latency_seconds`` and ``message_overhead_seconds``.
     mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that it receives, before its next gradient.
     contention_seconds_per_byte: by how much a gradient takes longer for each byte that the node sends or receives meanwhile: they
         share the processor.
@@ -120,10 +121,13 @@ class Cluster:
     name: str = "custom"
     fitted_on: tuple[str, ...] = ()
     all_reduce_bandwidth: float | None = None
+    all_reduce_latency_seconds: float | None = None
     mixing_seconds_per_byte: float = 0.0
     contention_seconds_per_byte: float = 0.0
     #: These only profiles that were measured have; the files of others may leave them out.
-    only_measured: ClassVar[tuple[str, ...]] = ("all_reduce_bandwidth", "mixing_seconds_per_byte", "contention_seconds_per_byte")
+    only_measured: ClassVar[tuple[str, ...]] = (
+        *("all_reduce_bandwidth", "all_reduce_latency_seconds", "mixing_seconds_per_byte", "contention_seconds_per_byte"),
+    )
 
     def __post_init__(self) -> None:
         check_positive("cluster.bandwidth", self.bandwidth)
@@ -144,6 +148,7 @@ class Cluster:
             ("input_seconds", self.input_seconds),
             ("mixing_seconds_per_byte", self.mixing_seconds_per_byte),
             ("contention_seconds_per_byte", self.contention_seconds_per_byte),
+            ("all_reduce_latency_seconds", self.all_reduce_latency_seconds or 0.0),
         ):
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"cluster.{key}", f"{value} must be zero or positive, and finite.")
@@ -170,7 +175,9 @@ class Cluster:
         """
         if nodes == 1:
             return 0.0
-        start = self.latency_seconds + self.message_overhead_seconds
+        start = self.all_reduce_latency_seconds
+        if start is None:
+            start = self.latency_seconds + self.message_overhead_seconds
         transfer = num_bytes * 8 * slowest_link / (self.all_reduce_bandwidth or self.bandwidth) * (2 if self.duplex == "half" else 1)
         add = num_bytes * self.host_seconds_per_byte
         rounds = ceil(log2(nodes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,15 @@ def test_a_line_through_medians_weighed_by_their_spread() -> None:
     assert (loose(1), loose(4)) == (pytest.approx(3.0, rel=0.01), pytest.approx(9.0, rel=0.01))
 
 
+def test_a_line_is_exact_at_the_models_own_size() -> None:
+    line = fit_line({1: [3.0], 2: [5.5], 4: [9.0]}, through=4)
+    slope = (3 * 6 / 3.0**2 + 2 * 3.5 / 5.5**2) / (3**2 / 3.0**2 + 2**2 / 5.5**2)  # weights are 1 / 3^2 and 1 / 5.5^2, times 1 / 0.02^2
+    assert (line(4), line.slope) == (pytest.approx(9.0), pytest.approx(slope))
+    assert fit_line({1: [1.0], 2: [3.0]}, through=2) == Line(0.0, 1.5)  # below the origin: through it
+
+
 def test_each_size_is_predicted_by_the_line_through_the_others() -> None:
-    points = points_of({1: [3.0], 2: [5.5], 4: [9.0]})
+    points = points_of({1: [3.0], 2: [5.5], 4: [9.0]}, 4)
     assert [point.left_out for point in points] == [pytest.approx(3.75), pytest.approx(5.0), pytest.approx(10.5)]
     assert leave_one_out(points) == pytest.approx((0.75 / 3 + 0.5 / 5.5 + 1.5 / 9) / 3)
 
@@ -58,10 +66,10 @@ def test_each_size_is_predicted_by_the_line_through_the_others() -> None:
 def test_constants_of_literal_measurements() -> None:
     found = constants(MEASURED)
     assert (found.latency_seconds, found.bandwidth) == (pytest.approx(2.0), pytest.approx(8000.0))
-    assert found.all_reduce_bandwidth == pytest.approx(4000.0)
+    assert (found.all_reduce_latency_seconds, found.all_reduce_bandwidth) == (pytest.approx(2.0), pytest.approx(4000.0))
     assert found.step_seconds == 10.0
     assert found.cv == pytest.approx((11 / 10 - 1) / slowest(4)) and slowest(4) == pytest.approx(1.0491, abs=1e-4)
-    assert found.overlap == pytest.approx((10 + 24 - 31.5) / 10)
+    assert found.overlap == pytest.approx((11 + 24 - 31.5) / 10)
     assert found.mixing_seconds_per_byte == pytest.approx(0.4 / 4000)
     assert found.contention_seconds_per_byte == pytest.approx(0.4 / 2000)
 
@@ -78,10 +86,11 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         latency_seconds=2.0,
         node_factors={},
         step_batch={"mlp": 8},
-        overlap=0.25,
+        overlap=0.35,
         bucket_bytes=1,
         name="ours",
         all_reduce_bandwidth=4000.0,
+        all_reduce_latency_seconds=2.0,
         mixing_seconds_per_byte=0.0001,
         contention_seconds_per_byte=0.0002,
     )
@@ -106,6 +115,7 @@ def test_the_simulators_own_constants_are_found_again(tmp_path: Path) -> None:
     found = constants(Measured.from_json((tmp_path / FILE).read_text()))
     assert (found.step_seconds, found.cv, found.mixing_seconds_per_byte) == (pytest.approx(2.0), 0.0, 0.0)
     assert (found.latency_seconds, found.bandwidth) == (pytest.approx(0.5), pytest.approx(8000.0))
+    assert found.all_reduce_latency_seconds == pytest.approx(0.5)
     assert (found.all_reduce_bandwidth, found.overlap) == (pytest.approx(4000.0), pytest.approx(0.25))
     assert found.contention_seconds_per_byte == pytest.approx(0.01)
 
@@ -131,9 +141,10 @@ def test_what_was_measured_of_hosts_lengthens_steps_in_the_simulator() -> None:
     assert run(OSGP(DirectedExponential()), 2, 1, cluster=contention).simulation.clock.now == pytest.approx(5.0)
 
 
-def test_an_all_reduce_has_a_bandwidth_of_its_own() -> None:
+def test_an_all_reduce_has_a_bandwidth_and_a_latency_of_its_own() -> None:
     cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, all_reduce_bandwidth=4.0)
     assert cluster.all_reduce_seconds(2, 8.0) == pytest.approx(2 * 1 * (1 + 8.0))
+    assert replace(cluster, all_reduce_latency_seconds=0.0).all_reduce_seconds(2, 8.0) == pytest.approx(2 * 1 * 8.0)
 
 
 def test_real_processes_are_measured(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """From what was measured to the constants of a cluster, and how well they tell what they were not fitted on.
 
-A message of ``b`` bytes takes ``latency + 8 b / bandwidth``; the line goes through the medians by least squares, each weighed by how
-far its repeats spread, though none is trusted to better than `TRUST`. Leave-one-out error: each size predicted by the line through all
-others.
+A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The line goes through the median of the model's own size, which is what runs
+send, and between those of the others by least squares, each weighed by how far its repeats spread, though none is trusted to better than
+`TRUST`. Leave-one-out error: each size predicted by the line through all others.
 """
 
 from __future__ import annotations
@@ -33,17 +33,21 @@ class Line:
         return self.start + self.slope * num_bytes
 
 
-def fit_line(measured: Repeats) -> Line:
-    """Through at least two sizes; through the origin where latency or bandwidth would come out negative."""
+def fit_line(measured: Repeats, through: int | None = None) -> Line:
+    """Of at least two sizes, exact ``through`` one of them; through the origin where latency or bandwidth would come out negative."""
     points = [(size, median(repeats), spread(repeats) ** -2) for size, repeats in measured.items()]
     total = sum(weight for _, _, weight in points)
     x = sum(weight * size for size, _, weight in points) / total
     y = sum(weight * seconds for _, seconds, weight in points) / total
+    if through is not None and (repeats := measured.get(through)):
+        x, y = float(through), median(repeats)
     across = sum(weight * (size - x) * (seconds - y) for size, seconds, weight in points)
     square = sum(weight * (size - x) ** 2 for size, _, weight in points)
     slope = across / square
     if slope > 0 and y >= slope * x:
         return Line(y - slope * x, slope)
+    if x == through:
+        return Line(0.0, y / x)
     through_origin = sum(weight * size * seconds for size, seconds, weight in points)
     return Line(0.0, through_origin / sum(weight * size**2 for size, _, weight in points))
 
@@ -73,10 +77,11 @@ class Point:
         return self.left_out / self.seconds - 1
 
 
-def points_of(measured: Repeats) -> list[Point]:
+def points_of(measured: Repeats, through: int) -> list[Point]:
     """Of at least three sizes."""
-    line = fit_line(measured)
-    return [Point(size, tuple(repeats), line(size), fit_line(without(measured, size))(size)) for size, repeats in measured.items()]
+    line = fit_line(measured, through)
+    others = {size: fit_line(without(measured, size), through) for size in measured}
+    return [Point(size, tuple(repeats), line(size), others[size](size)) for size, repeats in measured.items()]
 
 
 def without(measured: Repeats, size: int) -> Repeats:
@@ -96,6 +101,7 @@ class Constants:
     cv: float
     latency_seconds: float
     bandwidth: float
+    all_reduce_latency_seconds: float
     all_reduce_bandwidth: float
     overlap: float
     mixing_seconds_per_byte: float
@@ -106,19 +112,21 @@ def constants(found: Measured) -> Constants:
     """What the simulator needs so that it takes the measured times.
 
     The step is one of many in a row, so that it includes what nodes take from each other. cv: that for which the slowest of the nodes
-    takes as much longer as steps did that end with a barrier. all_reduce_bandwidth: from the slope of a ring's time over sizes.
-    overlap: what the mean gradient took less than a gradient and an all-reduce of its size, as a share of the gradient.
+    takes as much longer as steps did that end with a barrier. all_reduce_latency_seconds, all_reduce_bandwidth: those of a ring whose
+    time grows with sizes as measured. overlap: what the mean gradient took less than the slowest node's and an all-reduce, as a share of
+    a gradient.
     """
     step, n = median(found.steps), found.nodes
-    messages, rings = fit_line(found.exchanges), fit_line(found.all_reduces)
+    messages, rings = fit_line(found.exchanges, found.num_bytes), fit_line(found.all_reduces, found.num_bytes)
     locked = median(found.locked_steps) - median(found.barriers)
     cv = max(0.0, locked / step - 1) / slowest(n)
-    saved = step + rings(found.num_bytes) - median(found.mean_steps)
+    saved = locked + rings(found.num_bytes) - median(found.mean_steps)
     return Constants(
         step_seconds=step,
         cv=cv if cv >= LEAST_CV else 0.0,
         latency_seconds=messages.start,
         bandwidth=8 / messages.slope,
+        all_reduce_latency_seconds=rings.start / (2 * (n - 1)),
         all_reduce_bandwidth=16 * (n - 1) / n / rings.slope,
         overlap=min(max(0.0, saved / step), 0.99),
         mixing_seconds_per_byte=median(found.mixing) / found.num_bytes,

@@ -34,7 +34,7 @@ def profile(found: Measured, setting: Setting) -> str:
 def head(found: Measured, setting: Setting) -> Iterator[str]:
     yield f"# Measured by {setting.command}"
     yield f"# on {setting.where}, {setting.when}. It holds for {found.nodes} nodes of these machines and for this model."
-    errors = (leave_one_out(points_of(repeats)) for repeats in (found.exchanges, found.all_reduces))
+    errors = (leave_one_out(points_of(repeats, found.num_bytes)) for repeats in (found.exchanges, found.all_reduces))
     yield "# Leave-one-out error, mean over sizes: messages {:.1%}, all-reduces {:.1%}.".format(*errors)
 
 
@@ -62,6 +62,7 @@ def body(found: Measured, setting: Setting) -> Iterator[str]:
     yield f"overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already"
     yield "bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured"
     yield "fitted_on: []"
+    yield f"all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds"
     yield f"all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface"
     yield f"mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received"
     yield f"contention_seconds_per_byte: {have.contention_seconds_per_byte:.4g}  # s/byte that passes during a gradient"
@@ -70,7 +71,7 @@ def body(found: Measured, setting: Setting) -> Iterator[str]:
 def foot(found: Measured) -> Iterator[str]:
     for what, repeats in (("message", found.exchanges), ("all-reduce", found.all_reduces)):
         yield from ("", f"# {what}, bytes: ms (least to greatest of so many) | by the fit | without this size")
-        yield from map(line, points_of(repeats))
+        yield from map(line, points_of(repeats, found.num_bytes))
     yield from ("", f"# model of {found.num_bytes} bytes: ms (least to greatest of so many)")
     for what in ("steps", "barriers", "locked_steps", "mean_steps", "mixing"):
         values = getattr(found, what)
