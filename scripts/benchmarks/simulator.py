@@ -119,9 +119,8 @@ def plot(nodes: Sequence[int], times: Sequence[Sequence[float]], steps: int) -> 
 
     middle = [each[len(each) // 2] for each in times]
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    axes.errorbar(
-        nodes, middle, [[m - t[0] for m, t in zip(middle, times, strict=True)], [t[-1] - m for m, t in zip(middle, times, strict=True)]]
-    )
+    around = [[m - t[0] for m, t in zip(middle, times, strict=True)], [t[-1] - m for m, t in zip(middle, times, strict=True)]]
+    axes.errorbar(nodes, middle, around, label="measured: median, least and greatest")
     axes.plot([0, nodes[-1]], [0, middle[-1]], "--", label="proportional to nodes")
     axes.set(xlabel="nodes", ylabel=f"seconds for {steps} steps", xlim=(0, None), ylim=(0, None))
     axes.legend()
