@@ -33,7 +33,7 @@ SYNCHRONOUS = {  # with the signal that one process gets
 }
 MORE = {
     "d_psgd": (signal.SIGKILL,),
-    "slowmo": (signal.SIGKILL, "algo.tau=7", "checkpoint.every_steps=null", "checkpoint.every_minutes=0.02"),
+    "slowmo": (signal.SIGKILL, "algo.tau=7", "checkpoint.every_steps=null", "checkpoint.every_minutes=0.005"),
     "local_sgd": (signal.SIGUSR2, "algo.tau=5"),
     "pipe_sgd": (signal.SIGKILL, "algo.depth=3"),
     "pipe_sgd compressed": (signal.SIGUSR1, "algo.compression=quantize8"),
