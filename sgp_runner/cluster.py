@@ -126,7 +126,10 @@ class Cluster:
     contention_seconds_per_byte: float = 0.0
     #: These only profiles that were measured have; the files of others may leave them out.
     only_measured: ClassVar[tuple[str, ...]] = (
-        *("all_reduce_bandwidth", "all_reduce_latency_seconds", "mixing_seconds_per_byte", "contention_seconds_per_byte"),
+        "all_reduce_bandwidth",
+        "all_reduce_latency_seconds",
+        "mixing_seconds_per_byte",
+        "contention_seconds_per_byte",
     )
 
     def __post_init__(self) -> None:

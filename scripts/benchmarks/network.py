@@ -88,7 +88,7 @@ class Network:
         return ("node",) if self.imitated else ("node", "link")
 
 
-# Takes about an hour. Goals are for four nodes at up to 300 Mbit/s.
+# Takes three quarters of an hour. Goals are for four nodes at up to 300 Mbit/s.
 NETWORKS = (
     *(Network(4, 100e6, 8), Network(4, 300e6, 12), Network(4, 1000e6, 16)),
     *(Network(8, 100e6, 4), Network(8, 300e6, 8), Network(8, 1000e6, 12)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, ClassVar
@@ -144,7 +145,7 @@ class Probe:
             if len(found) >= FEWEST_SIZES and max(found[last := max(found)]) * size / last > LONGEST_SECONDS:
                 break
             message = x.new_zeros(size // x.element_size())
-            found[size] = await self.repeat(worker, lambda message=message: work(message), self.seconds / len(self.sizes))  # type: ignore[misc]
+            found[size] = await self.repeat(worker, partial(work, message), self.seconds / len(self.sizes))
         return found
 
     async def repeat(self, worker: Worker, work: Callable[[], Awaitable[None]], seconds: float | None = None) -> list[float]:

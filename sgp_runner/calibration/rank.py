@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sgp_runner.calibration.probe import Probe
 from sgp_runner.errors import Aborted, ConfigError, RankFailed
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from sgp_runner.run import Experiment
 
 
-def measuring(experiment: Experiment, **sizes: object) -> Experiment:
+def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
     """The same experiment, in which nothing is trained but everything measured."""
-    probe = Probe(experiment.directory, **sizes)  # type: ignore[arg-type]
+    probe = Probe(experiment.directory, **sizes)
     return replace(experiment, run=replace(experiment.run, algo=probe))
 
 
-def main(config: str, **sizes: object) -> int:
+def main(config: str, **sizes: Any) -> int:
     from sgp_runner.schema import load_experiment
 
     experiment = measuring(load_experiment(Path(config), None), **sizes)

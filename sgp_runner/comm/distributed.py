@@ -116,7 +116,7 @@ class DistributedComm:
         self.group = dist.group.WORLD  # of now: the threads may outlive it
         self.upward, self.downward, self.link = upward, downward, link
         servers = dist.get_world_size() - place.nodes * place.devices
-        self.others = [process for rank in range(place.nodes + servers) if (process := place.process_of(rank)) != place.process]
+        self.others = [rank for rank in range(place.nodes + servers) if place.process_of(rank) != place.process]
         self.num_bytes_sent = self.num_sent = self.num_delivered = 0
         self.outbox: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         self.announced: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
@@ -167,8 +167,8 @@ class DistributedComm:
         """Steps are of no importance."""
 
     def close(self) -> list[tuple[int, int, int]]:
-        for process in self.others:
-            self.outbox.put(partial(self.start_to_send, self.place.rank_of(process), torch.tensor([0, 0, GOODBYE]), torch.empty(0)))
+        for rank in self.others:
+            self.outbox.put(partial(self.start_to_send, rank, torch.tensor([0, 0, GOODBYE]), torch.empty(0)))
         self.outbox.put(None)
         while running := [thread for thread in self.threads if thread.is_alive()]:
             self.clock.catch_up()  # an error of theirs
@@ -177,7 +177,7 @@ class DistributedComm:
         return self.mailbox.unread()
 
     def abandon(self) -> None:
-        """Send nothing more. The receiving thread stays where it is, for good."""
+        """Send nothing more. The receiving threads stay where they are, for good."""
         self.outbox.put(None)
 
     # The threads.
