@@ -88,7 +88,7 @@ def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(words: tuple[str,
 @pytest.mark.slow
 @pytest.mark.parametrize(("algo", "wait"), [("sgp", r"a message from rank \d"), ("local_sgd", "an all-reduce")])
 def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, wait: str, tmp_path: Path) -> None:
-    words = ["network=mpi", "network.timeout_seconds=5", "nodes=3", "model=mlp", "epochs=100000", "logger=jsonl", f"algo={algo}"]
+    words = ["network=mpi", "network.timeout_seconds=10", "nodes=3", "model=mlp", "epochs=100000", "logger=jsonl", f"algo={algo}"]
     command = [*MPIRUN, "-n", "3", sys.executable, "-m", "sgp_runner", *words, f"results={tmp_path}"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         os.kill(wait_for_ranks(tmp_path, 3)[1], signal.SIGSTOP)
