@@ -100,6 +100,8 @@ class Cluster:
     mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that it receives, before its next gradient.
     contention_seconds_per_byte: by how much a gradient takes longer for each byte that the node sends or receives meanwhile: they
         share the processor.
+    serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it, while others come in. It answers one
+        after the other.
     fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the times of others are predictions.
     """
 
@@ -124,12 +126,14 @@ class Cluster:
     all_reduce_latency_seconds: float | None = None
     mixing_seconds_per_byte: float = 0.0
     contention_seconds_per_byte: float = 0.0
+    serving_seconds_per_byte: float = 0.0
     #: These only profiles that were measured have; the files of others may leave them out.
     only_measured: ClassVar[tuple[str, ...]] = (
         "all_reduce_bandwidth",
         "all_reduce_latency_seconds",
         "mixing_seconds_per_byte",
         "contention_seconds_per_byte",
+        "serving_seconds_per_byte",
     )
 
     def __post_init__(self) -> None:
@@ -151,6 +155,7 @@ class Cluster:
             ("input_seconds", self.input_seconds),
             ("mixing_seconds_per_byte", self.mixing_seconds_per_byte),
             ("contention_seconds_per_byte", self.contention_seconds_per_byte),
+            ("serving_seconds_per_byte", self.serving_seconds_per_byte),
             ("all_reduce_latency_seconds", self.all_reduce_latency_seconds or 0.0),
         ):
             if not 0 <= value < float("inf"):

@@ -13,7 +13,7 @@ PIECE = 2**16  # numbers; a few such pieces fit into a core's second-level cache
 
 def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     """The same slices of all ``vectors`` [D]. On a CPU a slice stays in the cache from one operation on it to the next."""
-    if vectors[0].is_cuda or len(vectors[0]) <= PIECE:
+    if vectors[0].is_cuda or vectors[0].numel() <= PIECE:
         return [vectors]
     return zip(*(vector.split(PIECE) for vector in vectors), strict=True)  # type: ignore[no-untyped-call]
 

@@ -177,8 +177,8 @@ class Observer:
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (worker.size if worker.is_server else 1)
         record = worker.steps_taken % every == 0 or worker.steps_taken == 1
-        epoch = (worker.step + 1) // worker.steps_per_epoch if self.problem.trains else 0
-        due = epoch > self.evaluated.get(self.name(worker), 0) and epoch % self.run.eval_every == 0
+        epoch = (worker.step + 1) // worker.steps_per_epoch
+        due = self.problem.trains and epoch > self.evaluated.get(self.name(worker), 0) and epoch % self.run.eval_every == 0
         evaluate = due and not worker.budget.spent
         if record or evaluate:
             self.settle()

@@ -37,7 +37,9 @@ def split(x: Tensor, parts: int) -> Tensor:
 
     Multiplying by a fraction that is exact has the same bits as dividing and costs a third.
     """
-    message = x.new_empty(x.shape)
+    import torch
+
+    message = torch.empty_like(x)
     for kept, copy in in_pieces(x, message):
         copy.copy_(kept.mul_(1 / parts) if parts.bit_count() == 1 else kept.div_(parts))
     return message

@@ -79,7 +79,7 @@ class Simulation:
         own = [default_rng(seed_of(nodes, _NODE, names[rank])).gamma(spread, 1 / spread) if spread else 1.0 for rank in range(size)]
         self.mean_seconds = [step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0) for rank in range(size)]
         self.input_share = cluster.input_seconds / step_seconds
-        self.free_at = [0.0] * size  # when each node last ended a gradient or an all-reduce
+        self.free_at = [0.0] * (size + servers)  # when each node last ended a gradient or an all-reduce, or a server ends its messages
         self.mixing = [0.0] * (size + servers)  # seconds that each rank has still to spend on messages that it has received
         self.passed = [0.0] * size  # bytes that had passed when each node's gradient began, or was last lengthened
         self.all_reduces: dict[int, AllReduce] = {}
@@ -175,10 +175,21 @@ class Simulation:
             journal.append(event)
 
     def deliver(self, sent: Sent) -> None:
+        num_bytes = sent.message.numel() * sent.message.element_size() * self.wire_scale
+        rank, cluster = sent.dst, self.cluster
+        if rank < self.size:
+            self.mixing[rank] += cluster.mixing_seconds_per_byte * num_bytes
+        elif cluster.serving_seconds_per_byte:
+            seconds = num_bytes * cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
+            begin = max(self.clock.now, self.free_at[rank])
+            self.free_at[rank] = self.fabric.times.computing(rank).finish(begin, begin + seconds)
+            self.clock.at(self.free_at[rank], self.hand_over, sent)
+            return
+        self.hand_over(sent)
+
+    def hand_over(self, sent: Sent) -> None:
         message = sent.open()
         self.note(sent.dst, "deliver", sent.src, sent.tag, message)
-        num_bytes = message.numel() * message.element_size() * self.wire_scale
-        self.mixing[sent.dst] += self.cluster.mixing_seconds_per_byte * num_bytes
         self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
 
     # All-reduce: begins when the last rank has joined, ends for all at once, by the cluster's cost model.

@@ -11,6 +11,7 @@ import pytest
 from experiments import make_experiment
 from tiny import machines, run
 
+from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.calibration.fit import Line, constants, fit_line, leave_one_out, points_of, slowest, spread
@@ -35,8 +36,11 @@ MEASURED = Measured(
     locked_steps=[12.0],
     mean_steps=[31.5],
     mixing=[0.5, 0.3, 0.4],
-    busy_step=10.4,
-    busy_bytes=2000.0,
+    serving=[0.9, 0.8, 2.0],
+    streaming=[2.6, 2.4],
+    quiet_steps=[10.0, 9.0, 12.0],
+    busy_steps=[10.4, 9.6, 12.2],
+    busy_bytes=[2000.0, 2000.0, 4000.0],
 )
 
 
@@ -72,6 +76,8 @@ def test_constants_of_literal_measurements() -> None:
     assert found.overlap == pytest.approx((11 + 24 - 31.5) / 10)
     assert found.mixing_seconds_per_byte == pytest.approx(0.4 / 4000)
     assert found.contention_seconds_per_byte == pytest.approx(0.4 / 2000)
+    assert found.serving_seconds_per_byte == pytest.approx((0.9 + 0.4 / 2000 * 2 * 4000) / 4000)
+    assert constants(replace(MEASURED, streaming=[2.4, 2.3, 2.4])).serving_seconds_per_byte == pytest.approx(2.4 / 4000)
 
 
 def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: Path) -> None:
@@ -93,6 +99,7 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         all_reduce_latency_seconds=2.0,
         mixing_seconds_per_byte=0.0001,
         contention_seconds_per_byte=0.0002,
+        serving_seconds_per_byte=0.000625,
     )
     assert text.startswith("# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00. It holds for 4 nodes ")
     assert "#   2000: 4000 (4000 to 4000 of 1) | 4000 | 4000, +0.0%\n" in text
@@ -141,6 +148,19 @@ def test_what_was_measured_of_hosts_lengthens_steps_in_the_simulator() -> None:
     assert run(OSGP(DirectedExponential()), 2, 1, cluster=contention).simulation.clock.now == pytest.approx(5.0)
 
 
+def test_a_server_answers_one_gradient_after_the_other() -> None:
+    """Two gradients of 24 bytes come in after 1 s. One takes 1 s to answer; on a server that is twice as slow, 2 s."""
+    times = []
+    for seconds, factors in ((0.0, {}), (1.0, {}), (1.0, {2: 2.0})):
+        cluster = Cluster({"default": 1.0}, ConstantTime(), 1e18, 0.0, factors, serving_seconds_per_byte=seconds / 24)
+        times.append([time for time, rank, _ in run(GapAware(), 2, 3, cluster=cluster).trace if rank == 2])
+    assert times == [
+        pytest.approx([1, 1, 2, 2, 3, 3]),
+        pytest.approx([2, 3, 4, 5, 6, 7]),
+        pytest.approx([3, 5, 7, 9, 11, 13]),
+    ]
+
+
 def test_an_all_reduce_has_a_bandwidth_and_a_latency_of_its_own() -> None:
     cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, all_reduce_bandwidth=4.0)
     assert cluster.all_reduce_seconds(2, 8.0) == pytest.approx(2 * 1 * (1 + 8.0))
@@ -157,8 +177,18 @@ def test_real_processes_are_measured(tmp_path: Path) -> None:
         [1024, 19240, 65536, 1048576],
         [1024, 19240, 65536, 1048576],
     )
-    times = [*found.steps, *found.barriers, *found.locked_steps, *found.mean_steps, *found.mixing, found.busy_step]
-    assert min(times) > 0 and found.busy_bytes > 0
+    times = [
+        *found.steps,
+        *found.barriers,
+        *found.locked_steps,
+        *found.mean_steps,
+        *found.mixing,
+        *found.serving,
+        *found.streaming,
+        *found.quiet_steps,
+        *found.busy_steps,
+    ]
+    assert min(times) > 0 and min(found.busy_bytes) > 0
     have = constants(found)
     assert min(have.bandwidth, have.all_reduce_bandwidth, have.step_seconds) > 0
 

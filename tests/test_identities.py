@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from tiny import START, D, Momentum, Result, gradient, machines, run, sgd
 from torch import Tensor
 
+from sgp_runner import flat
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
@@ -160,17 +161,20 @@ def test_equal_steps_in_one_direction_make_the_gap_the_staleness_plus_one(
     gap: Literal["parameter", "layer", "global"], missed: int
 ) -> None:
     typical = torch.tensor([0.1, 2.0, 3.0, 1e-6], dtype=torch.float64)
-    gaps = GapAware(gap=gap).gaps(-missed * typical, typical, (1, 3))
+    gaps = GapAware(gap=gap).gap_of(-missed * typical, typical)
     assert torch.allclose(gaps, torch.full((4,), 1.0 + missed, dtype=torch.float64), rtol=1e-12)
 
 
 def test_gaps_by_hand() -> None:
     difference, typical = torch.tensor([3.0, -4.0, 6.0]), torch.tensor([1.0, 2.0, 3.0])
-    assert GapAware().gaps(difference.clone(), typical, (2, 1)).tolist() == [4.0, 3.0, 3.0]
-    by_layer = GapAware(gap="layer").gaps(difference.clone(), typical, (2, 1))
-    assert by_layer.tolist() == pytest.approx([1 + 5 / 5**0.5] * 2 + [3.0])
-    overall = GapAware(gap="global").gaps(difference.clone(), typical, (2, 1))
-    assert overall.tolist() == pytest.approx([1 + (61 / 14) ** 0.5] * 3)
+    server = replace(run(GapAware(), 1, 1).workers[1], layers=(2, 1))
+
+    def gaps(algo: GapAware) -> list[float]:
+        return [gap for parts in algo.slices(server, difference.clone(), typical) for gap in algo.gap_of(*parts).reshape(-1).tolist()]
+
+    assert gaps(GapAware()) == [4.0, 3.0, 3.0]
+    assert gaps(GapAware(gap="layer")) == pytest.approx([1 + 5 / 5**0.5, 3.0])
+    assert gaps(GapAware(gap="global")) == pytest.approx([1 + (61 / 14) ** 0.5])
 
 
 class Growing:
@@ -205,6 +209,14 @@ def test_gap_aware_by_hand() -> None:
         x = x - 0.1 * v
         sent[i], taken[i] = x.copy(), taken[i] + 1
     np.testing.assert_allclose(run(GapAware(), 2, 4, optim).x[2], x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("algo", [GapAware(), GapAware(momentum="dana"), GapAware("staleness"), GapAware("none")], ids=str)
+def test_a_server_takes_the_same_steps_piece_by_piece(algo: GapAware, monkeypatch: pytest.MonkeyPatch) -> None:
+    optim = sgd(momentum=0.9, nesterov=True, weight_decay=0.01)
+    whole = run(algo, 3, 5, optim).x
+    monkeypatch.setattr(flat, "PIECE", 2)  # of three parameters
+    np.testing.assert_array_equal(run(algo, 3, 5, optim).x, whole)
 
 
 def test_staleness_aware_by_hand() -> None:

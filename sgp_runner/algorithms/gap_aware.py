@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
+from sgp_runner.flat import in_pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
     from sgp_runner.optim import Optimizer
@@ -62,30 +65,47 @@ class GapAware:
             worker.params.copy_(await worker.comm.recv(server))
 
     async def serve(self, worker: Worker) -> None:
-        x, m = worker.params, worker.optim.momentum
-        owners = worker.size if self.momentum != "server" else 1
-        v = worker.keep("momentum", lambda: [x.new_zeros(x.shape) for _ in range(owners)])
-        square = worker.keep("mean_square", lambda: x.new_zeros(x.shape))
-        sent = worker.keep("sent", lambda: [(worker.step + 1, x.clone()) for _ in range(worker.size)])  # (step, parameters) each has
-        lr_max = worker.keep("lr_max", lambda: x.new_zeros(()))
         for k in worker.steps():  # one gradient each
-            i, g = await worker.comm.recv_any()
-            lr = worker.lr
-            lr_max.clamp_(min=lr)
-            step, x_sent = sent[i]
-            worker.observe("staleness", k - step)
-            g = g.add(x, alpha=worker.optim.weight_decay)
+            i, gradient = await worker.comm.recv_any()
+            worker.comm.send(i, self.answer(worker, k, i, gradient))
+
+    def answer(self, server: Worker, k: int, i: int, gradient: Tensor) -> Tensor:
+        """Step ``k``, with the ``gradient`` [D] of worker ``i``; returns the parameters [D] for it."""
+        import torch
+
+        params, m = server.params, server.optim.momentum
+        owners = server.size if self.momentum != "server" else 1
+        momenta = server.keep("momentum", lambda: [params.new_zeros(params.shape) for _ in range(owners)])
+        squares = server.keep("mean_square", lambda: params.new_zeros(params.shape))
+        sent = server.keep("sent", lambda: [(k, params.clone()) for _ in range(server.size)])  # (step, parameters) each has
+        lr_max = server.keep("lr_max", lambda: params.new_zeros(()))
+        lr, lr_before = server.lr, server.lr_at(k - 1)
+        lr_max.clamp_(min=lr)
+        (step, params_sent), answer = sent[i], torch.empty_like(params)
+        server.observe("staleness", k - step)
+        measured = self.penalty == "gap" and k > 0 and lr_max > 0
+        for received, x, x_sent, square, here, *v in self.slices(server, gradient, params, params_sent, squares, answer, *momenta):
+            g = received.add(x, alpha=server.optim.weight_decay)
             if self.penalty == "staleness":
                 g /= max(1, k - step)
-            elif self.penalty == "gap" and k > 0 and lr_max > 0:
-                here = self.look_ahead(x, v, m * worker.lr_at(k - 1))
-                g /= self.gaps(here - x_sent, lr_max * ((square / (1 - EMA**k)).sqrt_().add_(1e-8)), worker.layers)
+            elif measured:
+                difference = self.look_ahead(x, v, m * lr_before) - x_sent
+                g /= self.gap_of(difference, (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max))
             v_i = v[i % owners]
             v_i.mul_(m).add_(g)
             square.mul_(EMA).addcmul_(v_i, v_i, value=1 - EMA)
-            x.sub_(g.add_(v_i, alpha=m) if worker.optim.nesterov else v_i, alpha=lr)
-            sent[i] = (k + 1, self.look_ahead(x, v, m * lr).clone())
-            worker.comm.send(i, sent[i][1])
+            x.sub_(g.add_(v_i, alpha=m) if server.optim.nesterov else v_i, alpha=lr)
+            here.copy_(self.look_ahead(x, v, m * lr))
+        sent[i] = (k + 1, answer)
+        return answer
+
+    def slices(self, server: Worker, *vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+        """The same slices of all ``vectors`` [D], one after the other; a gap is measured within each."""
+        if self.penalty != "gap" or self.gap == "parameter":
+            return in_pieces(*vectors)
+        if self.gap == "global":
+            return [vectors]
+        return zip(*(vector.split_with_sizes(server.layers) for vector in vectors), strict=True)
 
     def look_ahead(self, x: Tensor, v: list[Tensor], step: float) -> Tensor:
         """Where a worker should take its gradient: ``x``, or for DANA ``x - step sum_j v_j``."""
@@ -95,12 +115,9 @@ class GapAware:
             x = x.sub(v_j, alpha=step)
         return x
 
-    def gaps(self, difference: Tensor, typical: Tensor, layers: tuple[int, ...]) -> Tensor:
-        """``G`` [D]: 1 + ``difference`` counted in ``typical`` steps (both [D])."""
+    def gap_of(self, difference: Tensor, typical: Tensor) -> Tensor:
+        """``G``, of each entry of a slice or of all of it: 1 + ``difference`` counted in ``typical`` steps."""
         if self.gap == "parameter":
             return difference.abs_().div_(typical).add_(1)
-        sizes = layers if self.gap == "layer" else (difference.numel(),)
-        gap = difference.new_empty(difference.shape)
-        for part, d, c in zip(*(t.split_with_sizes(sizes) for t in (gap, difference, typical)), strict=True):
-            part.fill_(1 + d.norm() / c.norm())
-        return gap
+        steps: Tensor = difference.norm() / typical.norm()
+        return 1 + steps

@@ -106,6 +106,7 @@ class Constants:
     overlap: float
     mixing_seconds_per_byte: float
     contention_seconds_per_byte: float
+    serving_seconds_per_byte: float
 
 
 def constants(found: Measured) -> Constants:
@@ -114,12 +115,16 @@ def constants(found: Measured) -> Constants:
     The step is one of many in a row, so that it includes what nodes take from each other. cv: that for which the slowest of the nodes
     takes as much longer as steps did that end with a barrier. all_reduce_latency_seconds, all_reduce_bandwidth: those of a ring whose
     time grows with sizes as measured. overlap: what the mean gradient took less than the slowest node's and an all-reduce, as a share of
-    a gradient.
+    a gradient. serving_seconds_per_byte: what a server does and what the bytes that come and go take from it, unless it was seen to
+    answer faster than that.
     """
     step, n = median(found.steps), found.nodes
     messages, rings = fit_line(found.exchanges, found.num_bytes), fit_line(found.all_reduces, found.num_bytes)
     locked = median(found.locked_steps) - median(found.barriers)
     cv = max(0.0, locked / step - 1) / slowest(n)
+    turns = zip(found.busy_steps, found.quiet_steps, found.busy_bytes, strict=True)
+    contention = max(0.0, median((busy - quiet) / num_bytes for busy, quiet, num_bytes in turns))
+    serving = median(found.serving) + contention * 2 * found.num_bytes
     saved = locked + rings(found.num_bytes) - median(found.mean_steps)
     return Constants(
         step_seconds=step,
@@ -130,7 +135,8 @@ def constants(found: Measured) -> Constants:
         all_reduce_bandwidth=16 * (n - 1) / n / rings.slope,
         overlap=min(max(0.0, saved / step), 0.99),
         mixing_seconds_per_byte=median(found.mixing) / found.num_bytes,
-        contention_seconds_per_byte=max(0.0, found.busy_step - step) / found.busy_bytes,
+        contention_seconds_per_byte=contention,
+        serving_seconds_per_byte=min(serving, median(found.streaming)) / found.num_bytes,
     )
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import mean
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.push_sum import to_model, to_numerator
 from sgp_runner.recorder import replace_file
+from sgp_runner.worker import Progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,16 +30,19 @@ LONGEST_SECONDS = 0.6  # of one message or all-reduce; larger sizes are left out
 FEWEST_SIZES = 3  # but these are not
 MOST_REPEATS = 20
 BLOCK = 5
+TURNS = 3  # with and without messages
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All of it in seconds, each number the mean over the nodes, which did the same at the same time.
+    """All of it in seconds, each number the mean over the nodes, which did the same at the same time, but for servers.
 
     nodes: how many. num_bytes: of the model. exchanges, all_reduces: by size in bytes, the repeats: everybody sends to the next, or all
     average. steps: a gradient with the optimizer's step, without communication. barriers: waiting for everybody; locked_steps: a step
     and then a barrier. mean_steps: a step with the mean gradient of all nodes. mixing: what gossip does to a vector of ``num_bytes``.
-    busy_step: the mean step while messages pass, of which there are ``busy_bytes`` in and out of a node for each step.
+    serving: what the server of Gap-Aware ASGD does with a gradient of as many, while its workers wait; streaming: how long it takes
+    for each when all others send gradients without a pause.
+    busy_steps: while messages pass, of which there are ``busy_bytes`` in and out of a node for each step; quiet_steps: each right after.
     """
 
     nodes: int
@@ -50,8 +54,11 @@ class Measured:
     locked_steps: list[float]
     mean_steps: list[float]
     mixing: list[float]
-    busy_step: float
-    busy_bytes: float
+    serving: list[float]
+    streaming: list[float]
+    quiet_steps: list[float]
+    busy_steps: list[float]
+    busy_bytes: list[float]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -90,13 +97,14 @@ class Probe:
         locked_steps = await self.in_blocks(worker, lambda: self.locked_step(worker))
         mean_steps = await self.in_blocks(worker, lambda: self.mean_step(worker))
         mixing = await self.in_blocks(worker, lambda: self.mix(worker))
+        serving, streaming = await self.serving(worker)
         exchanges = await self.over_sizes(worker, lambda message: self.exchange(worker, message))
         all_reduces = await self.over_sizes(worker, lambda message: self.all_reduce(worker, message))
-        busy_step, busy_bytes = await self.step_beside_messages(worker, mean(steps))
+        quiet_steps, busy_steps, busy_bytes = await self.beside_messages(worker)
         x.copy_(start)
         num_bytes = x.numel() * x.element_size()
-        times = steps, barriers, locked_steps, mean_steps, mixing
-        found = Measured(worker.size, num_bytes, exchanges, all_reduces, *times, busy_step, busy_bytes)
+        times = steps, barriers, locked_steps, mean_steps, mixing, serving, streaming
+        found = Measured(worker.size, num_bytes, exchanges, all_reduces, *times, quiet_steps, busy_steps, busy_bytes)
         if worker.rank == 0:
             replace_file(self.folder / FILE, found.to_json())
 
@@ -126,6 +134,30 @@ class Probe:
 
     async def all_reduce(self, worker: Worker, message: Tensor) -> None:
         await worker.comm.all_reduce(message.clone())
+
+    async def serving(self, worker: Worker) -> tuple[list[float], list[float]]:
+        """Rank 0 as a parameter server: alone, and when all others send one gradient after the other."""
+        size, gradient = worker.size, worker.params.clone()
+        server = replace(worker, size=1, push_sum=worker.push_sum.clone(), progress=Progress(), state={})
+
+        def answer() -> Tensor:
+            return GapAware().answer(server, server.count("gradients"), 0, gradient)
+
+        async def alone() -> None:
+            if worker.rank == 0:
+                answer()
+
+        async def stream() -> None:
+            if worker.rank > 0:
+                worker.comm.send(0, gradient)
+                await worker.comm.recv(0)
+                return
+            for _ in range(size - 1):
+                i, _ = await worker.comm.recv_any()
+                worker.comm.send(i, answer())
+
+        serving = [size * seconds for seconds in await self.in_blocks(worker, alone)]  # of which the mean is over nodes
+        return serving, [seconds / (size - 1) for seconds in await self.in_blocks(worker, stream)]
 
     # How it is timed.
 
@@ -165,12 +197,12 @@ class Probe:
         """Of all nodes, and the same number on all; nobody goes on before everybody has come here."""
         return float(await worker.comm.all_reduce(worker.params.new_full((1,), value)))
 
-    async def step_beside_messages(self, worker: Worker, step: float) -> tuple[float, float]:
-        """Mean seconds of a step while messages of the model's size pass, and how many bytes pass meanwhile."""
+    async def beside_messages(self, worker: Worker) -> tuple[list[float], list[float], list[float]]:
+        """Mean seconds of a step without messages and while messages of the model's size pass, and the bytes that pass in one; in turns."""
         message = worker.params.clone()
         took = await self.timed(worker, lambda: self.exchange(worker, message))
-        count = max(3, int(max(self.seconds, 5 * step) / took))
-
+        step = await self.timed(worker, lambda: self.step(worker))
+        count = max(3, int(max(self.seconds, 2 * step) / took))
         passed = False
 
         async def messages() -> None:
@@ -179,13 +211,21 @@ class Probe:
                 await self.exchange(worker, message)
             passed = True
 
-        await self.average(worker, 0.0)
-        start, steps = worker.now, 0
-        passing = worker.spawn(messages())
-        while not passed:
-            await self.step(worker)
-            steps += 1
-        took = worker.now - start
-        await passing
-        num_bytes = 2 * count * message.numel() * message.element_size()  # in and out
-        return await self.average(worker, took / steps), await self.average(worker, num_bytes / steps)
+        quiet, busy, num_bytes = [], [], []
+        for _ in range(TURNS):
+            passed, steps = False, 0
+            await self.average(worker, 0.0)
+            start = worker.now
+            passing = worker.spawn(messages())
+            while not passed:
+                await self.step(worker)
+                steps += 1
+            end = worker.now
+            await passing
+            busy.append(await self.average(worker, (end - start) / steps))
+            num_bytes.append(await self.average(worker, 2 * count * message.numel() * message.element_size() / steps))  # in and out
+            start = worker.now
+            for _ in range(steps):
+                await self.step(worker)
+            quiet.append(await self.average(worker, (worker.now - start) / steps))
+        return quiet, busy, num_bytes

@@ -66,6 +66,7 @@ def body(found: Measured, setting: Setting) -> Iterator[str]:
     yield f"all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface"
     yield f"mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received"
     yield f"contention_seconds_per_byte: {have.contention_seconds_per_byte:.4g}  # s/byte that passes during a gradient"
+    yield f"serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte of a gradient that a parameter server answers"
 
 
 def foot(found: Measured) -> Iterator[str]:
@@ -73,10 +74,10 @@ def foot(found: Measured) -> Iterator[str]:
         yield from ("", f"# {what}, bytes: ms (least to greatest of so many) | by the fit | without this size")
         yield from map(line, points_of(repeats, found.num_bytes))
     yield from ("", f"# model of {found.num_bytes} bytes: ms (least to greatest of so many)")
-    for what in ("steps", "barriers", "locked_steps", "mean_steps", "mixing"):
+    for what in ("steps", "barriers", "locked_steps", "mean_steps", "mixing", "serving", "streaming", "quiet_steps", "busy_steps"):
         values = getattr(found, what)
         yield f"#   {what}: {ms(median(values))} ({ms(min(values))} to {ms(max(values))} of {len(values)})"
-    yield f"#   busy_step: {ms(found.busy_step)} while {found.busy_bytes:.4g} bytes pass"
+    yield f"#   in each of the busy steps {median(found.busy_bytes):.4g} bytes pass"
 
 
 def line(point: Point) -> str:

@@ -121,7 +121,7 @@ def hand_over(
     per_epoch = left[0].steps_per_epoch
     epoch = common_epoch(crew.run, [rest.taken / per_epoch for rest in rests], (left[0].budget.taken - dropped) / per_epoch)
     after.clock.now = before.clock.now
-    after.free_at[:] = [before.clock.now] * after.size
+    after.free_at[:] = [before.clock.now] * len(after.free_at)
     for old, new, rest in zip(left, survivors, rests, strict=True):
         take_over(new, rest, after.model_buffers[new.rank], epoch)
         new.comm.num_bytes_sent = old.comm.num_bytes_sent
