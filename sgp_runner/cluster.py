@@ -100,8 +100,8 @@ class Cluster:
     mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that it receives, before its next gradient.
     contention_seconds_per_byte: by how much a gradient takes longer for each byte that the node sends or receives meanwhile: they
         share the processor.
-    serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it, while others come in. It answers one
-        after the other.
+    serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it, while others come in: that of Gap-Aware
+        ASGD, while others do less with it. It answers one after the other.
     fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the times of others are predictions.
     """
 
