@@ -124,7 +124,7 @@ class RecordedMachines(Simulation):
 
     def __init__(self, run: Run, delays: Delays, seconds: Sequence[Sequence[float]], wire_scale: float) -> None:
         super().__init__(
-            run.cluster,
+            replace(run.cluster, serving_seconds_per_byte=0.0),
             run.faults,
             NoGradients(),
             size=run.nodes,
