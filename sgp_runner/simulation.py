@@ -126,7 +126,7 @@ class Simulation:
         self.engine.start(gradient)
         end, joins = self.gradient_times(worker.rank)
         wait = self.wait_for(number, worker.rank)
-        num_bytes = worker.params.numel() * worker.params.element_size() * self.wire_scale
+        num_bytes = self.wire_bytes(worker.params)
         self.clock.at(joins, self.join, number, worker.rank, gradient, num_bytes, end)
         return self.mean_of(worker, gradient, wait)
 
@@ -174,8 +174,12 @@ class Simulation:
         if (journal := self.journals.get(rank)) is not None:
             journal.append(event)
 
+    def wire_bytes(self, tensor: Tensor) -> float:
+        """What a tensor counts for on the network."""
+        return tensor.numel() * tensor.element_size() * self.wire_scale
+
     def deliver(self, sent: Sent) -> None:
-        num_bytes = sent.message.numel() * sent.message.element_size() * self.wire_scale
+        num_bytes = self.wire_bytes(sent.message)
         rank, cluster = sent.dst, self.cluster
         if rank < self.size:
             self.mixing[rank] += cluster.mixing_seconds_per_byte * num_bytes
@@ -183,11 +187,11 @@ class Simulation:
             seconds = num_bytes * cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
             begin = max(self.clock.now, self.free_at[rank])
             self.free_at[rank] = self.fabric.times.computing(rank).finish(begin, begin + seconds)
-            self.clock.at(self.free_at[rank], self.hand_over, sent)
+            self.clock.at(self.free_at[rank], self.receive, sent)
             return
-        self.hand_over(sent)
+        self.receive(sent)
 
-    def hand_over(self, sent: Sent) -> None:
+    def receive(self, sent: Sent) -> None:
         message = sent.open()
         self.note(sent.dst, "deliver", sent.src, sent.tag, message)
         self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
@@ -302,7 +306,7 @@ class SimComm:
         simulation = self.simulation
         if simulation.replay is not None:  # it was sent before
             return
-        num_bytes = message.numel() * message.element_size() * simulation.wire_scale
+        num_bytes = simulation.wire_bytes(message)
         self.num_bytes_sent += round(num_bytes)
         simulation.fabric.transmit(Sent(self.rank, dst, tag, message), num_bytes)
 
@@ -321,7 +325,7 @@ class SimComm:
         if simulation.replay is not None:
             return Mean(number, simulation.replay.join(self.rank, number, None))
         mean = Mean(number, simulation.wait_for(number, self.rank))
-        num_bytes = tensor.numel() * tensor.element_size() * simulation.wire_scale
+        num_bytes = simulation.wire_bytes(tensor)
         simulation.join(number, self.rank, tensor, num_bytes, simulation.clock.now)
         return mean
 

@@ -124,7 +124,7 @@ def event_words(callback: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             return "complete", number
         case "reach", (sent, seconds, late):
             return "reach", (sent.src, sent.dst, sent.tag, sent.message), seconds, late
-        case ("arrive" | "hand_over") as name, (sent,):
+        case ("arrive" | "receive") as name, (sent,):
             return name, (sent.src, sent.dst, sent.tag, sent.message)
     raise TypeError(f"an event that a snapshot cannot hold: {callback.__name__}")
 
@@ -257,8 +257,8 @@ def event(simulation: Simulation, replay: Replay, words: Sequence[Any]) -> tuple
             return simulation.fabric.reach, (Sent(*message), seconds, late)
         case "arrive", message:
             return simulation.fabric.arrive, (Sent(*message),)
-        case "hand_over", message:
-            return simulation.hand_over, (Sent(*message),)
+        case "receive", message:
+            return simulation.receive, (Sent(*message),)
     raise TypeError(f"an event of a snapshot that nobody knows: {words}")
 
 

@@ -79,7 +79,7 @@ class GapAware:
         squares = server.keep("mean_square", lambda: params.new_zeros(params.shape))
         sent = server.keep("sent", lambda: [(k, params.clone()) for _ in range(server.size)])  # (step, parameters) each has
         lr_max = server.keep("lr_max", lambda: params.new_zeros(()))
-        lr, lr_before = server.lr, server.lr_at(k - 1)
+        lr, lr_before = server.lr, server.lr_at(max(k - 1, 0))
         lr_max.clamp_(min=lr)
         (step, params_sent), answer = sent[i], torch.empty_like(params)
         server.observe("staleness", k - step)
