@@ -139,7 +139,7 @@ class DryRun:
     # What they do together.
 
     def join(self, worker: Worker, kind: str, tensor: Tensor) -> Wait[Tensor]:
-        """Take part in the next collective; ``tensor`` is what comes out."""
+        """Take part in the next collective with ``tensor``; the mean is what comes out."""
         rank, comm, what = worker.rank, self.comms[worker.rank], f"{kind} of {tensor.numel()} numbers"
         if worker.is_server:
             raise Misfit(f"{when(worker)} rank {rank}, a server, would take part in {what}, which is for workers alone")
@@ -154,8 +154,11 @@ class DryRun:
         collective.joined.append((wait, tensor))
         collective.missing.discard(rank)
         if not collective.missing:
-            for each, value in collective.joined:
-                self.scheduler.resolve(each, value)
+            import torch
+
+            mean = torch.stack([value for _, value in collective.joined]).mean(0)
+            for each, _ in collective.joined:
+                self.scheduler.resolve(each, mean.clone())
             collective.joined.clear()
         return wait
 

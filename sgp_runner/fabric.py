@@ -2,7 +2,8 @@
 
 A message waits for its sender's queue, takes ``bytes / bandwidth`` to leave, and its first bit arrives ``latency`` later; there it
 waits for the receiver's queue. Sending and receiving of one message overlap, as on a switched network. Messages from one node to
-another stay in order, as in a TCP stream, whatever delays single ones.
+another stay in order, as in a TCP stream, whatever delays single ones. An interface is busy for as long as its own rate needs: a message
+to or from a slower interface arrives later and does not hold up others, which have streams of their own.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Fabric:
             start = max(clock.now, self.tx_free[src]) + cluster.message_overhead_seconds
             self.tx_free[src] = start + seconds
         else:
-            sending = times.sending(src, dst)
+            sending = times.link(src)
             start = sending.clear(max(times.awake(src).clear(clock.now), self.tx_free[src]) + cluster.message_overhead_seconds)
             self.tx_free[src] = sending.finish(start, start + seconds)
         self.queued[src] += num_bytes
@@ -90,7 +91,7 @@ class Fabric:
         """The first bit is at the receiver's interface, which it will keep busy for ``seconds``; the last one was sent ``late``."""
         now, times, src, dst = self.clock.now, self.times, sent.src, sent.dst
         begin, channel = max(now, self.rx_free[dst]), self.channels[src, dst]
-        self.rx_free[dst] = begin + seconds if times.steady else times.receiving(src, dst).finish(begin, begin + seconds)
+        self.rx_free[dst] = begin + seconds if times.steady else times.link(dst).finish(begin, begin + seconds)
         self.queued[dst] += seconds / self.seconds_per_byte
         arrival = max(self.rx_free[dst], now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)

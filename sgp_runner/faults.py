@@ -194,13 +194,9 @@ class Timetable:
     def awake(self, rank: int) -> Course:
         return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
 
-    def sending(self, src: int, dst: int) -> Course:
-        """At the interface of ``src``."""
-        return self.look_up("sending", src, dst, lambda now: inf if down(now, src) else slower_link(now, (src, dst)))
-
-    def receiving(self, src: int, dst: int) -> Course:
-        """At the interface of ``dst``."""
-        return self.look_up("receiving", src, dst, lambda now: inf if down(now, dst) else slower_link(now, (src, dst)))
+    def link(self, rank: int) -> Course:
+        """The interface of ``rank``."""
+        return self.look_up("link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,)))
 
     def path(self, src: int, dst: int) -> Course:
         """Between the two interfaces."""

@@ -13,6 +13,10 @@ from sgp_runner.flat import in_pieces
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.worker import Worker
+
+TOLERANCE = 1e-4  # of the mean weight, which is 1 up to rounding
+
 
 def to_numerator(x: Tensor) -> None:
     """``z -> x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
@@ -30,6 +34,22 @@ def to_model(x: Tensor) -> None:
     """``x -> z = x / w``, in place."""
     if x.is_cuda or x[-1].item() != 1:
         x[:-1] /= x[-1]
+
+
+async def average(worker: Worker) -> None:
+    """Replace every worker's model by the mean model ``sum_i x_i / sum_i w_i``, with weight 1. Nothing may be in flight."""
+    x = worker.push_sum
+    to_numerator(x)
+    x.copy_(await worker.comm.all_reduce(x.clone()))
+    check_mass(float(x[-1]))
+    to_model(x)
+    x[-1] = 1
+
+
+def check_mass(mean_weight: float) -> None:
+    """Push-sum weights add up to the number of workers when nothing is in flight. Raises RuntimeError if they do not."""
+    if not abs(mean_weight - 1) <= TOLERANCE:
+        raise RuntimeError(f"push-sum mass was lost: the mean weight of the workers is {mean_weight:.6g}, not 1")
 
 
 def split(x: Tensor, parts: int) -> Tensor:

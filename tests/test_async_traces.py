@@ -40,8 +40,22 @@ def test_golden_trace_of_ad_psgd() -> None:
 
 
 def test_an_exchange_that_outlasts_the_gradient_holds_the_active_side_only() -> None:
-    """Rank 1 is active: 0.8 s there, 0.8 s back; rank 0 is passive and never waits. Steps of 1 s."""
+    """Rank 1 is active: 0.8 s there, 0.8 s back; rank 0 is passive and never waits. Steps of 1 s.
+
+    With one average for each gradient of either, rank 1 starts two, one after the other; with half of that, one.
+    """
     result = run(ADPSGD(BipartiteExponential()), 2, 4, cluster=machines(latency=0.8))
+    assert result.trace == [
+        (1.0, 0, 0),
+        (2.0, 0, 2),
+        (3.0, 0, 3),
+        (3.2, 1, 1),
+        (4.0, 0, 4),
+        (5.0, 0, 6),
+        (6.0, 0, 7),
+        (6.4, 1, 5),
+    ]
+    result = run(ADPSGD(BipartiteExponential(), averages_per_gradient=0.5), 2, 4, cluster=machines(latency=0.8))
     assert result.trace == [
         (1.0, 0, 0),
         (1.6, 1, 1),

@@ -72,7 +72,7 @@ BAD: list[tuple[str, str, str]] = [
     ("optim.lr=fast", "optim.lr", "'fast' is not a number."),
     ("algo=gap_aware algo.penalty=gapp", "algo.penalty", "'gapp' is none of gap, staleness, none. Did you mean 'gap'?"),
     ("algo.topology.peers={a:1}", "algo.topology.peers", "is not a whole number or a mapping such as {0: 2}."),
-    ("algo=slowmo algo.base=osgp algo.base.tau=-1", "algo.base.tau", "-1 must be 0 (which is SGP) or more steps."),
+    ("algo=slowmo algo.base=osgp algo.base.tau=-1", "algo.base.tau", "-1 must be 0 or more steps."),
     ("algo=slowmo algo.base=gap_aware", "algo.base", "'gap_aware' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
     ("algo=ad_psgd algo.topology=ring nodes=3", "algo.topology", "in step 0 there is 0 -> 2; use bipartite or ring."),
     ("model=transformer data=digits", "data", "Use data=numbers_en_de."),

@@ -48,7 +48,7 @@ GOOD: dict[str, Algorithm] = {
     "pipe_sgd": PipeSGD(depth=3, warmup_epochs=2),
     "pipe_sgd compressed": PipeSGD(depth=3, compression="quantize8", clip=1.0),
     "ps_sgd": PSSGD(),
-    "gap_aware": GapAware(momentum="dana", gap="layer"),
+    "gap_aware": GapAware(momentum="per_worker", gap="layer"),
     "hybrid": Hybrid(SlowMo(LocalSGD(None)), SGP_2_THEN_1, 5.0),
 }
 

@@ -77,7 +77,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("optim.schedule=steps optim.schedule.reference_epochs=0", "optim.schedule.reference_epochs", "0.0 must be positive and finite."),
     ("optim.schedule=steps optim.schedule.warmup_epochs=-1", "optim.schedule.warmup_epochs", "-1.0 must be zero or positive and finite."),
     ("optim.schedule=inverse_sqrt optim.schedule.warmup_steps=0", "optim.schedule.warmup_steps", "0 must be positive and finite."),
-    ("algo=osgp algo.tau=-1", "algo.tau", "-1 must be 0 (which is SGP) or more steps."),
+    ("algo=osgp algo.tau=-1", "algo.tau", "-1 must be 0 or more steps."),
     ("algo=osgp algo.interval=0", "algo.interval", "0 must be at least 1 step."),
     ("algo=osgp algo.layout=best", "algo.layout", "'best' is none of paper, released, released_2019."),
     ("algo=slowmo algo.tau=0", "algo.tau", "0 must be at least 1 step, or null for the paper's."),
@@ -92,7 +92,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("algo=pipe_sgd algo.warmup_epochs=-1", "algo.warmup_epochs", "-1.0 must not be negative."),
     ("algo=pipe_sgd algo.compression=zip", "algo.compression", "'zip' is none of none, truncate16, quantize8."),
     ("algo=local_sgd algo.tau=0", "algo.tau", "0 must be at least 1 step, or null to never average."),
-    ("algo=ad_psgd algo.averages_per_gradient=0", "algo.averages_per_gradient", "0 must be at least 1."),
+    ("algo=ad_psgd algo.averages_per_gradient=0", "algo.averages_per_gradient", "0.0 must be positive and finite."),
     (
         "algo=ad_psgd algo.topology=complete",
         "algo.topology",

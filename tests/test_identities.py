@@ -26,7 +26,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster import Cluster, GammaTime, LogNormalTime
 from sgp_runner.engine import Gradient, Loop, Vmap
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.fabric import Sent
 from sgp_runner.faults import Faults
 from sgp_runner.optim import SGD, Adam, Constant, Cosine, InverseSqrt, Schedule
@@ -155,6 +155,16 @@ def test_dana_with_one_worker_is_nesterovs_method() -> None:
     np.testing.assert_allclose(result.x[1], x, rtol=0, atol=1e-12)
 
 
+def test_one_momentum_per_worker_with_nesterov_is_dana() -> None:
+    """DANA-Slim: the server's own parameters are the look-ahead that DANA-Zero sends."""
+    cluster = machines(LogNormalTime(0.5), latency=0.2)
+    zero = run(GapAware("none", momentum="dana"), 8, STEPS, sgd(lr=0.02, momentum=0.9), cluster).workers[8]
+    slim = run(GapAware("none", momentum="per_worker"), 8, STEPS, sgd(lr=0.02, momentum=0.9, nesterov=True), cluster).workers[8]
+    look_ahead = zero.params - 0.02 * 0.9 * sum(zero.state["momentum"])
+    assert (look_ahead - zero.params).abs().max() > 0.01
+    np.testing.assert_allclose(slim.params.numpy(), look_ahead.numpy(), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("gap", ["parameter", "layer", "global"])
 @pytest.mark.parametrize("missed", [0, 1, 7])
 def test_equal_steps_in_one_direction_make_the_gap_the_staleness_plus_one(
@@ -191,32 +201,42 @@ class Growing:
 
 @pytest.mark.parametrize("gap", ["parameter", "layer", "global"])
 def test_gap_aware_divides_by_the_staleness_plus_one_when_steps_are_equal(gap: Literal["parameter", "layer", "global"]) -> None:
-    result = run(GapAware(gap=gap), 3, 5, sgd(lr=0.1), engine=lambda problem: Growing())
+    """With hardly any momentum, so that a typical step is made of the steps that were taken, and these are equal."""
+    result = run(GapAware(gap=gap), 3, 5, sgd(lr=0.1, momentum=1e-9), engine=lambda problem: Growing())
     np.testing.assert_allclose(result.x[3], START - 15 * 0.1 * Growing.C.numpy(), rtol=0, atol=1e-6)  # G holds an epsilon of 1e-8
 
 
-def test_gap_aware_by_hand() -> None:
-    """Two equal workers: their gradients arrive in turn; the second of each round is one step late."""
-    optim, eps = sgd(lr=0.1, momentum=0.9), 1e-8
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_gap_aware_by_hand(momentum: float) -> None:
+    """Two equal workers: their gradients arrive in turn; the second of each round is one step late.
+
+    A typical step is made of the momentum buffer or, without momentum, of gradients as they came in.
+    """
+    optim, eps = sgd(lr=0.1, momentum=momentum, weight_decay=0.01), 1e-8
     x, v, square, sent, taken = START.copy(), np.zeros(D), np.zeros(D), [START.copy()] * 2, [0, 0]
     for k in range(8):
         i = k % 2
-        g = gradient(i, taken[i], sent[i])
+        raw = gradient(i, taken[i], sent[i])
+        g = raw + 0.01 * x
         if k > 0:
             g = g / (1 + np.abs(x - sent[i]) / (0.1 * (np.sqrt(square / (1 - 0.999**k)) + eps)))
-        v = 0.9 * v + g
-        square = 0.999 * square + 0.001 * v**2
+        v = momentum * v + g
+        square = 0.999 * square + 0.001 * (v if momentum else raw) ** 2
         x = x - 0.1 * v
         sent[i], taken[i] = x.copy(), taken[i] + 1
     np.testing.assert_allclose(run(GapAware(), 2, 4, optim).x[2], x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("algo", [GapAware(), GapAware(momentum="dana"), GapAware("staleness"), GapAware("none")], ids=str)
+@pytest.mark.parametrize("algo", [GapAware(), GapAware(momentum="per_worker"), GapAware("staleness"), GapAware("none")], ids=str)
 def test_a_server_takes_the_same_steps_piece_by_piece(algo: GapAware, monkeypatch: pytest.MonkeyPatch) -> None:
     optim = sgd(momentum=0.9, nesterov=True, weight_decay=0.01)
     whole = run(algo, 3, 5, optim).x
+    plain = sgd(momentum=0.9, weight_decay=0.01)
+    dana = GapAware(momentum="dana")
+    whole_dana = run(dana, 3, 5, plain).x
     monkeypatch.setattr(flat, "PIECE", 2)  # of three parameters
     np.testing.assert_array_equal(run(algo, 3, 5, optim).x, whole)
+    np.testing.assert_array_equal(run(dana, 3, 5, plain).x, whole_dana)
 
 
 def test_staleness_aware_by_hand() -> None:
@@ -266,7 +286,7 @@ EVERY: list[Algorithm] = [
     SlowMo(SGP(SHIFTS), tau=3),
     SlowMo(OSGP(SHIFTS), tau=3, exact_average=False),
     GapAware(),
-    GapAware(momentum="dana"),
+    GapAware(momentum="per_worker"),
     PipeSGD(),
     PipeSGD(compression="quantize8"),
     LocalSGD(3),
@@ -287,7 +307,7 @@ def test_one_node_is_enough(algo: Algorithm) -> None:
     assert np.isfinite(run(algo, 1, STEPS, OPTIM).x).all()
 
 
-@pytest.mark.parametrize("algo", [*EVERY, ADPSGD(BipartiteExponential()), ADPSGD(Ring(), averages_per_gradient=3)], ids=str)
+@pytest.mark.parametrize("algo", [*EVERY, ADPSGD(BipartiteExponential()), ADPSGD(Ring(), averages_per_gradient=1.5)], ids=str)
 def test_every_algorithm_approaches_the_optimum_and_leaves_nothing_behind(algo: Algorithm) -> None:
     cluster = machines(LogNormalTime(0.3), latency=0.2, bandwidth=8 * 8 * 4 / 0.1)
     result = run(algo, 4, 96, sgd(lr=0.05), cluster)
@@ -413,6 +433,45 @@ def test_pairwise_averages_conserve_the_sum(name: str, cluster: Cluster, faults:
     np.testing.assert_allclose(result.x.sum(axis=0), 6 * START - optim.total.numpy(), atol=1e-9)
 
 
+@pytest.mark.parametrize("base", [OSGP(SHIFTS), OSGP(SHIFTS, tau=3, layout="released")], ids=str)
+@pytest.mark.parametrize(("name", "cluster", "faults"), ROUGH, ids=[name for name, *_ in ROUGH])
+def test_exact_averages_conserve_the_mass_of_push_sum(base: OSGP, name: str, cluster: Cluster, faults: Faults) -> None:
+    """Without slow momentum the network's numerators lose just the local steps, also where weights differ before an average."""
+    unequal = 0.0
+    exact, own = (SlowMo(base, tau=4, beta=0.0, exact_average=exact, buffers="keep") for exact in (True, False))
+    for algo in (exact, own, Hybrid(base, ARSGD(average="parameters"), switch_epoch=1.5)):
+        optim = Tallied(OPTIM)
+        result = run(algo, 6, 10, optim, cluster, faults)  # type: ignore[arg-type]
+        assert result.w.sum() == pytest.approx(6, abs=1e-9)
+        np.testing.assert_allclose((result.x * result.w[:, None]).sum(axis=0), 6 * START - optim.total.numpy(), atol=1e-9)
+        unequal = max(unequal, float(np.ptp(result.w)))
+    assert unequal > 0.1 or name == "late"
+
+
+@dataclass(frozen=True)
+class Leaking(SGP):
+    """Loses a part of its mass."""
+
+    async def run(self, worker: Worker) -> None:
+        await super().run(worker)
+        if worker.rank == 1:
+            worker.push_sum[-1] *= 0.9
+
+
+@pytest.mark.parametrize("algo", [SlowMo(Leaking(SHIFTS), tau=4), Hybrid(Leaking(SHIFTS), ARSGD(), switch_epoch=1.0)], ids=str)
+def test_an_exact_average_notices_lost_mass(algo: Algorithm) -> None:
+    with pytest.raises(RankFailed, match=r"push-sum mass was lost: the mean weight of the workers is 0\.975, not 1"):
+        run(algo, 4, 12, OPTIM)
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("nodes", [2, 5, 6])
+def test_ad_psgd_averages_so_often_for_each_gradient_of_any_worker(nodes: int, rate: float) -> None:
+    result = run(ADPSGD(BipartiteExponential(), averages_per_gradient=rate), nodes, 30, OPTIM, machines(latency=0.01))
+    averages = sum(worker.tally("averages") for worker in result.workers)
+    assert averages == pytest.approx(rate * 30 * nodes, rel=0.02)
+
+
 @pytest.mark.parametrize(("tau", "seconds"), [(0, 70.0), (1, 36.0), (2, 25.5), (3, 22.5)])
 def test_a_worker_waits_only_for_messages_that_are_tau_steps_late(tau: int, seconds: float) -> None:
     """Twenty steps of one second, messages of 2.5 seconds: every tau + 1 steps take 3.5 seconds, unless nobody ever waits.
@@ -445,6 +504,7 @@ def test_a_worker_waits_only_for_messages_that_are_tau_steps_late(tau: int, seco
         (lambda: ADPSGD(Complete()).check(4, OPTIM), "algo.topology"),
         (lambda: DPSGD(SHIFTS).check(4, OPTIM), "algo.topology"),
         (lambda: GapAware().check(4, Adam(Constant())), "optim"),
+        (lambda: GapAware(momentum="dana").check(4, OPTIM), "algo.momentum"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(make: Any, key: str) -> None:

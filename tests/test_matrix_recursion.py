@@ -228,8 +228,12 @@ def test_osgp_mixes_every_interval_steps_and_leaves_out_no_hop(interval: int) ->
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_slowmo_over_local_sgd_is_block_momentum(n: int) -> None:
-    """BMUF: the block's mean movement goes through a momentum filter; optimizer buffers are reset after each block."""
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_slowmo_over_local_sgd_is_block_momentum(n: int, more: int) -> None:
+    """BMUF: the block's mean movement goes through a momentum filter; optimizer buffers are reset after each block.
+
+    An incomplete last block, of so many ``more`` steps, ends with the mean alone.
+    """
     tau, alpha, beta = 3, 0.8, 0.6
     oracle, x0, u = Oracle(n), START.copy(), np.zeros(D)
     for block in range(STEPS // tau):
@@ -239,20 +243,25 @@ def test_slowmo_over_local_sgd_is_block_momentum(n: int) -> None:
         u = beta * u + (x0 - oracle.x.mean(axis=0)) / OPTIM.lr
         x0 = x0 - alpha * OPTIM.lr * u
         oracle.x = np.tile(x0, (n, 1))
-    assert_equal(run(SlowMo(LocalSGD(None), tau=tau, alpha=alpha, beta=beta), n, STEPS, OPTIM).x, oracle.x)
+    oracle.momenta = [Momentum(OPTIM) for _ in range(n)]
+    for k in range(STEPS, STEPS + more):
+        oracle.x = oracle.x - oracle.d(k)
+    oracle.x = np.tile(oracle.x.mean(axis=0), (n, 1))
+    assert_equal(run(SlowMo(LocalSGD(None), tau=tau, alpha=alpha, beta=beta), n, STEPS + more, OPTIM).x, oracle.x)
 
 
 def test_slowmo_without_the_exact_average_keeps_a_momentum_per_node() -> None:
     n, tau, beta = 3, 3, 0.6
     oracle = Oracle(n)
     x0, u = oracle.x, np.zeros((n, D))
-    for block in range(STEPS // tau):
-        for k in range(block * tau, (block + 1) * tau):
-            oracle.x = oracle.p(DirectedExponential(), k) @ (oracle.x - oracle.d(k))
+    for k in range(STEPS + 2):  # the last two are no block
+        oracle.x = oracle.p(DirectedExponential(), k) @ (oracle.x - oracle.d(k))
+        if (k + 1) % tau:
+            continue
         u = beta * u + (x0 - oracle.x) / OPTIM.lr
         oracle.x = x0 = x0 - OPTIM.lr * u
     algo = SlowMo(SGP(DirectedExponential()), tau=tau, beta=beta, exact_average=False, buffers="keep")
-    assert_equal(run(algo, n, STEPS, OPTIM).x, oracle.x)
+    assert_equal(run(algo, n, STEPS + 2, OPTIM).x, oracle.x)
 
 
 def test_slowmo_averages_buffers_on_request() -> None:

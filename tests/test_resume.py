@@ -39,7 +39,7 @@ VARIANTS = {
     "slowmo": ("algo.tau=5", "algo.base=osgp"),
     "slowmo, own averages": ("algo.tau=3", "algo.exact_average=false", "algo.buffers=average"),
     "gap_aware": (),
-    "gap_aware, dana": ("algo.momentum=dana", "cluster.serving_seconds_per_byte=1e-6"),
+    "gap_aware, dana": ("algo.momentum=dana", "optim.nesterov=false", "cluster.serving_seconds_per_byte=1e-6"),
     "pipe_sgd": ("algo.depth=4",),
     "pipe_sgd, compressed": ("algo.depth=3", "algo.compression=quantize8"),
     "local_sgd": ("algo.tau=4",),

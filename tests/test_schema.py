@@ -102,7 +102,7 @@ BAD: list[tuple[str, object, str, str]] = [
     ("optim.schedule.milestones", [1, "x"], "optim.schedule.milestones[1]", "'x' is not a number."),
     ("optim.schedule", {"warmup": 3}, "optim.schedule", "nothing is chosen; use one of constant, cosine,"),
     ("algo.base", None, "algo.base", "nothing is chosen; use one of ar_sgd, d_psgd, local_sgd,"),
-    ("algo.base.tau", -1, "algo.base.tau", "-1 must be 0 (which is SGP) or more steps."),
+    ("algo.base.tau", -1, "algo.base.tau", "-1 must be 0 or more steps."),
     ("algo.base.layout", "papr", "algo.base.layout", "'papr' is none of paper, released, released_2019. Did you mean 'paper'?"),
     ("algo.base.topology.peers", "two", "algo.base.topology.peers", "'two' is not a whole number or a mapping such as {0: 2}."),
     ("algo.base.topology.peers", 0, "algo.base.topology.peers", "0 must be at least 1"),

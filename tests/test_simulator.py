@@ -107,6 +107,16 @@ def test_a_slow_link_slows_both_directions() -> None:
     assert arrivals(*network(faults=slow), (1, 2, 5)) == [25.0]
 
 
+def test_a_slow_link_does_not_hold_up_messages_between_others() -> None:
+    """Node 1 is ten times slower: its messages take 50 s instead of 5, and those between 0 and 2 what they always take."""
+    slow = Faults({}, {1: 10.0})
+    assert arrivals(*network(faults=slow), (1, 2, 5), (0, 2, 5)) == [60.0, 20.0]
+    assert arrivals(*network(faults=slow), (0, 1, 5), (0, 2, 5)) == [60.0, 20.0]
+    # Messages over the slow link itself take turns.
+    assert arrivals(*network(faults=slow), (0, 1, 5), (2, 1, 5)) == [60.0, 110.0]
+    assert arrivals(*network(faults=slow), (1, 0, 5), (1, 2, 5)) == [60.0, 110.0]
+
+
 @pytest.mark.parametrize(
     ("collective", "seconds"),
     # 1 s of latency, 8 s for the whole vector on one link

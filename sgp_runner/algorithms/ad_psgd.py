@@ -11,6 +11,7 @@ keeps the sum of all parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.errors import ConfigError
@@ -26,18 +27,19 @@ if TYPE_CHECKING:
 class ADPSGD:
     """topology: every edge joins an odd and an even rank.
 
-    averages_per_gradient: how many averages an active worker starts while it computes one gradient.
+    averages_per_gradient: averages for each gradient of any worker, 1 in Alg. 1. The active workers start all of them, while they compute.
+        0.5 is the authors' bipartite implementation: with as many passive workers, one average per gradient of an active one.
     """
 
     topology: Topology
-    averages_per_gradient: int = 1
+    averages_per_gradient: float = 1.0
     title: ClassVar[str] = "AD-PSGD"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if self.averages_per_gradient < 1:
-            raise ConfigError("algo.averages_per_gradient", f"{self.averages_per_gradient} must be at least 1.")
+        if not 0 < self.averages_per_gradient < inf:
+            raise ConfigError("algo.averages_per_gradient", f"{self.averages_per_gradient} must be positive and finite.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         prove(self.topology, nodes, "odd with even", self.title)
@@ -63,7 +65,9 @@ class ADPSGD:
 
     async def average(self, worker: Worker) -> None:
         x = worker.params
-        for _ in range(self.averages_per_gradient):
+        actives = worker.size // 2
+        due = (worker.count("gradients") + 1) * self.averages_per_gradient * worker.size / actives
+        while worker.tally("averages") < due:
             t = worker.count("averages")
             peers = self.topology.out_peers(worker.rank, worker.size, t, worker.epoch)
             j = peers[t % len(peers)]

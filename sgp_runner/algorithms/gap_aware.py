@@ -5,8 +5,8 @@ parameters now and those it was taken at, counted in typical steps:
 
     G = 1 + |x - x_sent| / C,   C = gamma_max (sqrt(EMA_0.999(v^2)) + 1e-8)
 
-with ``gamma_max`` the largest learning rate so far, ``v`` the momentum buffer (the gradient without momentum) and the average
-bias-corrected. The learning rate follows the global number of gradients and is not scaled by ``n``.
+with ``gamma_max`` the largest learning rate so far, ``v`` the momentum buffer (without momentum the gradient as it came in, before it is
+divided) and the average bias-corrected. The learning rate follows the global number of gradients and is not scaled by ``n``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class GapAware:
 
     gap: measured per ``parameter``, per ``layer`` (norms of one parameter tensor) or ``global``.
     momentum: one buffer at the ``server``, one ``per_worker``, or ``dana``: one per worker, and workers get the look-ahead
-        ``x - gamma m sum_j v_j``, against which the gap is measured as well.
+        ``x - gamma m sum_j v_j``, against which the gap is measured as well. ``per_worker`` with Nesterov momentum sends the same
+        point (DANA-Slim), so ``dana`` takes plain momentum.
     """
 
     penalty: Literal["gap", "staleness", "none"] = "gap"
@@ -51,6 +52,9 @@ class GapAware:
     def check(self, nodes: int, optim: Optimizer) -> None:
         if optim.name != "sgd":
             raise ConfigError("optim", f"{self.title} takes its momentum step on the server and needs optim=sgd, not {optim.name}.")
+        if self.momentum == "dana" and optim.momentum and optim.nesterov:
+            twice = "dana with Nesterov momentum would look ahead twice"
+            raise ConfigError("algo.momentum", f"{twice}: use optim.nesterov=false, or algo.momentum=per_worker, which is DANA-Slim.")
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 1)]
@@ -93,7 +97,8 @@ class GapAware:
                 g /= self.gap_of(difference, (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max))
             v_i = v[i % owners]
             v_i.mul_(m).add_(g)
-            square.mul_(EMA).addcmul_(v_i, v_i, value=1 - EMA)
+            typical = v_i if m else received
+            square.mul_(EMA).addcmul_(typical, typical, value=1 - EMA)
             x.sub_(g.add_(v_i, alpha=m) if server.optim.nesterov else v_i, alpha=lr)
             here.copy_(self.look_ahead(x, v, m * lr))
         sent[i] = (k + 1, answer)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.errors import ConfigError, inside
+from sgp_runner.push_sum import average
 
 if TYPE_CHECKING:
     from sgp_runner.algorithms import Algorithm
@@ -51,12 +52,12 @@ class Hybrid:
         before = round(self.switch_epoch * worker.steps_per_epoch) - (worker.step + 1)
         if before > 0:
             await self.first.run(worker.limit(before))
-            await self.average(worker)
+            await self.switch(worker)
         await self.then.run(worker)
 
-    async def average(self, worker: Worker) -> None:
-        """Everybody goes on from the mean model and the mean momentum: AR-SGD would keep any difference for ever."""
-        for tensor in (worker.params, *worker.buffers.values()):
-            tensor.copy_(await worker.comm.all_reduce(tensor.clone()))
-        worker.push_sum[-1] = 1
+    async def switch(self, worker: Worker) -> None:
+        """Average models and momentum: AR-SGD would preserve any difference between workers for the rest of the run."""
+        await average(worker)
+        for buffer in worker.buffers.values():
+            buffer.copy_(await worker.comm.all_reduce(buffer.clone()))
         worker.state.clear()  # `then` may be of the same kind

@@ -1,12 +1,18 @@
 """tau-OSGP, Overlap SGP (Assran et al. 2019, Alg. 2): SGP whose messages travel during the next ``tau`` gradients.
 
-A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + tau`` at the latest, so ``tau = 0`` is SGP. Mass in
-flight makes ``w != 1`` even on regular graphs, so the model must be de-biased.
+A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + tau`` at the latest, so ``tau = 0`` is SGP (layout
+``paper``). Mass in flight makes ``w != 1`` even on regular graphs, so the model must be de-biased.
 
 Layouts. ``paper``: fold in, gradient, local step, send. ``released``: fold in, send, gradient at the kept share, local step; with ``y``
-the value after receipt and messages one step late, ``y' = P y - d(y)``. ``released_2019``: as released, but the local step is scaled by
+the value after receipt and messages one step late, ``y' = P y - d(y)``; there ``tau = 0`` is the authors' 1-OSGP (``synch_freq=0``), whose
+messages travel during one gradient, and each further ``tau`` allows one more. ``released_2019``: as released, but the local step is scaled by
 the kept weight as well, which for one peer halves learning rate and weight decay on the network mean; the version behind the paper's
 tables did this.
+
+Differences from the listing of Alg. 2: every step waits for the messages that are ``tau`` steps late, where the listing waits when a
+counter reaches ``tau`` and then resets it (the same where messages are prompt); messages are sent every ``interval`` steps, 1 by default,
+where the listing sends every ``tau`` steps; and a message from a peer that is ahead is folded in once this worker has reached the step it
+was sent in, where the listing folds in whatever has arrived.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OSGP:
-    """tau: how many steps late a message may be before the worker waits for it.
+    """tau: how many steps late a message may be before the worker waits for it; see the module for what it counts in each layout.
 
     topology: any.
     interval: send every ``interval`` steps (the paper's listing ties it to ``tau``).
@@ -47,7 +53,7 @@ class OSGP:
 
     def __post_init__(self) -> None:
         if self.tau < 0:
-            raise ConfigError("algo.tau", f"{self.tau} must be 0 (which is SGP) or more steps.")
+            raise ConfigError("algo.tau", f"{self.tau} must be 0 or more steps.")
         if self.interval < 1:
             raise ConfigError("algo.interval", f"{self.interval} must be at least 1 step.")
 

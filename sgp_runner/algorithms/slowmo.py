@@ -1,8 +1,9 @@
 """SlowMo (Wang et al. 2020, Alg. 1): any base algorithm, and every ``tau`` steps a slow momentum step on the average.
 
-    x_tau = mean_i x_i;  u <- beta u + (x_0 - x_tau) / gamma;  x_0 <- x_0 - alpha gamma u;  all restart from x_0
+    x_tau = sum_i x_i / sum_i w_i;  u <- beta u + (x_0 - x_tau) / gamma;  x_0 <- x_0 - alpha gamma u;  all restart from x_0
 
-with ``gamma`` the learning rate of the last fast step. Local SGD as the base and ``alpha = 1``, ``beta = 0`` give local SGD with period
+with ``gamma`` the learning rate of the last fast step and ``w`` the push-sum weights, 1 without push-sum. A last period of fewer than
+``tau`` steps ends with the average alone. Local SGD as the base and ``alpha = 1``, ``beta = 0`` give local SGD with period
 ``tau``; ``beta > 0`` over local SGD is BMUF; one node with ``beta = 0`` is Lookahead.
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.errors import ConfigError, inside
+from sgp_runner.push_sum import average
 
 if TYPE_CHECKING:
     from sgp_runner.algorithms import Algorithm
@@ -30,7 +32,7 @@ class SlowMo:
     alpha: slow learning rate. beta: slow momentum.
     buffers: what happens to the fast optimizer's buffers at a slow step: ``reset``, ``keep``, ``average`` over the nodes (double
         averaging), or ``auto``: reset for SGD, keep for Adam, as in the paper.
-    exact_average: ``false`` skips the exact average; every node then has its own ``u`` and ``x_0``.
+    exact_average: ``false`` skips the exact average; every node then has its own ``u`` and ``x_0`` and keeps its push-sum weight.
     """
 
     base: Algorithm
@@ -76,13 +78,14 @@ class SlowMo:
         while not worker.done:
             await self.base.run(worker.limit(self.period - (worker.steps_taken - start) % self.period))
             if self.exact_average:
-                x.copy_(await worker.comm.all_reduce(x.clone()))
+                await average(worker)
+            if (worker.steps_taken - start) % self.period:
+                return
             u *= self.beta
             if worker.lr > 0:  # without a fast step there is nothing to add
                 u += (x0 - x) / worker.lr
             x0.sub_(u, alpha=self.alpha * worker.lr)
             x.copy_(x0)
-            worker.push_sum[-1] = 1
             await self.treat_buffers(worker)
 
     async def treat_buffers(self, worker: Worker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.cluster import ASYNC_HOST_PASSES, check_ranks
@@ -58,6 +59,7 @@ class Sim:
         from sgp_runner.crew import crew_of, whole_crew
         from sgp_runner.engine import choose_threads
         from sgp_runner.observer import Observer, recording
+        from sgp_runner.push_sum import check_mass
         from sgp_runner.snapshot import Saver, restore
 
         run = experiment.run
@@ -93,7 +95,7 @@ class Sim:
                     epoch = hand_over(before, workers, lost.ranks, simulation, survivors, crew)
                     workers = survivors
                     observer.follow(crew, problem, simulation.model_buffers, simulation.clock.now, epoch)
-            check_mass(workers[: crew.run.nodes])
+            check_mass(fmean(float(worker.push_sum[-1]) for worker in workers[: crew.run.nodes]))
             summary = {**experiment.facts, **observer.conclude(workers), **observer.lost}
             recorder.finish(summary)
         return summary
@@ -158,10 +160,3 @@ def simulate(run: Run, problem: Problem, engine: Engine, names: Sequence[int] | 
         workers.append(run.make_worker(problem, rank, simulation.comms[rank], budget, simulation))
         simulation.model_buffers[rank] = problem.flat.fresh_buffers()
     return simulation, workers
-
-
-def check_mass(workers: list[Worker]) -> None:
-    """Push-sum weights add up to the number of workers once nothing is in flight, whatever happened on the way."""
-    mass = sum(float(worker.push_sum[-1]) for worker in workers)
-    if abs(mass - len(workers)) > 1e-4 * len(workers):
-        raise RuntimeError(f"push-sum mass was lost: the weights of {len(workers)} workers add up to {mass}")
