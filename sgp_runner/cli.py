@@ -107,7 +107,7 @@ def act(words: Sequence[str]) -> int:
     for word in words:
         refuse_secrets(word, word.partition("=")[0])
 
-    from sgp_runner.overrides import compose, configs, parse, rehearsed, search_in
+    from sgp_runner.overrides import compose, configs, parse, rehearsed, search_in, with_whole_mappings
     from sgp_runner.schema import check_node
 
     with configs():
@@ -128,7 +128,7 @@ def act(words: Sequence[str]) -> int:
             return run(hydra_words)
         tree = compose(hydra_words)  # also for the sake of what it refuses
         check_node(tree, "", tree)
-        hydra_words = rehearsed(hydra_words)
+        hydra_words = with_whole_mappings(rehearsed(hydra_words))
     return ask_hydra([*command.hydra_flags, *hydra_words])
 
 

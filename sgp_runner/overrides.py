@@ -2,7 +2,8 @@
 
 ``algo.topology=ring`` reads like a value but is a choice from the group ``topology``: Hydra's name for it is
 ``topology@algo.topology=ring``. Values are handed over as ``++key=value``, which Hydra always accepts; whether the key
-exists and the value fits is for `sgp_runner.schema` to say, which knows the dataclasses.
+exists and the value fits is for `sgp_runner.schema` to say, which knows the dataclasses. A mapping replaces the one that a preset
+has, where Hydra would merge them; single entries are set by their dotted names, ``faults.slow_nodes.3=10``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.errors import ConfigError, nearest
 from sgp_runner.groups import NESTED, group_of, groups
-from sgp_runner.schema import unknown_key
+from sgp_runner.schema import TARGET, unknown_key
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -169,12 +170,42 @@ def rehearsed(words: Sequence[str]) -> list[str]:
 
 def compose_all(words: Sequence[str], hydra_too: bool) -> DictConfig:
     """The configuration, with Hydra's own settings if ``hydra_too``. Whatever goes wrong comes out as a ConfigError."""
+    return merged(with_whole_mappings(words), hydra_too)
+
+
+def merged(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
+    """What Hydra makes of the words."""
     import hydra
 
     try:
         return hydra.compose("config", overrides=list(words), return_hydra_config=hydra_too)
     except Exception as error:
         raise explained(error, words) from error
+
+
+def with_whole_mappings(words: Sequence[str]) -> list[str]:
+    """``words``, and before each that gives a mapping one that removes the preset's."""
+    mappings = {word: value for word in words if "={" in word and isinstance(value := parse_word(word).value(), dict)}
+    if not mappings:
+        return list(words)
+    config = merged(words)
+    out = []
+    for word in words:
+        if word in mappings:
+            key = word.lstrip("+").partition("=")[0]
+            out += [f"++{each}=null" for each in mappings_in(config, key, mappings[word])]
+        out.append(word)
+    return out
+
+
+def mappings_in(config: DictConfig, key: str, value: dict[str, object]) -> list[str]:
+    """The keys of mappings that ``key={...}`` sets. A part, which has a class, is no mapping: its settings are set one by one."""
+    from omegaconf import OmegaConf
+
+    part = OmegaConf.select(config, key)
+    if not (OmegaConf.is_dict(part) and TARGET in part and TARGET not in value):
+        return [key]
+    return [each for name, inner in value.items() if isinstance(inner, dict) for each in mappings_in(config, f"{key}.{name}", inner)]
 
 
 def resolved(config: DictConfig) -> dict[str, object]:

@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 import yaml
+from hydra.core.global_hydra import GlobalHydra
 
+from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.cli import main
+from sgp_runner.cluster import GammaTime, LogNormalTime
 from sgp_runner.groups import CONFIGS, NESTED, group_of, groups
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.run import Experiment, Run
 from sgp_runner.schema import build, make_experiment, target_of
+from sgp_runner.sweep import plan
+from sgp_runner.topology import DirectedExponential
 
 ROOT = yaml.safe_load((CONFIGS / "config.yaml").read_text())
 FILES = [(group, choice) for group, choices in groups().items() for choice in choices if group != "experiment"]
@@ -132,8 +139,9 @@ def test_choices_inside_choices() -> None:
 def test_mappings_are_set_by_name_or_as_a_whole() -> None:
     by_name = experiment("cluster.node_factors.3=2", "+cluster.step_seconds.mlp=0.1", "model=mlp").run.cluster
     as_a_whole = experiment("cluster.node_factors={3: 2}", "cluster.step_seconds={mlp: 0.1}", "model=mlp").run.cluster
-    assert by_name == as_a_whole
-    assert by_name.node_factors == {3: 2.0} and by_name.mean_step("mlp", 32) == 0.1
+    assert by_name.node_factors == as_a_whole.node_factors == {3: 2.0}
+    assert by_name.mean_step("mlp", 32) == 0.1 and "default" in by_name.step_seconds
+    assert as_a_whole.step_seconds == {"mlp": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -163,3 +171,43 @@ def test_mappings_are_set_by_name_or_as_a_whole() -> None:
 )
 def test_what_is_typed_is_translated(typed: str, word: str) -> None:
     assert parse([typed])[0].word == word
+
+
+@pytest.mark.parametrize(
+    ("words", "slow_nodes"),
+    [
+        (["faults.slow_nodes={3: 10}"], {3: 10.0}),
+        (["faults.slow_nodes={}"], {}),
+        (["faults.slow_nodes.3=10"], {0: 4.0, 3: 10.0}),
+        (["faults.slow_nodes={3: 10}", "faults.slow_nodes.5=2"], {3: 10.0, 5: 2.0}),
+        (["faults.slow_nodes.5=2", "faults.slow_nodes={3: 10}"], {3: 10.0}),
+    ],
+)
+def test_a_mapping_on_the_command_line_replaces_that_of_a_preset(words: list[str], slow_nodes: dict[int, float]) -> None:
+    assert experiment("faults=slow_node", *words).run.faults.slow_nodes == slow_nodes
+
+
+def test_mappings_replace_each_other_wherever_they_are() -> None:
+    run = experiment("cluster=sgp_ethernet", "cluster.step_seconds={resnet8: 0.1}", "algo.topology.peers={0: 2, 5: 1}").run
+    assert run.cluster.step_seconds == {"resnet8": 0.1}
+    deep = experiment("algo=slowmo", "algo.base.topology.peers={0: 2, 5: 1}", "algo.base={topology: {peers: {0: 1}}}").run.algo
+    assert isinstance(deep, SlowMo) and deep.base == SGP(DirectedExponential(peers={0: 1}))
+
+
+def test_a_part_keeps_the_settings_that_a_mapping_does_not_name() -> None:
+    run = experiment("checkpoint={every_steps: 5}", "cluster.compute_time=log_normal", "cluster.compute_time={cv: 0.3}").run
+    assert (run.checkpoint.every_steps, run.checkpoint.keep, run.cluster.compute_time) == (5, 2, LogNormalTime(0.3))
+    other = "cluster.compute_time={_target_: sgp_runner.cluster.GammaTime, shape: 4}"
+    assert experiment("cluster.compute_time=log_normal", other).run.cluster.compute_time == GammaTime(4.0)
+
+
+def test_what_is_printed_of_a_configuration_has_whole_mappings_too(capfd: pytest.CaptureFixture[str]) -> None:
+    GlobalHydra.instance().clear()
+    assert main(["faults=slow_node", "faults.slow_nodes={3: 10}", "--cfg", "job", "--package", "faults.slow_nodes"]) == 0
+    assert capfd.readouterr().out == "# @package faults.slow_nodes\n3: 10\n"
+
+
+def test_a_sweep_over_mappings_replaces_them_in_each_run() -> None:
+    words = ["faults=slow_node", "faults.slow_nodes={3: 10},{1: 2}", "model=timing_only", "logger=jsonl"]
+    _, _, jobs = plan(parse(words))
+    assert [job.experiment.run.faults.slow_nodes for job in jobs] == [{3: 10.0}, {1: 2.0}]
