@@ -7,9 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from sgp_runner import STARTED
 from sgp_runner.credentials import redacted, refuse_secrets
 from sgp_runner.errors import DIVERGED, SAVED, Aborted, ConfigError, Diverged, DivergedBefore, Stopped
 
@@ -165,7 +166,7 @@ def run(words: Sequence[str]) -> int:
     from sgp_runner.overrides import compose
     from sgp_runner.schema import make_experiment
 
-    experiment = make_experiment(compose(words))
+    experiment = replace(make_experiment(compose(words)), started=STARTED)
     try:
         summary = perform(experiment)
     except KeyboardInterrupt as error:

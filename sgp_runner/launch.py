@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 6.0  # from the first failure until the other ranks are killed; they stop by themselves before
 HOST = "127.0.0.1"
+STARTED = "SGP_RUN_STARTED"  # in the environment of a rank: `Experiment.started`
 
 
 def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.rank")) -> dict[str, object]:
@@ -47,6 +48,7 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
         "MASTER_ADDR": HOST,
         "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(ranks),
+        STARTED: str(experiment.started),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here; no rank opens one
     }
     command = [sys.executable, *program, str(experiment.directory / "config.yaml")]

@@ -112,6 +112,7 @@ class Observer:
     """Records what the workers of one process do, under the ranks that they had at the start of the run.
 
     buffers: of the models (BatchNorm's statistics), by rank. settle: called before something is recorded at the end of a step.
+    started: when the run's command began, by `time.monotonic`.
     """
 
     def __init__(
@@ -122,9 +123,10 @@ class Observer:
         buffers: Mapping[int, list[Tensor]],
         settle: Callable[[], None] = lambda: None,
         crew: Crew | None = None,
+        started: float | None = None,
     ) -> None:
         self.run, self.problem, self.recorder, self.buffers, self.settle = run, problem, recorder, buffers, settle
-        self.started = time.monotonic()
+        self.started = time.monotonic() if started is None else started
         self.evaluated: dict[int, float] = {}  # rank -> last epoch that was evaluated
         self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
         self.first_losses: dict[int, float] = {}  # rank -> what it recorded first
@@ -168,7 +170,7 @@ class Observer:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self.started = time.monotonic() - saved["real_s"]
+        self.started -= saved["real_s"]
         self.evaluated = saved["evaluated"]
         self.gatherings = {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
         self.first_losses = saved["first_losses"]

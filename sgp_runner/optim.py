@@ -78,10 +78,21 @@ class Steps:
         check_schedule(positive=True, reference_epochs=self.reference_epochs, decay=self.decay, reference_batch=self.reference_batch)
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
-        start = {"reference": min(1.0, self.reference_batch / horizon.global_batch), "one_over_n": 1 / horizon.nodes, "zero": 0.0}
         scale = horizon.epochs / self.reference_epochs
         passed = sum(epoch >= milestone * scale for milestone in self.milestones)
-        return warmed_up(epoch, self.warmup_epochs, start[self.warmup_from]) * self.decay**passed
+        return warmed_up(epoch, self.warmup_epochs, self.start(horizon.nodes, horizon.global_batch)) * self.decay**passed
+
+    def start(self, nodes: int, global_batch: int) -> float:
+        """Where the warm-up begins, as a fraction of the peak."""
+        return {"reference": min(1.0, self.reference_batch / global_batch), "one_over_n": 1 / nodes, "zero": 0.0}[self.warmup_from]
+
+    def without_effect(self, nodes: int, global_batch: int) -> str | None:
+        """A sentence if the warm-up starts at the peak, so that there is none."""
+        if not self.warmup_epochs or self.start(nodes, global_batch) < 1:
+            return None
+        small = f"a global batch of {global_batch}, not above optim.schedule.reference_batch={self.reference_batch}"
+        why = small if self.warmup_from == "reference" else "one node"
+        return f"No warm-up: warmup_from={self.warmup_from} starts at the peak with {why}."
 
 
 @dataclass(frozen=True)

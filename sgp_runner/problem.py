@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from sgp_runner.data.dataset import read
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # Streams of random numbers that must not coincide.
 _INIT, _DROPOUT, _RE_ESTIMATE, _AUGMENT = 101, 102, 103, 104
+RE_ESTIMATED = 5000  # samples at most, of the training set
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Problem:
             return self.dataset.task.evaluate(module, self.dataset.valid)
 
     def evaluate_re_estimated(self, params: Tensor) -> dict[str, float]:
-        """Metrics of ``params`` [D] with BatchNorm statistics re-estimated on 512 training samples (an average has none)."""
+        """Metrics of ``params`` [D], with BatchNorm statistics (an average has none) re-estimated on `RE_ESTIMATED` training samples."""
         import torch
         from torch.optim.swa_utils import update_bn
 
@@ -136,8 +138,9 @@ class Problem:
         module = self.flat.bind(params, buffers)
         train = self.dataset.train
         if self.flat.has_batch_norm:
-            order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:512]
-            update_bn((inputs for inputs, _ in read(train, order.chunk(4))), module, torch.device(self.compute.device))
+            order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:RE_ESTIMATED]
+            batches = order.chunk(ceil(len(order) / 128))  # alike, as each counts as much
+            update_bn((inputs for inputs, _ in read(train, batches)), module, torch.device(self.compute.device))
         return self.evaluate(params, buffers)
 
     def among(self, workers: int, batch_size: int) -> Problem:

@@ -18,6 +18,7 @@ from sgp_runner.crew import crew_of, listed, whole_crew
 from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, GivenUp, LostConnection, RankFailed, RollCalled, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
+from sgp_runner.launch import STARTED
 from sgp_runner.memory import keep_freed_memory
 from sgp_runner.observer import Observer, cost_of, recording, results, spread, total_cost
 from sgp_runner.place import Part
@@ -152,7 +153,7 @@ def train(experiment: Experiment, watch: Watch) -> dict[str, object] | None:
         return None
     start = saved["metrics_bytes"] if saved is not None else 0
     with closing(problem), recording(experiment, crew.names[place.rank], own.total, start) as recorder:
-        observer = Observer(experiment.run, problem, recorder, {place.rank: runtime.buffers}, runtime.settle, crew)
+        observer = Observer(experiment.run, problem, recorder, {place.rank: runtime.buffers}, runtime.settle, crew, experiment.started)
         runtime.end_of_step_hook = observer.end_of_step
         if found is not None and world.rank == 0:
             print(going_on(found, observer.gone), flush=True)
@@ -272,7 +273,7 @@ def main(config: str, group: str | None) -> int:
     from sgp_runner.recorder import write_summary
     from sgp_runner.schema import load_experiment
 
-    experiment = load_experiment(Path(config), group)
+    experiment = replace(load_experiment(Path(config), group), started=float(os.environ.get(STARTED, time.monotonic())))
     try:
         summary = experiment.execute()
     except (RankFailed, Aborted, ConfigError, Diverged, GivenUp):

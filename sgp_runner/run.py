@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,11 +205,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run with the resolved configuration that describes it, and its place on disk."""
+    """A run with the resolved configuration that describes it, and its place on disk.
+
+    group: the sweep it belongs to. started: when its command, or its turn in a sweep, began, by `time.monotonic`.
+    """
 
     run: Run
     config: Mapping[str, object]
-    group: str | None = None  # the sweep it belongs to
+    group: str | None = None
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def settings(self) -> dict[str, object]:

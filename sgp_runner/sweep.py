@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,7 +129,7 @@ def run_job(job: Job, number: str) -> Row:
     """A job's row of the comparison; an error is a row too, so that the others go on."""
     print(f"\n{number} {job.title}", flush=True)
     try:
-        summary = perform(job.experiment)
+        summary = perform(replace(job.experiment, started=time.monotonic()))
     except Stopped:
         raise
     except Exception as error:

@@ -41,7 +41,7 @@ def keys(text: str) -> Iterator[tuple[str, str, str]]:
     """(key, default, comment) of the settings in ``config.yaml`` that have one."""
     parent = ""
     for line in text.splitlines():
-        if match := re.fullmatch(r"(\w+):", line):
+        if match := re.fullmatch(r"(\w+):(?: +#.*)?", line):
             parent = f"{match[1]}."
         elif match := re.fullmatch(r"( *)(\w+): (\S+) +# (.+)", line):
             yield (parent if match[1] else "") + match[2], match[3], match[4]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, verdict_of
+from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, verdict_of, exactly
 from sgp_runner.claims.page import WAITS, groups, shown, write
 from sgp_runner.claims.tuning import Search
 
@@ -32,7 +32,11 @@ def claim_of(results: Path) -> Claim:
 
 def test_an_effect_is_shown_with_its_interval_if_it_has_a_width() -> None:
     assert shown(Interval(-3.7944, -5.162, -2.423, 5)) == "-3.79 (-5.16 to -2.42)"
-    assert (shown(Interval(0.9057, 0.9057, 0.9057, 5)), shown(Interval(-1e-14, -1e-14, -1e-14, 5))) == ("0.906", "0")
+    assert (shown(Interval(0.9057, 0.9057, 0.9057, 5)), shown(Interval(-1e-14, -1e-14, -1e-14, 5))) == (
+        "0.906 (all seeds alike)",
+        "0 (all seeds alike)",
+    )
+    assert shown(exactly(0.9057)) == "0.906"
 
 
 def test_runs_are_grouped_by_what_they_have_in_common_but_the_seed(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from processes import hear_interrupts
 
-from sgp_runner import __version__
+from sgp_runner import __version__, cli
 from sgp_runner.cli import main
 from sgp_runner.groups import NESTED, groups
 from sgp_runner.overrides import compose, configs, parse
-from sgp_runner.schema import make_experiment
+from sgp_runner.schema import keys_of, make_experiment
 
 TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl"]
 TOO_BIG = 10**15  # elements, more than any address space holds
@@ -140,6 +140,43 @@ def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str
     assert [sections[group][0] for group in ("algo", "model", "network", "logger")] == ["sgp", "resnet8", "sim", "wandb"]
     assert "\n  nodes=8                optimisation workers;" in text
     assert "sgp-run algo=osgp model=resnet50 nodes=32\n" in text
+
+
+def test_help_names_every_setting_of_a_run_and_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = re.findall(r"^  ([a-z_.]+)=\S", capsys.readouterr().out, re.MULTILINE)
+    with configs():
+        tree = compose([])
+    parts = {"checkpoint", "timed_as"}
+    own = {key for key in keys_of(tree, "") if key.partition(".")[0] not in groups() and key not in parts}
+    assert set(listed) == own and {"checkpoint.keep", "timed_as.batch_size"} <= own
+
+
+@pytest.mark.parametrize("network", ["sim", "gloo"])
+def test_real_time_counts_from_the_start_of_the_command(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "STARTED", time.monotonic() - 1000)
+    assert main([*TINY, f"network={network}"]) == 0
+    (run,) = run_directories()
+    assert 1000 < json.loads((run / "summary.json").read_text())["real_s"] < 1100
+
+
+def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    without = "No warm-up: warmup_from=reference starts at the peak with a global batch of {}, not above optim.schedule.reference_batch={}.\n"
+    schedule = ["optim.schedule=steps", "optim.schedule.warmup_epochs=1", "batch_size=4"]
+    for words, said in (
+        ([], without.format(8, 256)),
+        (["optim.schedule.reference_batch=8"], without.format(8, 8)),
+        (["optim.schedule.reference_batch=7"], ""),
+        (["optim.schedule.warmup_from=zero"], ""),
+        (["optim.schedule.warmup_from=one_over_n"], ""),
+        (["optim.schedule.warmup_epochs=0"], ""),
+        (["optim.schedule=constant"], ""),
+        (["nodes=1", "optim.schedule.warmup_from=one_over_n"], "No warm-up: warmup_from=one_over_n starts at the peak with one node.\n"),
+    ):
+        settings = [*schedule, *words] if "optim.schedule=constant" not in words else words
+        assert main([*TINY, *settings]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(said) and ("No warm-up" in out) == bool(said), words
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

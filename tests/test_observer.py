@@ -40,6 +40,25 @@ def test_every_worker_is_evaluated_at_every_epoch_and_so_is_the_average(tmp_path
     assert summary["time_s"] == max(float(str(r["time_s"])) for r in records)
 
 
+@pytest.mark.parametrize(("have", "used"), [(6000, 5000), (300, 300)])
+def test_batch_norms_statistics_are_re_estimated_on_thousands_of_samples(
+    have: int, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("model=resnet8", "data=shapes", "data.image_size=8", f"data.train_size={have}", "data.valid_size=20", "nodes=2")
+    problem = make_experiment(tmp_path, *words).run.make_problem()
+    seen: list[int] = []
+    batch = type(problem.dataset.train).batch
+
+    def noted(split: object, indices: torch.Tensor, *rest: int) -> object:
+        if split is problem.dataset.train:
+            seen.extend(indices.tolist())
+        return batch(split, indices, *rest)
+
+    monkeypatch.setattr(type(problem.dataset.train), "batch", noted)
+    problem.evaluate_re_estimated(problem.start())
+    assert len(seen) == len(set(seen)) == used
+
+
 def test_without_eval_workers_only_the_average_is_evaluated_before_the_end(tmp_path: Path) -> None:
     for name in ("all", "average"):
         (tmp_path / name).mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import isclose
 
 from sgp_runner.batch import Job
 from sgp_runner.claims.tuning import Search
@@ -25,6 +26,11 @@ class Interval:
     high: float
     seeds: int
 
+    @property
+    def spreadless(self) -> bool:
+        """All seeds gave the same, which says nothing about the next one: there is no interval."""
+        return self.seeds > 1 and self.low == self.high
+
 
 @dataclass(frozen=True)
 class Between:
@@ -34,7 +40,9 @@ class Between:
     most: float = float("inf")
 
     def judge(self, effect: Interval) -> Verdict:
-        """Reproduced if the whole interval lies inside, contradicted if all of it lies outside."""
+        """Reproduced if the whole interval lies inside, contradicted if all of it lies outside, undecided without an interval."""
+        if effect.spreadless:
+            return Verdict.UNDECIDED
         if self.least <= effect.low and effect.high <= self.most:
             return Verdict.REPRODUCED
         if effect.high < self.least or effect.low > self.most:
@@ -143,7 +151,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean = sum(differences) / len(differences)
-    if max(differences) == min(differences):  # no spread: the test divides by it
+    if isclose(max(differences), min(differences), rel_tol=1e-9, abs_tol=1e-9):  # no spread: the test divides by it
         return Interval(mean, mean, mean, len(differences))
     low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
     return Interval(mean, float(low), float(high), len(differences))

@@ -71,7 +71,7 @@ class Sim:
         total, begun = run.budget(problem).total, 0
         simulation, workers = self.machines(crew, problem, run.on_failure == "continue")
         with closing(problem), recording(experiment, 0, total, saved["metrics_bytes"] if saved else 0) as recorder:
-            observer = Observer(run, problem, recorder, simulation.model_buffers, crew=crew)
+            observer = Observer(run, problem, recorder, simulation.model_buffers, crew=crew, started=experiment.started)
             if saved and found:
                 print(going_on(found, observer.gone), flush=True)
                 restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
