@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, verdict_of, exactly
+from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, exactly, verdict_of
 from sgp_runner.claims.page import WAITS, groups, shown, write
 from sgp_runner.claims.tuning import Search
 

@@ -161,7 +161,9 @@ def test_real_time_counts_from_the_start_of_the_command(network: str, monkeypatc
 
 
 def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    without = "No warm-up: warmup_from=reference starts at the peak with a global batch of {}, not above optim.schedule.reference_batch={}.\n"
+    without = (
+        "No warm-up: warmup_from=reference starts at the peak with a global batch of {}, not above optim.schedule.reference_batch={}.\n"
+    )
     schedule = ["optim.schedule=steps", "optim.schedule.warmup_epochs=1", "batch_size=4"]
     for words, said in (
         ([], without.format(8, 256)),

@@ -4,10 +4,10 @@ A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + 
 ``paper``). Mass in flight makes ``w != 1`` even on regular graphs, so the model must be de-biased.
 
 Layouts. ``paper``: fold in, gradient, local step, send. ``released``: fold in, send, gradient at the kept share, local step; with ``y``
-the value after receipt and messages one step late, ``y' = P y - d(y)``; there ``tau = 0`` is the authors' 1-OSGP (``synch_freq=0``), whose
-messages travel during one gradient, and each further ``tau`` allows one more. ``released_2019``: as released, but the local step is scaled by
-the kept weight as well, which for one peer halves learning rate and weight decay on the network mean; the version behind the paper's
-tables did this.
+the value after receipt and messages one step late, ``y' = P y - d(y)``. There ``tau = 0`` is the authors' 1-OSGP (``synch_freq=0``),
+whose messages travel during one gradient, and each further step of ``tau`` allows one more. ``released_2019``: as released, but the local
+step is scaled by the kept weight as well, which for one peer halves learning rate and weight decay on the network mean; the version
+behind the paper's tables did this.
 
 Differences from the listing of Alg. 2: every step waits for the messages that are ``tau`` steps late, where the listing waits when a
 counter reaches ``tau`` and then resets it (the same where messages are prompt); messages are sent every ``interval`` steps, 1 by default,
