@@ -14,10 +14,10 @@ from sgp_runner.claims.tuning import HOLDOUT, SEEDS, Search
 INTRO = (
     "Each finding is an effect with its 95 % confidence interval over seeds, the same for both sides, and the range that is "
     "expected: reproduced if the interval lies inside it, contradicted if outside, else undecided at this scale. A claim is contradicted "
-    "by any of its findings and reproduced by all of them. Simulated results without randomness have one seed and no width; seeds that all gave "
-    "the same difference say nothing of its spread and decide nothing. Where a "
-    "second sample was set down after a first one had been seen, it decides alone, and the first stays in sight. Ranges were committed "
-    "before the runs that they judge; a claim says what had been seen by then. The answers in words were written after the runs."
+    "by any of its findings and reproduced by all of them. Simulated results without randomness have one seed and no width; seeds that "
+    "all gave the same difference say nothing of its spread and decide nothing. Where a second sample was set down after a first one had "
+    "been seen, it decides alone, and the first stays in sight. Ranges were committed before the runs that they judge; a claim says what "
+    "had been seen by then. The answers in words were written after the runs."
 )
 NOT_JUDGED = "Some of their runs have not finished; `make claims` runs what is missing."
 TUNING = (
