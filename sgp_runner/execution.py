@@ -16,14 +16,13 @@ from sgp_runner.environment import environment
 from sgp_runner.errors import CannotWrite, ConfigError, Diverged
 from sgp_runner.launchers import launched_rank
 from sgp_runner.lock import locked
-from sgp_runner.optim import Steps
 from sgp_runner.recorder import replace_file, write_summary
 from sgp_runner.replay.recording import remove_recordings
 from sgp_runner.run import settings_of
 from sgp_runner.schema import shown
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment, Run
+    from sgp_runner.run import Experiment
 
 
 def perform(experiment: Experiment) -> dict[str, object] | None:
@@ -50,22 +49,9 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
         return execute(experiment, rank)
 
 
-def notes(run: Run) -> list[str]:
-    """Settings that have no effect in this run, a sentence each."""
-    schedule = run.optim.schedule
-    if not run.model.trains or not isinstance(schedule, Steps):
-        return []
-    note = schedule.without_effect(run.nodes, run.nodes * run.batch_size)
-    return [] if note is None else [note]
-
-
 def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | None:
     """Run it in its folder, which is there and nobody else's."""
-    made = []
-    if rank in (None, 0):
-        made = prepare(experiment)
-        for note in notes(experiment.run):
-            print(note, flush=True)
+    made = prepare(experiment) if rank in (None, 0) else []
     try:
         summary = experiment.execute()
     except ConfigError:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sgp_runner.comm.values import broadcast
 from sgp_runner.errors import Stopped
 from sgp_runner.problem import Problem
 from sgp_runner.waits import waiting_for
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from sgp_runner.snapshot import State
     from sgp_runner.world import World
-
-T = TypeVar("T")
 
 STOP, OF_NODE, OF_ALL, SAVE, RESTORE = range(5)  # what the first device of a node asks of the others
 NOWHERE = torch.empty(0)
@@ -44,6 +43,27 @@ class LossScale:
         g = torch.where(overflow, 0.0, g / self.factor)
         torch._amp_update_scale_(self.factor, self.in_a_row, overflow.float(), 2.0, 0.5, 2000)
         return g
+
+
+def tensors_of(state: State) -> list[Tensor]:
+    return [*state["model_buffers"], *(state["scale"] or ())]
+
+
+def as_bytes(state: State) -> Tensor:
+    """The tensors of a state, one after the other: uint8 [B]."""
+    parts = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors_of(state)]
+    return torch.cat([*parts, torch.zeros(1, dtype=torch.uint8)])  # never empty
+
+
+def with_bytes(like: State, data: Tensor) -> State:
+    """A state of the same shapes as ``like`` with the values in ``data``."""
+    values, begin = [], 0
+    for tensor in tensors_of(like):
+        part = data[begin : begin + tensor.nbytes].clone()
+        values.append(part.view(tensor.dtype).view(tensor.shape))
+        begin += tensor.nbytes
+    buffers = len(like["model_buffers"])
+    return {"model_buffers": values[:buffers], "scale": None if like["scale"] is None else tuple(values[buffers:])}
 
 
 class Gradients:
@@ -97,11 +117,11 @@ class Gradients:
             if request in groups:
                 self.compute(at, number, groups[request])
             elif request == SAVE:
-                self.tell(self.state())
+                self.gather_states()
             elif request == RESTORE:
-                self.take(self.told([]))
+                self.take(self.spread_states([self.state()] * self.world.place.devices))
             else:
-                (reason,) = self.told([])
+                reason = self.tell(None)
                 if reason is not None:
                     raise Stopped(reason)
                 return
@@ -110,21 +130,21 @@ class Gradients:
         """The others need not follow any longer; ``reason``: why the run stops before its end."""
         if self.followed:
             self.agree(STOP)
-            self.told([reason])
+            self.tell(reason)
 
     def save(self) -> list[State]:
         """What a checkpoint keeps of this device and of those that follow it."""
         if not self.followed:
             return [self.state()]
         self.agree(SAVE)
-        return self.tell(self.state())
+        return self.gather_states()
 
     def restore(self, states: list[State]) -> None:
         """Bring this device, and those that follow it, to where they were saved."""
         self.take(states)
         if self.followed:
             self.agree(RESTORE)
-            self.told(states)
+            self.spread_states(states)
 
     def state(self) -> State:
         scale = None if self.scale is None else (self.scale.factor.cpu(), self.scale.in_a_row.cpu())
@@ -157,19 +177,26 @@ class Gradients:
                 dist.broadcast(at, group=world.node, group_src=0)
         return request, number
 
-    def tell(self, value: T) -> list[T]:
-        """Everybody's value, by device."""
-        values: list[Any] = [None] * self.world.place.devices
+    def tell(self, reason: str | None) -> Any:
+        """That of the first device, on all of them."""
+        assert self.world.hosts is not None
         with waiting_for("waits for the devices of its node"):
-            dist.all_gather_object(values, value, group=self.world.hosts)
-        return values
+            return broadcast(reason, self.world.hosts)
 
-    def told(self, values: list[Any]) -> list[Any]:
-        """Those of the first device."""
-        box = [values]
+    def gather_states(self) -> list[State]:
+        """Those of all devices. They have the same tensors, so what travels is of a known length."""
+        own = self.state()
+        parts = [torch.empty_like(as_bytes(own)) for _ in range(self.world.place.devices)]
         with waiting_for("waits for the devices of its node"):
-            dist.broadcast_object_list(box, group=self.world.hosts, group_src=0)
-        return box[0]
+            dist.all_gather(parts, as_bytes(own), group=self.world.hosts)
+        return [with_bytes(own, part) for part in parts]
+
+    def spread_states(self, states: list[State]) -> list[State]:
+        """Those of the first device, on all of them; the others' own give the shapes."""
+        data = torch.cat([as_bytes(state) for state in states])
+        with waiting_for("waits for the devices of its node"):
+            dist.broadcast(data, group=self.world.hosts, group_src=0)
+        return [with_bytes(state, part) for state, part in zip(states, data.chunk(len(states)), strict=True)]
 
     def compute(self, at: Tensor, number: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
         if group is None:

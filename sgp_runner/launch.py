@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from sgp_runner.checkpoint import hearing
 from sgp_runner.errors import ConfigError, Diverged, RankFailed, Stopped
+from sgp_runner.launchers import PARENT, STORE, loopback_interface
 from sgp_runner.lock import held
 from sgp_runner.recorder import read_summary
 from sgp_runner.roll_call import DEATHS
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from sgp_runner.run import Experiment
 
 GRACE_SECONDS = 6.0  # from the first failure until the other ranks are killed; they stop by themselves before
-HOST = "127.0.0.1"
 STARTED = "SGP_RUN_STARTED"  # in the environment of a rank: `Experiment.started`
 
 
@@ -35,21 +36,27 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
 
     Raises RankFailed or Diverged as the first rank that failed, or the ConfigError that all ranks agree on.
     """
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+    with TemporaryDirectory(prefix="sgp-run-") as private:  # nobody else may read it
+        return launch_with(experiment, program, Path(private) / "store")
+
+
+def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> dict[str, object]:
+    """`launch`, whose ranks find one another in the file ``path``; they talk over the loopback interface."""
+    from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]
 
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
-    store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
-    alarm = PrefixStore("alarm 0", store)
+    alarm = PrefixStore("alarm 0", FileStore(str(path)))
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
     environment = {
         "OMP_NUM_THREADS": threads,
         **os.environ,
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(store.port),
+        STORE: str(path),
+        PARENT: str(os.getpid()),
+        "GLOO_SOCKET_IFNAME": loopback_interface(),
+        "NCCL_SOCKET_IFNAME": loopback_interface(),
         "WORLD_SIZE": str(ranks),
         STARTED: str(experiment.started),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here; no rank opens one
     }
     command = [sys.executable, *program, str(experiment.directory / "config.yaml")]
     command += [experiment.group] if experiment.group else []

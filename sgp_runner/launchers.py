@@ -7,6 +7,7 @@ process that guesses waits for the others in vain.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import zlib
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ VARIABLES = {
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 }
+# What `sgp_runner.launch` tells the ranks that it starts: the file of their store, in a folder of their own, and its process.
+STORE, PARENT = "SGP_RUN_STORE", "SGP_RUN_PARENT"
 # A batch script has a SLURM_PROCID too; only what srun has started is in a step.
 IN_A_STEP = "SLURM_STEP_ID"
 
@@ -64,8 +67,25 @@ def launched_rank() -> int | None:
 def rendezvous(process: Launched, environment: Environment = os.environ) -> dict[str, str]:
     """The variables from which PyTorch's ``env://`` learns the rank and where rank 0 listens."""
     out = {"RANK": str(process.rank), "WORLD_SIZE": str(process.size)}
+    if STORE in environment:
+        return out
     out |= {"MASTER_ADDR": master_address(process, environment), "MASTER_PORT": str(master_port(process, environment))}
     return out if process.local_rank is None else {**out, "LOCAL_RANK": str(process.local_rank)}
+
+
+def kept_elsewhere(environment: Environment = os.environ) -> bool:
+    """Whether the store of the run outlives this process: it is a file, or torchrun keeps it."""
+    return STORE in environment or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def orphaned(environment: Environment = os.environ) -> bool:
+    """Whether this process was started by another one of ours, which has ended."""
+    return PARENT in environment and os.getppid() != int(environment[PARENT])
+
+
+def loopback_interface() -> str:
+    """The network interface that only this machine reaches: lo, or lo0 on macOS."""
+    return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), "lo")
 
 
 def present(launcher: str, environment: Environment) -> bool:

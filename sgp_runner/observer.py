@@ -37,6 +37,8 @@ def recording(experiment: Experiment, rank: int, total_steps: int, start: int = 
         return
     run, facts = experiment.run, experiment.facts
     title = f"{facts['algorithm']} · {facts['model']} · {facts['data']} · {run.nodes} nodes · {run.network.name} · {run.label}"
+    for note in run.notes:
+        print(note, flush=True)
     trim(metrics_path(experiment.directory, 0), start)  # the mirror counts the lines
     mirror = run.logger.open(experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group)
     with (

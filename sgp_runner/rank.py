@@ -19,6 +19,7 @@ from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, GivenUp, LostConnection, RankFailed, RollCalled, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
 from sgp_runner.launch import STARTED
+from sgp_runner.launchers import kept_elsewhere
 from sgp_runner.memory import keep_freed_memory
 from sgp_runner.observer import Observer, cost_of, recording, results, spread, total_cost
 from sgp_runner.place import Part
@@ -27,7 +28,7 @@ from sgp_runner.replay.recorded import RecordedRank
 from sgp_runner.roll_call import RollCall
 from sgp_runner.saving import RankSaver, passed_on, restore
 from sgp_runner.survivors import Survivor
-from sgp_runner.watch import POLL_SECONDS, Watch, kept_elsewhere, watching
+from sgp_runner.watch import POLL_SECONDS, Watch, watching
 from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:

@@ -156,7 +156,7 @@ class SharedBudget:
 
     @property
     def taken(self) -> int:
-        return self.before + self.store.add("gradients", 0)
+        return self.before + (int(self.store.get("gradients")) if self.store.check(["gradients"]) else 0)
 
     @taken.setter
     def taken(self, number: int) -> None:

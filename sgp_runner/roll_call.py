@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEATHS = "deaths"  # counted in the store by a launching process
 POLL_SECONDS = 0.05
+BEAT_SECONDS = 5.0  # between two signs of life
 SILENCE_SECONDS = 30.0  # of a rank, while another one waits, until the roll is called: gloo does not tell who only receives of an end
 
 
@@ -34,18 +35,21 @@ class RollCall:
         self.answered = False
         self.lock = Lock()  # between the watching thread and the one that asks
         self.deaths = 0
+        self.next_beat = 0.0
         self.heard: dict[int, tuple[bytes, float]] = {}  # the latest sign of life of each, and when it was new
 
     def key(self, word: str, rank: int | None = None) -> str:
         return f"roll call {self.number} {word}" + ("" if rank is None else f" {rank}")
 
     def beat(self) -> None:
-        """A sign of life, from the watching thread."""
-        self.store.set(f"beat {self.rank}", str(time.monotonic()))
+        """A sign of life, from the watching thread. The store may be a file that grows with each."""
+        if (now := time.monotonic()) >= self.next_beat:
+            self.store.set(f"beat {self.rank}", str(now))
+            self.next_beat = now + BEAT_SECONDS
 
     def suspicion(self, waited: float) -> str | None:
         """Why the roll should be called: the launching process has seen a death, or we wait and somebody gives no sign of life."""
-        if (deaths := self.store.add(DEATHS, 0)) > self.deaths:
+        if (deaths := int(self.store.get(DEATHS)) if self.store.check([DEATHS]) else 0) > self.deaths:
             self.deaths = deaths
             return "the launching process has seen it end"
         if waited < SILENCE_SECONDS:

@@ -24,7 +24,7 @@ from sgp_runner.memory import flush_denormals, use_huge_pages
 from sgp_runner.models import check as check_model_reads
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.networks import Network
-from sgp_runner.optim import Horizon, Optimizer
+from sgp_runner.optim import Horizon, Optimizer, Steps
 from sgp_runner.recorder import read_summary
 from sgp_runner.timing import TimedAs
 from sgp_runner.worker import OwnBudget, Worker
@@ -140,6 +140,15 @@ class Run:
         if not self.model.trains:
             return "timing only; time simulated"
         return f"{'rehearsal' if self.data.stand_in else 'trained'} on {self.data.name}; time simulated"
+
+    @property
+    def notes(self) -> list[str]:
+        """Settings that have no effect in this run, a sentence each."""
+        schedule = self.optim.schedule
+        if not self.model.trains or not isinstance(schedule, Steps):
+            return []
+        note = schedule.without_effect(self.nodes, self.nodes * self.batch_size)
+        return [] if note is None else [note]
 
     def make_problem(self, compute: Compute | None = None) -> Problem:
         """Load the data and build the model; without ``compute``, for this process's CPU."""

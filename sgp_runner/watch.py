@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from sgp_runner.errors import Aborted, RollCalled, StoodStill
-from sgp_runner.launchers import launched
+from sgp_runner.launchers import kept_elsewhere, launched, orphaned
 from sgp_runner.waits import interrupt, longest_wait, waits_in_words
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def watching(watch: Watch, run: Run) -> Iterator[None]:
         told = False
         while not watch.ended.wait(POLL_SECONDS):
             try:
+                if orphaned():
+                    return end(Aborted("the launching process is gone"))
                 if world.alarm.check(["failed"]):
                     return end(Aborted("another rank failed"))
                 if not told and world.alarm.check(["stands still"]):
@@ -125,8 +127,3 @@ def report(world: World) -> StoodStill:
     sentence += f"; rank {silent} does not answer." if silent else "."
     alarm.set("failed", sentence)
     return StoodStill(sentence)
-
-
-def kept_elsewhere() -> bool:
-    """Whether the store of the run is in a launching process of ours, or torchrun's."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

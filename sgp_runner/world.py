@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sgp_runner.comm import Comm
 from sgp_runner.errors import RankFailed
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sgp_runner.place import Place
     from sgp_runner.problem import Compute
     from sgp_runner.scheduler import RealClock, Scheduler
-
-T = TypeVar("T")
 
 
 class RealComm(Comm, Protocol):
@@ -86,10 +84,10 @@ class World(Protocol):
     def comm(self, scheduler: Scheduler, clock: RealClock) -> RealComm:
         """Messages between coroutines of this rank's scheduler and those of the others."""
 
-    def gather(self, value: T) -> list[T]:
-        """Everybody's value, by rank, on all ranks."""
+    def gather(self, value: object) -> list[Any]:
+        """The values of all ranks, by rank, on all of them. They travel as JSON: see `sgp_runner.comm.values`."""
 
-    def consult(self, value: T) -> list[T]:
+    def consult(self, value: object) -> list[Any]:
         """The values of those that run the algorithm; the others do not call it."""
 
     def mean(self, tensor: Tensor) -> None:

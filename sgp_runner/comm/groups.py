@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from copy import copy
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from sgp_runner.comm.distributed import DistributedComm, named
 from sgp_runner.comm.paired import PairedComm
 from sgp_runner.comm.sharded import ShardedComm
+from sgp_runner.comm.values import all_gather
 from sgp_runner.errors import RankFailed
+from sgp_runner.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.place import WHOLE, Part, Place
 from sgp_runner.problem import ON_CPU, Compute
 from sgp_runner.waits import left_if_interrupted, waiting_for
@@ -29,20 +33,30 @@ if TYPE_CHECKING:
 
 FOREVER = timedelta(days=365)
 START = timedelta(minutes=5)  # that ranks have to find one another
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 RUNS = count()  # of this process: a launcher's store may serve several, one after the other
-T = TypeVar("T")
 
 
 def meet() -> tuple[Any, int, int]:
     """Where all ranks find one another, this rank and how many there are. Raises RankFailed if some do not come."""
+    variable = os.environ
+    rank, size = int(variable["RANK"]), int(variable["WORLD_SIZE"])
+    if store := variable.get(STORE):
+        return FileStore(store), rank, size
+    host, port = variable["MASTER_ADDR"], int(variable["MASTER_PORT"])
+    listener = None
+    if host in LOOPBACK and rank == 0 and not kept_elsewhere():  # by itself it would listen on every interface
+        listener = socket.create_server((host, port)).detach()
+    if host in LOOPBACK:
+        variable.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     try:
-        met: tuple[Any, int, int] = next(rendezvous("env://", timeout=START))
+        if listener is None:
+            met: tuple[Any, int, int] = next(rendezvous("env://", timeout=START))
+            return met
+        return TCPStore(host, port, size, is_master=True, timeout=START, master_listen_fd=listener), rank, size
     except dist.DistError as error:
-        variable = os.environ
-        place = f"{variable['MASTER_ADDR']}:{variable['MASTER_PORT']}"
-        waited = f"rank {variable['RANK']} has waited for all {variable['WORLD_SIZE']} ranks to start for {START.total_seconds():g} s"
-        raise RankFailed(f"{waited}, at {place}: {str(error).splitlines()[0].rstrip('.')}.") from error
-    return met
+        waited = f"rank {rank} has waited for all {size} ranks to start for {START.total_seconds():g} s"
+        raise RankFailed(f"{waited}, at {host}:{port}: {str(error).splitlines()[0].rstrip('.')}.") from error
 
 
 class DistributedWorld:
@@ -117,17 +131,13 @@ class DistributedWorld:
         assert self.node is not None and self.hosts is not None
         return ShardedComm(base, clock, part, self.node, self.hosts)
 
-    def gather(self, value: T) -> list[T]:
-        values: list[Any] = [None] * self.size
+    def gather(self, value: object) -> list[Any]:
         with named("lost a connection while all ranks came together"):
-            left_if_interrupted(lambda: dist.all_gather_object(values, value, group=self.everybody), "waits for all ranks to come together")
-        return values
+            return left_if_interrupted(lambda: all_gather(value, self.everybody), "waits for all ranks to come together")
 
-    def consult(self, value: T) -> list[T]:
-        values: list[Any] = [None] * len(self.running)
+    def consult(self, value: object) -> list[Any]:
         with named("lost a connection while all nodes came together"):
-            left_if_interrupted(lambda: dist.all_gather_object(values, value, group=self.speakers), "waits for all nodes to come together")
-        return values
+            return left_if_interrupted(lambda: all_gather(value, self.speakers), "waits for all nodes to come together")
 
     def mean(self, tensor: torch.Tensor) -> None:
         with named("lost a connection while all models were averaged"):

@@ -10,23 +10,26 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from mpi4py import MPI
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.distributed import DTYPES
 from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.comm.values import check_lengths, pack, unpack
 from sgp_runner.errors import StoodStill
 from sgp_runner.place import Place
 from sgp_runner.problem import ON_CPU
@@ -35,8 +38,6 @@ from sgp_runner.waits import leave_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-T = TypeVar("T")
 
 POLL_SECONDS = 5e-5  # a waiting rank leaves its core to those that compute
 PATIENCE_SECONDS, MOST_PATIENT = 5.0, 12
@@ -59,14 +60,22 @@ class MpiWorld:
         self.everybody = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self.everybody.rank, self.everybody.size
         self.running = range(self.size)
-        hosts = self.everybody.allgather(socket.gethostname())
-        host = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
+        hosts = self.gather(socket.gethostname())
         self.local = hosts.count(hosts[self.rank])
-        keeper = TCPStore(host, 0, is_master=True, wait_for_workers=False) if self.rank == 0 else None
-        port = self.everybody.bcast(keeper.port if keeper is not None else None)
-        store: Any = keeper if keeper is not None else TCPStore(host, port, is_master=False, timeout=timedelta(minutes=5))
+        store = self.store_among(hosts)
         self.store = PrefixStore("run", store)
         self.alarm = PrefixStore("alarm", store.clone())
+
+    def store_among(self, hosts: list[str]) -> Any:  # a store that can be cloned
+        """On one host a file in a private folder; among several, rank 0 listens on its port."""
+        if len(set(hosts)) == 1:
+            folder = tempfile.mkdtemp(prefix="sgp-run-") if self.rank == 0 else ""
+            if self.rank == 0:
+                atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            return FileStore(f"{self.gather(folder)[0]}/store")
+        keeper = TCPStore(hosts[0], 0, is_master=True, wait_for_workers=False) if self.rank == 0 else None
+        port = self.gather(keeper.port if keeper is not None else 0)[0]
+        return keeper or TCPStore(hosts[0], port, is_master=False, timeout=timedelta(minutes=5))
 
     def connect(self, nodes: int) -> None:
         if "OMP_NUM_THREADS" not in os.environ:
@@ -80,12 +89,18 @@ class MpiWorld:
     def comm(self, scheduler: Scheduler, clock: RealClock) -> MpiComm:
         return MpiComm(scheduler, clock, self.everybody, self.group)
 
-    def gather(self, value: T) -> list[T]:
+    def gather(self, value: object) -> list[Any]:
         wait_for(self.everybody)
-        values: list[T] = self.everybody.allgather(value)
-        return values
+        own, ranks = pack(value), range(self.size)
+        lengths = torch.zeros(self.size, dtype=torch.int64)
+        self.everybody.Allgather(torch.tensor([len(own)]).numpy(), lengths.numpy())
+        check_lengths(lengths.tolist(), list(ranks))
+        data = torch.empty(int(lengths.sum()), dtype=torch.uint8)
+        self.everybody.Allgatherv([own.numpy(), MPI.BYTE], [data.numpy(), lengths.tolist(), MPI.BYTE])
+        parts = torch.split(data, lengths.tolist())
+        return [unpack(part, rank) for part, rank in zip(parts, ranks, strict=True)]
 
-    def consult(self, value: T) -> list[T]:
+    def consult(self, value: object) -> list[Any]:
         return self.gather(value)
 
     def mean(self, tensor: Tensor) -> None:
