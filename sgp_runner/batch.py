@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner.corrections import Correction, since
 from sgp_runner.divergence import FILE as DIVERGED
 from sgp_runner.recorder import read_summary
 
@@ -46,16 +48,34 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """It need not be run again."""
+        """It has results, of this or an earlier version."""
         return self.summary is not None or self.diverged
+
+    @property
+    def since(self) -> list[Correction]:
+        """The corrections that its results do not have."""
+        import yaml
+
+        try:
+            config = yaml.load((self.folder / "config.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
+        except FileNotFoundError:
+            return []
+        return since(config)
+
+
+def outdated(jobs: Iterable[Job]) -> list[str]:
+    """A sentence for each correction that results of these jobs do not have; what has not been run does not count."""
+    corrections = [job.since for job in jobs if job.finished]
+    counts = Counter(correction.what for each in corrections for correction in each)
+    return [f"{count} of these {len(corrections)} runs are from before a correction: {what}." for what, count in counts.items()]
 
 
 def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
     """Each job as it ends, with a sentence if it failed. ``processes`` run at a time, with one thread each; None: one for each core.
 
-    Jobs that have finished before, or diverged, are not among them.
+    Jobs that have finished before, or diverged, are not among them, unless their results are from before a correction.
     """
-    waiting = [job for job in jobs if not job.finished]
+    waiting = [job for job in jobs if not job.finished or job.since]
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # for the processes, which read it when they import torch
     try:
@@ -84,7 +104,7 @@ def run(job: Job) -> str | None:
 
     from sgp_runner.execution import perform, sentence_of
 
-    words = [*job.words, f"name={job.name}", f"results={job.results}", "logger=jsonl"]
+    words = [*job.words, f"name={job.name}", f"results={job.results}", "logger=jsonl", *(["resume=never"] if job.since else [])]
     sys.argv = job.command.split()  # what environment.json will say
     try:
         with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner.corrections import KEY, since
 from sgp_runner.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.environment import environment
 from sgp_runner.errors import CannotWrite, ConfigError, Diverged
@@ -100,10 +101,14 @@ def refuse_other_settings(experiment: Experiment) -> None:
         return
     way_out = "choose another name, or replace that run with resume=never"
     try:
-        there = dict(flat(settings_of(yaml.safe_load(path.read_text(encoding="utf-8")))))
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+        there = dict(flat(settings_of(stored)))
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
     here = dict(flat(experiment.settings))
+    if there.pop(KEY, 0) != here.pop(KEY, 0) and there == here:
+        what = "; ".join(correction.what for correction in since(stored)) or "this is an older version of sgp-run"
+        raise ConfigError("name", f"{experiment.directory} holds results from before a correction ({what}); {way_out}.")
     for key in [*here, *there]:
         if key not in there or key not in here or here[key] != there[key]:
             then, now = (shown(each[key]) if key in each else "not set" for each in (there, here))

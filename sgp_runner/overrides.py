@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner.corrections import KEY
 from sgp_runner.errors import ConfigError, nearest
 from sgp_runner.groups import NESTED, group_of, groups
 from sgp_runner.schema import TARGET, unknown_key
@@ -154,6 +155,8 @@ def compose(words: Sequence[str]) -> dict[str, object]:
     """The resolved configuration of one run, from words that were translated."""
     config = resolved(compose_all(rehearsed(words), hydra_too=False))
     config.pop("rehearse", None)
+    if KEY in config:
+        raise unknown_key(KEY, config)
     return config
 
 

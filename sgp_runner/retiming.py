@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from sgp_runner.corrections import refuse_outdated
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.recorder import Recorder, as_json, metrics_path, read_lines, read_summary, replace_file, write_summary
 
@@ -91,6 +92,7 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run
+    refuse_outdated(experiment.config, folder)
     if run.network.clock != "simulated":
         refuse(folder, "it is a real run, whose times are measured, not simulated; run it on that network, or train with network=sim")
     if not run.model.trains:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union
 
+from sgp_runner import corrections
 from sgp_runner.credentials import refuse_secrets
 from sgp_runner.errors import ConfigError, nearest
 from sgp_runner.groups import group_of, groups, targets
@@ -31,11 +32,14 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 
     Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings that do not go together.
     """
-    config = check_node(tree, "", tree)
+    settings = {key: value for key, value in tree.items() if key != corrections.KEY}
+    config = check_node(settings, "", settings)
     refuse_secrets(config, "")
     run = build(config, "")
     assert isinstance(run, Run)
-    return Experiment(run, recorded(config, run), group)
+    config = recorded(config, run)
+    version = tree.get(corrections.KEY, corrections.results_version(config))
+    return Experiment(run, {**config, corrections.KEY: version} if version else config, group)
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
@@ -48,7 +52,7 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
         tree = None
     if not isinstance(tree, dict):
         raise ConfigError("config.yaml", f"{path} is not the configuration of a run.")
-    return make_experiment(tree, group)
+    return make_experiment({corrections.KEY: 0, **tree}, group)
 
 
 def check_node(node: Tree, key: str, root: Tree) -> dict[str, object]:

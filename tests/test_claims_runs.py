@@ -76,11 +76,14 @@ def test_speed_up_is_judged_by_the_exponents_of_nodes_and_steps(tmp_path: Path) 
     for job in claim.jobs:
         nodes, steps = (int(part[1:]) for part in job.name.split("-")[1:3])
         if not job.folder.exists():
-            leave(job, 3 * (nodes * steps) ** -0.25 if "-fast-" not in job.name else 9.0)
-    assert mean_square(claim.jobs[0]) == pytest.approx(9 / 32)
+            norm = 3 * (nodes * steps) ** -0.25 if "-fast-" not in job.name else 9.0
+            leave(job, norm * (1 + 1e-6 * (int(job.name[-1]) ** 2 * nodes * steps % 7)))  # seeds that are all alike decide nothing
+    assert mean_square(claim.jobs[0]) == pytest.approx(9 / 32, rel=1e-4)
     findings = claim.find()
     claim.answer.format(*findings)
-    assert [finding.effect.mean for finding in findings] == pytest.approx([-0.5, -0.5, -0.5, 9 * (NODES[-1] * STEPS) ** 0.5, -0.5])
+    assert [finding.effect.mean for finding in findings] == pytest.approx(
+        [-0.5, -0.5, -0.5, 9 * (NODES[-1] * STEPS) ** 0.5, -0.5], rel=1e-4
+    )
     assert [finding.effect.seeds for finding in findings] == [5, 5, 5, 5, 10]
     assert [finding.earlier for finding in findings] == [False, True, False, False, False]
     assert verdict_of(findings) == Verdict.REPRODUCED

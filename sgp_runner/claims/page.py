@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgp_runner.batch import Job
+from sgp_runner.batch import Job, outdated
 from sgp_runner.claims.evidence import Claim, Finding, Interval, Verdict, verdict_of
 from sgp_runner.claims.tuning import HOLDOUT, SEEDS, Search
 
@@ -54,6 +54,7 @@ class View:
     rows: tuple[Row, ...]
     earlier: tuple[Row, ...]
     trials: tuple[Search, ...]
+    outdated: str  # which of its runs are from before a correction
 
     @property
     def command(self) -> str:
@@ -66,7 +67,9 @@ def view(claim: Claim, out: Path) -> View:
     rows = [(finding.earlier, row(number, finding, out)) for number, finding in enumerate(findings, start=1)]
     answer = claim.answer.format(*(rounded(finding.effect.mean) for finding in findings))
     decides, earlier = (tuple(each for is_earlier, each in rows if is_earlier is wanted) for wanted in (False, True))
-    return View(claim, verdict_of(findings), answer, decides, earlier, tuple(search for search in claim.trials if search.finished))
+    trials = tuple(search for search in claim.trials if search.finished)
+    runs = {job.name: job for job in (*claim.jobs, *(job for search in (*claim.searches, *trials) for job in search.jobs))}
+    return View(claim, verdict_of(findings), answer, decides, earlier, trials, " ".join(outdated(runs.values())))
 
 
 def row(number: int, finding: Finding, out: Path) -> Row:
@@ -134,6 +137,8 @@ def markdown(views: Sequence[View], waiting: Sequence[Claim], searches: Sequence
                 runs = (f"{name} {' '.join(f'[{seed}]({path})' for seed, path in logs)}" for name, logs in row.runs)
                 yield f"- {row.number}: {', '.join(runs)}"
             yield from ("", "</details>", "")
+        if each.outdated:
+            yield from (f"**{each.outdated}**", "")
         yield from (f"Repeat it: `{each.command}`{'' if claim.complete else WAITS}", "")
     if waiting:
         yield from ("## Not judged", "", NOT_JUDGED, "", *(f"- {claim.number}. {claim.sentence} {claim.source}." for claim in waiting), "")

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sgp_runner.corrections import KEY
 from sgp_runner.errors import ConfigError
 from sgp_runner.execution import flat
 from sgp_runner.recorder import read_metrics, read_summary
@@ -97,7 +98,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
 
     try:
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        settings = settings_of(config)
+        settings = {KEY: 0, **settings_of(config)}
     except FileNotFoundError:
         raise Damaged("it has no config.yaml.") from None
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
@@ -142,7 +143,7 @@ def facts_of(config: Mapping[str, Any]) -> Mapping[str, object]:
     from sgp_runner.schema import make_experiment
 
     try:
-        return make_experiment(config).facts
+        return make_experiment({KEY: 0, **config}).facts
     except ConfigError as error:
         raise Damaged(f"it did not finish, and its config.yaml is not one of this version ({error}).") from None
 

@@ -1,0 +1,133 @@
+"""Results versions: which runs a correction affects, and that results from before it are not taken for later ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sgp_runner.batch import Job, experiment_of, outdated, run_all
+from sgp_runner.checkpoint import latest
+from sgp_runner.cli import main
+from sgp_runner.corrections import CORRECTIONS, KEY, results_version, since
+from sgp_runner.errors import ConfigError
+from sgp_runner.report.runs import read_runs
+from sgp_runner.retiming import finished
+from sgp_runner.schema import load_experiment
+
+TINY = ("model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("words", "version"),
+    [
+        (["algo=sgp", "model=mlp"], 0),
+        (["algo=gap_aware", "model=mlp"], 0),
+        (["algo=gap_aware", "optim.momentum=0", "model=mlp"], 3),
+        (["algo=gap_aware", "optim.momentum=0", "algo.penalty=none", "model=mlp"], 0),
+        (["algo=gap_aware", "algo.momentum=dana", "optim.nesterov=false", "model=mlp"], 0),
+        (["algo=slowmo", "model=mlp"], 2),
+        (["algo=hybrid", "model=mlp"], 2),
+        (["algo=hybrid", "algo.first=slowmo", "model=mlp"], 2),
+        (["faults=slow_node", "model=mlp"], 0),
+        (["faults=slow_link", "model=mlp"], 5),
+        (["faults.events=[{what: slow_link, ranks: [0], factor: 2}]", "model=mlp"], 5),
+        (["algo=ad_psgd", "model=mlp"], 6),
+        (["algo=ad_psgd", "model=timing_only"], 6),
+        (["algo=slowmo", "model=resnet8"], 7),
+        (["model=resnet50"], 7),
+        (["model=transformer"], 0),
+    ],
+)
+def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(words: list[str], version: int) -> None:
+    experiment = experiment_of([*words, "logger=jsonl"])
+    assert experiment.config.get(KEY, 0) == results_version(experiment.config) == version
+    assert (KEY in experiment.config) == bool(version) and since(experiment.config) == []
+    assert experiment.settings.get(KEY, 0) == version
+
+
+def test_twice_looking_ahead_is_a_correction_of_what_is_refused_now() -> None:
+    part = {"_target_": "sgp_runner.algorithms.gap_aware.GapAware", "momentum": "dana", "penalty": "gap"}
+    config = {"algo": part, "optim": {"momentum": 0.9, "nesterov": True}, "faults": {}, "model": {}}
+    assert [CORRECTIONS.index(correction) + 1 for correction in since(config)] == [4]
+    with pytest.raises(ConfigError, match=r"^algo.momentum: dana with Nesterov momentum would look ahead twice"):
+        experiment_of(["algo=gap_aware", "algo.momentum=dana"])
+
+
+def test_a_run_that_no_correction_affects_keeps_its_name() -> None:
+    experiment = experiment_of([*TINY, "algo=sgp"])
+    assert experiment.name.startswith("sgp-quadratic-quadratic-n2-sim-s1-") and KEY not in experiment.settings
+
+
+def made_before(*words: str) -> Path:
+    """The folder of a finished run, as an earlier version would have left it."""
+    assert main([*TINY, *words]) == 0
+    (folder,) = Path("results/runs").iterdir()
+    change(folder / "config.yaml", {KEY: None})
+    return folder
+
+
+def change(path: Path, changes: dict[str, Any]) -> None:
+    config = yaml.safe_load(path.read_text()) | changes
+    kept = {key: value for key, value in config.items() if not (key in changes and value is None)}
+    path.write_text(yaml.safe_dump(kept, sort_keys=False))
+
+
+def test_an_old_run_is_another_run_and_keeps_its_own_name() -> None:
+    new = experiment_of([*TINY, "algo=slowmo"])
+    folder = made_before("algo=slowmo")
+    old = load_experiment(folder / "config.yaml", None)
+    assert old.run == new.run and (old.digest, old.name) != (new.digest, new.name)
+    assert latest(folder / "checkpoints", new.digest) is None
+    summary = json.loads((folder / "summary.json").read_text())
+    assert read_runs([folder]).table.iloc[0]["settings"][KEY] == 0 and summary["name"] == new.name
+
+
+def test_results_from_before_a_correction_are_not_taken_for_the_same_run(capsys: pytest.CaptureFixture[str]) -> None:
+    made_before("algo=slowmo", "name=mine")
+    capsys.readouterr()
+    assert main([*TINY, "algo=slowmo", "name=mine"]) == 2
+    before = "holds results from before a correction (SlowMo takes no slow step after an incomplete last period; exact averages of"
+    assert before in capsys.readouterr().err
+    assert main([*TINY, "algo=slowmo", "name=mine", "resume=never"]) == 0
+    assert main([*TINY, "algo=slowmo", "name=mine"]) == 0
+    assert "This run is done already" in capsys.readouterr().out
+
+
+def test_old_and_new_runs_are_two_settings_of_a_report() -> None:
+    old = made_before("algo=slowmo", "name=old")
+    assert main([*TINY, "algo=slowmo", "name=new", "seed=2"]) == 0
+    assert main([*TINY, "algo=slowmo", "name=newer", "seed=3"]) == 0
+    settings = read_runs([old.parent]).table.set_index("run")["settings"]
+    assert (settings["old"][KEY], settings["new"][KEY], settings["newer"][KEY]) == (0, 2, 2)
+
+
+def test_an_old_run_is_not_re_timed() -> None:
+    folder = made_before("algo=slowmo")
+    with pytest.raises(ConfigError, match=r"its results are from before a correction \(SlowMo takes no .*\): run it again\.$"):
+        finished(folder)
+
+
+def test_a_version_cannot_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, f"{KEY}=2"]) == 2
+    assert f"{KEY}: there is no such setting" in capsys.readouterr().err
+
+
+def test_jobs_with_old_results_are_run_again() -> None:
+    jobs = [Job(name, (*TINY[:-1], f"algo={name}"), Path("results")) for name in ("slowmo", "sgp")]
+    assert dict.fromkeys(jobs) == dict(run_all(jobs, processes=1)) and outdated(jobs) == []
+    change(jobs[0].folder / "config.yaml", {KEY: 1})
+    assert all(job.finished for job in jobs)
+    assert outdated(jobs) == [f"1 of these 2 runs are from before a correction: {CORRECTIONS[1].what}."]
+    assert [job.name for job, error in run_all(jobs, processes=1) if error is None] == ["slowmo"]
+    assert outdated(jobs) == [] and list(run_all(jobs, processes=1)) == []
