@@ -257,8 +257,8 @@ def readme(sections: Sequence[str]) -> str:
 
 def before_corrections(jobs: Iterable[Job]) -> Iterator[str]:
     """A paragraph that says which of these runs an earlier version made."""
-    if sentences := outdated(jobs):
-        yield from (" ".join(sentences), "")
+    if sentence := outdated(jobs):
+        yield from (sentence, "")
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

@@ -63,11 +63,14 @@ class Job:
         return since(config)
 
 
-def outdated(jobs: Iterable[Job]) -> list[str]:
-    """A sentence for each correction that results of these jobs do not have; what has not been run does not count."""
-    corrections = [job.since for job in jobs if job.finished]
-    counts = Counter(correction.what for each in corrections for correction in each)
-    return [f"{count} of these {len(corrections)} runs are from before a correction: {what}." for what, count in counts.items()]
+def outdated(jobs: Iterable[Job]) -> str:
+    """A sentence that says how many of these jobs have results from before which corrections; empty if none has."""
+    since = [job.since for job in jobs if job.finished]
+    counts = Counter(correction.what for each in since for correction in each)
+    if not counts:
+        return ""
+    parts = [f"{count} of {len(since)} runs ({what})" for what, count in counts.items()]
+    return f"From before a correction: {'; '.join(parts)}."
 
 
 def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:

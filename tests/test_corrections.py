@@ -125,9 +125,9 @@ def test_a_version_cannot_be_set(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_jobs_with_old_results_are_run_again() -> None:
     jobs = [Job(name, (*TINY[:-1], f"algo={name}"), Path("results")) for name in ("slowmo", "sgp")]
-    assert dict.fromkeys(jobs) == dict(run_all(jobs, processes=1)) and outdated(jobs) == []
+    assert dict.fromkeys(jobs) == dict(run_all(jobs, processes=1)) and outdated(jobs) == ""
     change(jobs[0].folder / "config.yaml", {KEY: 1})
     assert all(job.finished for job in jobs)
-    assert outdated(jobs) == [f"1 of these 2 runs are from before a correction: {CORRECTIONS[1].what}."]
+    assert outdated(jobs) == f"From before a correction: 1 of 2 runs ({CORRECTIONS[1].what})."
     assert [job.name for job, error in run_all(jobs, processes=1) if error is None] == ["slowmo"]
-    assert outdated(jobs) == [] and list(run_all(jobs, processes=1)) == []
+    assert outdated(jobs) == "" and list(run_all(jobs, processes=1)) == []

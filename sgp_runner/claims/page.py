@@ -69,7 +69,7 @@ def view(claim: Claim, out: Path) -> View:
     decides, earlier = (tuple(each for is_earlier, each in rows if is_earlier is wanted) for wanted in (False, True))
     trials = tuple(search for search in claim.trials if search.finished)
     runs = {job.name: job for job in (*claim.jobs, *(job for search in (*claim.searches, *trials) for job in search.jobs))}
-    return View(claim, verdict_of(findings), answer, decides, earlier, trials, " ".join(outdated(runs.values())))
+    return View(claim, verdict_of(findings), answer, decides, earlier, trials, outdated(runs.values()))
 
 
 def row(number: int, finding: Finding, out: Path) -> Row:
