@@ -145,13 +145,18 @@ def exactly(value: float) -> Interval:
     return Interval(value, value, value, 1)
 
 
+def alike(values: Sequence[float]) -> bool:
+    """Equal up to rounding."""
+    return isclose(max(values), min(values), rel_tol=1e-9, abs_tol=1e-9)
+
+
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Mean difference of two samples over the same seeds, in the same order, by Student's t; at least two seeds."""
     from scipy.stats import ttest_rel
 
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean = sum(differences) / len(differences)
-    if isclose(max(differences), min(differences), rel_tol=1e-9, abs_tol=1e-9):  # no spread: the test divides by it
+    if alike(differences):  # no spread: the test divides by it
         return Interval(mean, mean, mean, len(differences))
     low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
     return Interval(mean, float(low), float(high), len(differences))

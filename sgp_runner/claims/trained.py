@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Finding, Interval, exactly, paired
+from sgp_runner.claims.evidence import Between, Finding, Interval, alike, exactly, paired
 from sgp_runner.claims.tuning import Joint, Search, quality
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -205,8 +205,8 @@ def extra(what: str, effect: tuple[Side, Side], other: tuple[Side, Side], expect
 def time_ratio(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
     """Of simulated times: exact where they do not depend on the seed, else the range over the seeds."""
     ratios = [quality(a, "time_s") / quality(b, "time_s") for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
-    low, high = min(ratios), max(ratios)
-    effect = exactly(low) if low == high else Interval(sum(ratios) / len(ratios), low, high, len(ratios))
+    mean = sum(ratios) / len(ratios)
+    effect = exactly(mean) if alike(ratios) else Interval(mean, min(ratios), max(ratios), len(ratios))
     return Finding(f"{ours.task.name}: {what}, ratio of simulated times", effect, expected, (*ours.jobs, *theirs.jobs))
 
 
