@@ -120,7 +120,7 @@ def one_slow_node(results: Path) -> Claim:
         "link {15}, {16} and {17}. A step is not compute alone.",
         source="Lian et al. 2018",
         tried="Timing studies of 16 nodes on sgp_ethernet. A slow node's factor applies to its compute time, a slow link's to its "
-        "transfers; 'that factor' is taken as at least 0.8 times it, 'almost nothing' as at most 15 %. AD-PSGD makes 313 steps of a node, so "
+        "transfers; 'that factor' is taken as at least 0.8 times it, 'almost nothing' as at most 15 %. AD-PSGD makes 313 steps of a node: "
         "the last gradient of a node 100 times slower alone can last a third of the run. Runs that stood here before had node or link 0 "
         "four times slower as well, by a mistake, and a slow link that held up messages between other nodes.",
         samples=(
