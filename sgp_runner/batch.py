@@ -62,6 +62,11 @@ class Job:
             return []
         return since(config)
 
+    @property
+    def due(self) -> bool:
+        """It has no results, or they are from before a correction."""
+        return not self.finished or bool(self.since)
+
 
 def outdated(jobs: Iterable[Job]) -> str:
     """A sentence that says how many of these jobs have results from before which corrections; empty if none has."""
@@ -78,7 +83,7 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
 
     Jobs that have finished before, or diverged, are not among them, unless their results are from before a correction.
     """
-    waiting = [job for job in jobs if not job.finished or job.since]
+    waiting = [job for job in jobs if job.due]
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # for the processes, which read it when they import torch
     try:

@@ -94,6 +94,25 @@ def test_a_second_search_waits_for_the_first(tmp_path: Path) -> None:
     assert second.chosen == ("optim.lr=0.2", "algo.beta=0.7")
 
 
+def test_a_second_search_waits_for_results_of_the_first_that_have_all_corrections(tmp_path: Path) -> None:
+    first = Search("slow", ("algo=slowmo",), tmp_path, values=(0.1, 0.2, 0.3), seeds=(101,))
+    second = Search("slowmo", ("algo=slowmo",), tmp_path, key="algo.beta", values=(0.5,), seeds=(101,), after=first)
+    for job, score in zip(first.jobs, (0.5, 0.6, 0.5), strict=True):
+        pretend(job, score)
+    pretend(second.jobs[0], 0.5)
+    assert second.chosen[0] == "optim.lr=0.2" and list(remaining([first, second])) == []
+    slowmo = "algo: {_target_: sgp_runner.algorithms.slowmo.SlowMo}\noptim: {}\nfaults: {}\n"
+    for job in (*first.jobs, *second.jobs):
+        (job.folder / "config.yaml").write_text(slowmo, encoding="utf-8")
+    rounds = remaining([first, second])
+    assert next(rounds) == first.jobs
+    for job, score in zip(first.jobs, (0.7, 0.6, 0.5), strict=True):
+        (job.folder / "config.yaml").write_text(slowmo + "results_version: 2\n", encoding="utf-8")
+        (job.folder / "summary.json").write_text(json.dumps({"worker_mean": score}), encoding="utf-8")
+    (again,) = next(rounds)
+    assert again.words[:2] == ("algo=slowmo", "optim.lr=0.1") and list(rounds) == []
+
+
 def test_two_settings_at_once_are_the_best_of_all_their_pairs(tmp_path: Path) -> None:
     both = Joint(Search("slowmo", ("algo=slowmo",), tmp_path, values=(0.1, 0.2), seeds=(101,)), "algo.beta", (0.25, 0.5))
     jobs = [job for part in both.parts for job in part.jobs]

@@ -67,6 +67,11 @@ class Search:
     def finished(self) -> bool:
         return bool(self.jobs) and all(job.finished for job in self.jobs)
 
+    @property
+    def due(self) -> bool:
+        """It, or the search before it, has runs to make."""
+        return (self.after is not None and self.after.due) or any(job.due for job in self.jobs)
+
     def score(self, value: float) -> float:
         """Of a finished search, as what follows."""
         return sum(quality(self.job(value, seed), self.metric) for seed in self.seeds) / len(self.seeds)
@@ -118,8 +123,14 @@ def best_of(search: Search) -> float:
 
 
 def remaining(searches: Sequence[Search]) -> Iterator[list[Job]]:
-    """Unfinished runs of all searches, in rounds: the second ones when the first have finished. Ends when a round brings nothing new."""
+    """The runs of all searches that are due, in rounds: the second ones when the first are done. Ends when a round brings nothing new."""
     tried: set[str] = set()
-    while jobs := [job for search in searches for job in search.jobs if not job.finished and job.name not in tried]:
+    while jobs := [job for search in ready(searches) for job in search.jobs if job.due and job.name not in tried]:
         tried |= {job.name for job in jobs}
         yield jobs
+        best_of.cache_clear()
+
+
+def ready(searches: Sequence[Search]) -> Iterator[Search]:
+    """Those that do not wait for another one."""
+    return (search for search in searches if search.after is None or not search.after.due)
