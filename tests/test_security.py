@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from slurm_cluster import free_ports
 from test_mpi import ENVIRONMENT, MPIRUN
 
 import sgp_runner
+from sgp_runner.comm.distributed import DTYPES, check_header
+from sgp_runner.comm.groups import DistributedWorld
 from sgp_runner.comm.values import check_lengths, pack, unpack
 from sgp_runner.errors import RankFailed
 
@@ -92,6 +95,28 @@ def test_values_come_back_as_they_were_and_others_are_refused() -> None:
     for length in (-1, 0, 2**24 + 1, 2**62):
         with pytest.raises(RankFailed, match=rf"^rank 5 announced a value of {length} bytes, more than 16777216 or none: is it"):
             check_lengths([1, length], [2, 5])
+
+
+def test_messages_that_no_rank_announces_are_refused() -> None:
+    check_header(1, 0, 0)
+    check_header(1, 2**40, len(DTYPES) - 1)
+    for length, dtype in ((-1, 0), (2**40 + 1, 0), (2**62, 0), (5, len(DTYPES)), (5, -2)):
+        with pytest.raises(
+            RankFailed, match=rf"^process 1 announced a message of {length} numbers of type {dtype}: is it a rank of this run"
+        ):
+            check_header(1, length, dtype)
+
+
+def test_a_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        with pytest.raises(
+            RankFailed, match=rf"^port {port} of 127\.0\.0\.1 is not free \(Address already in use\): set another MASTER_PORT\.$"
+        ):
+            DistributedWorld()
 
 
 def test_nothing_in_the_package_can_unpickle_what_comes_over_a_network() -> None:

@@ -24,7 +24,8 @@ TUNING = (
     f"What the papers tune is chosen once for each algorithm, by the same search for all, on {HOLDOUT:.0%} of the training samples, "
     f"which are not trained on meanwhile, with seeds {' and '.join(map(str, SEEDS))}. A score is the mean accuracy, or BLEU on the "
     "language task, 0 for a run that diverged. The search of digits and shapes first went from 0.025 to 0.4; when its first runs, of "
-    "AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all algorithms of both tasks, before any run of a claim."
+    "AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all algorithms of both tasks, before any run of a claim. "
+    "On images the schedule's warm-up of 1 or 3 epochs is none: it starts at the learning rate of 256 samples, which no update exceeds."
 )
 TRIALS = "Tried on held-out samples, to understand; it decides nothing:"
 WAITS = ". It has a further sample, set down but not yet run, which this command adds."

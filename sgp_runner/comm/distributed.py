@@ -29,6 +29,7 @@ import torch.distributed as dist
 
 from sgp_runner.comm import all_reduce_bytes
 from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.comm.values import STRANGER
 from sgp_runner.errors import Aborted, LostConnection, RankFailed, RollCalled
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
 from sgp_runner.waits import left_if_interrupted, waiting_for
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
 GOODBYE = -1  # in place of a type
+MOST_NUMBERS = 2**40  # of one message
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
 TAIL = 2**14  # bytes
 JOIN_SECONDS = 0.05
@@ -208,6 +210,7 @@ class DistributedComm:
             if dtype == GOODBYE:
                 goodbyes += 1
             else:
+                check_header(process, length, dtype)
                 self.announced.put(partial(self.start_to_receive, process, tag, length, DTYPES[dtype], left))
         self.announced.put(None)
 
@@ -248,6 +251,12 @@ class DistributedComm:
             work()
         except Exception as error:
             self.clock.post_error(error)
+
+
+def check_header(process: int, length: int, dtype: int) -> None:
+    """Raises RankFailed for a message that no rank would announce, before memory is asked for."""
+    if not (0 <= length <= MOST_NUMBERS and 0 <= dtype < len(DTYPES)):
+        raise RankFailed(f"process {process} announced a message of {length} numbers of type {dtype}: {STRANGER}")
 
 
 def connection_to(rank: int) -> AbstractContextManager[None]:

@@ -44,9 +44,7 @@ def meet() -> tuple[Any, int, int]:
     if store := variable.get(STORE):
         return FileStore(store), rank, size
     host, port = variable["MASTER_ADDR"], int(variable["MASTER_PORT"])
-    listener = None
-    if host in LOOPBACK and rank == 0 and not kept_elsewhere():  # by itself it would listen on every interface
-        listener = socket.create_server((host, port)).detach()
+    listener = listen(host, port) if host in LOOPBACK and rank == 0 and not kept_elsewhere() else None
     if host in LOOPBACK:
         variable.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     try:
@@ -57,6 +55,15 @@ def meet() -> tuple[Any, int, int]:
     except dist.DistError as error:
         waited = f"rank {rank} has waited for all {size} ranks to start for {START.total_seconds():g} s"
         raise RankFailed(f"{waited}, at {host}:{port}: {str(error).splitlines()[0].rstrip('.')}.") from error
+
+
+def listen(host: str, port: int) -> int:
+    """A socket for the store that only this machine reaches; by itself the store would listen on every interface."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family).detach()
+    except OSError as error:
+        raise RankFailed(f"port {port} of {host} is not free ({os.strerror(error.errno or 0)}): set another MASTER_PORT.") from error
 
 
 class DistributedWorld:
