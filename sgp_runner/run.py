@@ -222,7 +222,7 @@ class Experiment:
     run: Run
     config: Mapping[str, object]
     group: str | None = None
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def settings(self) -> dict[str, object]:
