@@ -1,0 +1,137 @@
+#!/usr/bin/env python
+"""Small runs of every algorithm, to show that a refactoring changes nothing: run them before and after, and compare what they recorded.
+
+    scripts/golden.py FOLDER            run all of them into FOLDER, in the simulator, on gloo and over MPI; some five minutes
+    scripts/golden.py BEFORE AFTER      compare two such folders; exit code 1 where they differ
+
+Simulated runs must record equal numbers, to the last bit; real synchronous runs equal ones to 1e-10, but for measured times.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+
+from sgp_runner.batch import Job, run_all
+from sgp_runner.recorder import metrics_path, read_lines
+
+SIMULATED = ("model=mlp", "nodes=4", "batch_size=32", "epochs=2", "log_every=1", "cluster.compute_time=log_normal")
+SLOW = ("cluster.bandwidth=20e6", "cluster.latency_seconds=0.01", "cluster.compute_time.cv=0.5")
+REAL = ("dtype=float64", "model=resnet8", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
+SYNCHRONOUS = {
+    "ar_sgd": ("algo=ar_sgd",),
+    "ar_sgd-parameters": ("algo=ar_sgd", "algo.average=parameters"),
+    "d_psgd": ("algo=d_psgd",),
+    "d_psgd-adapt": ("algo=d_psgd", "algo.order=adapt_then_combine", "algo.topology=torus"),
+    "sgp": ("algo=sgp",),
+    "osgp-0": ("algo=osgp", "algo.tau=0"),
+    "osgp-0-released": ("algo=osgp", "algo.tau=0", "algo.layout=released"),
+    "slowmo": ("algo=slowmo", "algo.tau=3"),
+    "slowmo-local": ("algo=slowmo", "algo.base=local_sgd", "algo.tau=3", "algo.buffers=average"),
+    "local_sgd": ("algo=local_sgd", "algo.tau=3"),
+    "pipe_sgd": ("algo=pipe_sgd",),
+    "pipe_sgd-quantize8": ("algo=pipe_sgd", "algo.compression=quantize8"),
+    "hybrid": ("algo=hybrid", "algo.switch_epoch=0.1"),
+    "ps_sgd": ("algo=ps_sgd",),
+}
+OTHERS = {
+    "ad_psgd": ("algo=ad_psgd", "faults=slow_node"),
+    "ad_psgd-ring": ("algo=ad_psgd", "algo.topology=ring", "algo.averages_per_gradient=1.5"),
+    "osgp-2": ("algo=osgp", "algo.tau=2", "algo.topology.peers=2"),
+    "osgp-released": ("algo=osgp", "algo.layout=released", "algo.topology=complete"),
+    "osgp-biased": ("algo=osgp", "algo.push_sum_weight=false"),
+    "slowmo-osgp": ("algo=slowmo", "algo.base=osgp", "algo.tau=5"),
+    "slowmo-inexact": ("algo=slowmo", "algo.exact_average=false", "algo.tau=3"),
+    "gap_aware": ("algo=gap_aware",),
+    "gap_aware-dana": ("algo=gap_aware", "algo.momentum=dana", "optim.nesterov=false", "cluster.serving_seconds_per_byte=1e-6"),
+    "staleness": ("algo=gap_aware", "algo.penalty=staleness"),
+    "pipe_sgd-4": ("algo=pipe_sgd", "algo.depth=4", "algo.warmup_epochs=0.5"),
+    "adam": ("algo=slowmo", "algo.tau=4", "optim=adam"),
+    "faults": ("algo=sgp", "faults=drop", "faults.slow_links={1: 3}", "faults.events=[{what: crash, ranks: [2], start: 0.5, end: 1.2}]"),
+    "lost": ("algo=sgp", "on_failure=continue", "faults.events=[{what: crash, ranks: [2], start: 0.5}]"),
+}
+UNEQUAL = ("real_s", "time_s")  # measured, in a real run
+
+
+def jobs(out: Path) -> Iterator[Job]:
+    for name, words in (SYNCHRONOUS | OTHERS).items():
+        yield Job(f"sim-{name}", (*SIMULATED, *words), out)
+        yield Job(f"sim-{name}-slow", (*SIMULATED, *words, *SLOW), out)
+        if name != "lost":  # events need the whole of a schedule
+            yield Job(
+                f"timing-{name}", ("model=timing_only", "model.sample_steps=null", "nodes=6", "epochs=0.05", "log_every=1", *words), out
+            )
+    for name, words in SYNCHRONOUS.items():
+        yield Job(f"gloo-{name}", (*REAL, *words, "network=gloo"), out)
+
+
+def run_mpi(out: Path) -> Iterator[str]:
+    """Each as it ends, with its exit code."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+    for name, words in SYNCHRONOUS.items():
+        ranks = str(5 if name == "ps_sgd" else 4)
+        command = ["mpirun", "--oversubscribe", "-n", ranks, sys.executable, "-m", "sgp_runner", *REAL, *words, "network=mpi"]
+        command += ["logger=jsonl", f"results={out}", f"name=mpi-{name}"]
+        done = subprocess.run(command, env={**os.environ, **root}, check=False, capture_output=True)
+        yield f"mpi-{name}: {'done' if done.returncode == 0 else done.returncode}"
+
+
+def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of a record, with its name."""
+    if isinstance(value, Mapping):
+        for name in sorted(value):
+            if not (name == "real_s" or (real and name in UNEQUAL)):
+                yield from numbers(value[name], real, f"{key}.{name}")
+    elif isinstance(value, list):
+        for i, each in enumerate(value):
+            yield from numbers(each, real, f"{key}[{i}]")
+    elif isinstance(value, int | float):
+        yield key, float(value)
+
+
+def difference(before: Path, after: Path) -> str | None:
+    """The first one between the records of two runs, in words."""
+    real = not before.name.startswith(("sim", "timing"))
+    for rank in range(8):
+        both = (read_lines(metrics_path(folder, rank)) for folder in (before, after))
+        for line, (a, b) in enumerate(zip_longest(*both), start=1):
+            ours, theirs = list(numbers(a, real)), list(numbers(b, real))
+            if [name for name, _ in ours] != [name for name, _ in theirs]:
+                return f"rank {rank}, record {line}: other numbers are recorded"
+            for (name, x), (_, y) in zip(ours, theirs, strict=True):
+                if x != y and not (real and abs(x - y) <= 1e-10 * max(1.0, abs(x))):
+                    return f"rank {rank}, record {line}: {name[1:]} is {x!r} before and {y!r} after"
+    return None
+
+
+def compare(before: Path, after: Path) -> int:
+    names = sorted({path.name for folder in (before, after) for path in (folder / "runs").iterdir()})
+    different = {name: difference(before / "runs" / name, after / "runs" / name) for name in names}
+    for name, what in different.items():
+        if what is not None:
+            print(f"{name}: {what}")
+    failed = sum(what is not None for what in different.values())
+    print(f"{len(names)} runs, {failed} differ")
+    return 1 if failed else 0
+
+
+def main(words: list[str]) -> int:
+    if len(words) == 2:
+        return compare(Path(words[0]), Path(words[1]))
+    if len(words) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    out = Path(words[0])
+    for job, error in run_all(jobs(out), processes=1):
+        print(f"{job.name}: {error or 'done'}", flush=True)
+    for line in run_mpi(out):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
