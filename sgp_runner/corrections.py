@@ -25,28 +25,28 @@ class Correction:
     affects: Callable[[Config], bool]
 
 
-def parts(config: object, *classes: str) -> Iterator[Config]:
-    """The parts of a configuration, which may be an old one, that stand for one of these classes."""
+def parts(config: object, *names: str) -> Iterator[Config]:
+    """The parts of a stored configuration, or of one of its parts, that are these choices."""
     if isinstance(config, Mapping):
-        if str(config.get("_target_")).rpartition(".")[2] in classes:
+        if config.get("name") in names:
             yield config
         for value in config.values():
-            yield from parts(value, *classes)
+            yield from parts(value, *names)
 
 
-def has(*classes: str) -> Callable[[Config], bool]:
-    return lambda config: any(parts(config, *classes))
+def runs(*algorithms: str) -> Callable[[Config], bool]:
+    """Whether one of these is the algorithm, or a part of it."""
+    return lambda config: any(parts(config["algo"], *algorithms))
 
 
 def gap_without_momentum(config: Config) -> bool:
-    return config["optim"].get("momentum") == 0 and any(part.get("penalty") == "gap" for part in parts(config, "GapAware"))
+    algo = config["algo"]
+    return (algo.get("name"), algo.get("penalty"), config["optim"].get("momentum")) == ("gap_aware", "gap", 0)
 
 
 def looks_ahead_twice(config: Config) -> bool:
-    optim = config["optim"]
-    return bool(optim.get("momentum") and optim.get("nesterov")) and any(
-        part.get("momentum") == "dana" for part in parts(config, "GapAware")
-    )
+    nesterov = config["optim"].get("momentum") and config["optim"].get("nesterov")
+    return bool(nesterov) and config["algo"].get("name") == "gap_aware" and config["algo"].get("momentum") == "dana"
 
 
 def slow_link(config: Config) -> bool:
@@ -54,17 +54,21 @@ def slow_link(config: Config) -> bool:
     return bool(faults.get("slow_links")) or any(event["what"] == "slow_link" for event in faults.get("events", ()))
 
 
+def has_batch_norm(config: Config) -> bool:
+    return config["model"].get("name") in ("resnet8", "resnet18", "resnet20", "resnet50")
+
+
 #: Their numbers are their places, from 1; new ones come last.
 CORRECTIONS = (
-    Correction("SlowMo takes no slow step after an incomplete last period", has("SlowMo")),
-    Correction("exact averages of SlowMo and hybrids weigh models by their push-sum weights", has("SlowMo", "Hybrid")),
+    Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
+    Correction("exact averages of SlowMo and hybrids weigh models by their push-sum weights", runs("slowmo", "hybrid")),
     Correction("Gap-Aware without momentum averages the squares of gradients as they came in", gap_without_momentum),
     Correction("DANA no longer looks ahead twice", looks_ahead_twice),
     Correction("a slow link holds up its own messages alone", slow_link),
-    Correction("AD-PSGD averages once per gradient of any worker, or as often as is set", has("ADPSGD")),
+    Correction("AD-PSGD averages once per gradient of any worker, or as often as is set", runs("ad_psgd")),
     Correction(
         "BatchNorm statistics of averaged models are re-estimated on 5,000 training samples, not 512",
-        has("ResNet8", "ResNet18", "ResNet20", "ResNet50"),
+        has_batch_norm,
     ),
 )
 

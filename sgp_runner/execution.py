@@ -20,7 +20,7 @@ from sgp_runner.lock import locked
 from sgp_runner.recorder import replace_file, write_summary
 from sgp_runner.replay.recording import remove_recordings
 from sgp_runner.run import settings_of
-from sgp_runner.schema import shown
+from sgp_runner.schema import shown, stored
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment
@@ -71,7 +71,7 @@ def prepare(experiment: Experiment) -> list[Path]:
     import yaml
 
     directory = experiment.directory
-    config = yaml.safe_dump(dict(experiment.config), sort_keys=False, allow_unicode=True)
+    config = yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True)
     texts = {"config.yaml": config, "environment.json": json.dumps(environment(), indent=2) + "\n"}
     made = [directory / name for name in texts if not (directory / name).exists()]
     try:
@@ -101,13 +101,13 @@ def refuse_other_settings(experiment: Experiment) -> None:
         return
     way_out = "choose another name, or replace that run with resume=never"
     try:
-        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
-        there = dict(flat(settings_of(stored)))
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        there = dict(flat(settings_of(config)))
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
     here = dict(flat(experiment.settings))
     if there.pop(KEY, 0) != here.pop(KEY, 0) and there == here:
-        what = "; ".join(correction.what for correction in since(stored)) or "this is an older version of sgp-run"
+        what = "; ".join(correction.what for correction in since(config)) or "this is an older version of sgp-run"
         raise ConfigError("name", f"{experiment.directory} holds results from before a correction ({what}); {way_out}.")
     for key in [*here, *there]:
         if key not in there or key not in here or here[key] != there[key]:

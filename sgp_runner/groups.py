@@ -22,11 +22,20 @@ def groups() -> Mapping[str, tuple[str, ...]]:
 
 
 @functools.cache
-def targets(group: str) -> frozenset[str]:
-    """The classes that the choices of a group stand for. A base of SlowMo stands for the algorithm of its name."""
+def classes(group: str) -> Mapping[str, str]:
+    """Choice -> the class that its file names; files that name none are variants of other choices.
+
+    Where a group has several classes, a stored configuration tells them apart by these choices. A base of SlowMo stands for the algorithm
+    of its name.
+    """
     folder = CONFIGS / ("algo" if group == "base" else group)
-    texts = [(folder / f"{choice}.yaml").read_text(encoding="utf-8") for choice in groups()[group]]
-    return frozenset(name for text in texts for name in re.findall(r"^ *_target_: *(\S+)", text, re.MULTILINE))
+    texts = {choice: (folder / f"{choice}.yaml").read_text(encoding="utf-8") for choice in groups()[group]}
+    found = {choice: re.search(r"^ *_target_: *(\S+)", text, re.MULTILINE) for choice, text in texts.items()}
+    return {choice: match[1] for choice, match in found.items() if match}
+
+
+def has_one_class(group: str) -> bool:
+    return len({*classes(group).values()}) == 1
 
 
 def group_of(key: str) -> str | None:

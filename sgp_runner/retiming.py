@@ -65,6 +65,8 @@ def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
     """The run in ``folder`` on ``cluster``, which is called ``name``, in a folder of its own in ``out``. Raises ConfigError."""
     import yaml
 
+    from sgp_runner.schema import stored
+
     trained, summary = finished(folder)
     experiment = on_cluster(trained, cluster)
     there = out / f"{folder.name}-on-{name}"
@@ -76,7 +78,7 @@ def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
     try:
         there.mkdir(parents=True, exist_ok=True)
         (there / "summary.json").unlink(missing_ok=True)
-        replace_file(there / "config.yaml", yaml.safe_dump(dict(experiment.config), sort_keys=False, allow_unicode=True))
+        replace_file(there / "config.yaml", yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True))
         if (folder / "environment.json").exists():  # of the training
             replace_file(there / "environment.json", (folder / "environment.json").read_text(encoding="utf-8"))
         replace_file(metrics_path(there, 0), "".join(as_json(record) + "\n" for record in (*records, {"kind": "summary", **retimed})))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # What does not change the result of a run, and so not its name.
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
-    *("data.root", "data.workers", "network.timeout_seconds"),
+    *("data.root", "data.workers", "network.timeout_seconds", "format"),
 )
 
 MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory

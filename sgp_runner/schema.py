@@ -1,7 +1,8 @@
 """From a configuration tree to validated objects.
 
-Every node of the tree that has a ``_target_`` stands for a frozen dataclass of this package, whose fields and annotations
-are the schema: nothing else says which keys exist and what they may hold.
+Every part of the tree stands for a frozen dataclass of this package, whose fields and annotations are the schema: nothing else says which
+keys exist and what they may hold. In ``configs/``, and so in what Hydra composes, ``_target_`` names the class. What is stored has the name
+of the choice instead, ``name: sgp``, where there are several, so that classes may move.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from typing import Any, Literal, Union
 from sgp_runner import corrections
 from sgp_runner.credentials import refuse_secrets
 from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.groups import group_of, groups, targets
+from sgp_runner.groups import classes, group_of, groups, has_one_class
 from sgp_runner.run import Experiment, Run
 
-TARGET = "_target_"
+TARGET, NAME = "_target_", "name"
+FORMAT = 2  # of a stored configuration
 Tree = Mapping[str, object]
 
 
@@ -37,9 +39,9 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     refuse_secrets(config, "")
     run = build(config, "")
     assert isinstance(run, Run)
-    config = recorded(config, run)
-    version = tree.get(corrections.KEY, corrections.results_version(config))
-    return Experiment(run, {**config, corrections.KEY: version} if version else config, group)
+    named = with_names(recorded(config, run), "")
+    version = tree.get(corrections.KEY, corrections.results_version(named))
+    return Experiment(run, {**named, corrections.KEY: version} if version else named, group)
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
@@ -52,11 +54,24 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
         tree = None
     if not isinstance(tree, dict):
         raise ConfigError("config.yaml", f"{path} is not the configuration of a run.")
-    return make_experiment({corrections.KEY: 0, **tree}, group)
+    return from_stored(tree, path, group)
+
+
+def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
+    """The experiment that the stored configuration ``tree`` in ``path`` describes. Raises ConfigError for one of another format."""
+    if tree.get("format") != FORMAT or f"'{TARGET}':" in str(tree):
+        raise ConfigError("config.yaml", f"{path} was written by another version of sgp-run, which this one cannot read: run it again.")
+    return make_experiment({corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}}, group)
+
+
+def stored(experiment: Experiment) -> dict[str, object]:
+    """What `from_stored` reads."""
+    return {"format": FORMAT, **experiment.config}
 
 
 def check_node(node: Tree, key: str, root: Tree) -> dict[str, object]:
     """``node`` with every value as its annotation wants it (1 becomes 1.0 for a float, so that both name the same run)."""
+    node = with_class(node, key)
     cls = target_of(node, key)
     check_place(cls, key)
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -71,6 +86,39 @@ def check_node(node: Tree, key: str, root: Tree) -> dict[str, object]:
         if name not in node and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise choice_error(join(key, name), None) if group_of(join(key, name)) else missing(join(key, name))
     return out
+
+
+def with_class(node: Tree, key: str) -> Tree:
+    """``node`` with the class that the name of its choice, or its place alone, stands for."""
+    group = group_of(key)
+    if TARGET in node or (key and group is None):
+        return node
+    if group is None:
+        return {TARGET: f"{Run.__module__}.{Run.__qualname__}", **node}
+    known = classes(group)
+    if has_one_class(group):
+        return {TARGET: next(iter(known.values())), **node}
+    if node.get(NAME) not in known:
+        raise choice_error(key, node.get(NAME))
+    return {TARGET: known[str(node[NAME])], **{name: value for name, value in node.items() if name != NAME}}
+
+
+def with_names(node: Tree, key: str) -> dict[str, object]:
+    """``node`` without classes, and with the names of choices where they tell classes apart."""
+    group = group_of(key)
+    chosen = {} if group is None or has_one_class(group) else {NAME: next(k for k, v in classes(group).items() if v == node[TARGET])}
+    return chosen | {name: without_classes(value, join(key, name)) for name, value in node.items() if name != TARGET}
+
+
+def without_classes(value: object, key: str) -> object:
+    if isinstance(value, list):
+        return [without_classes(each, f"{key}[{i}]") for i, each in enumerate(value)]
+    return with_names(value, key) if isinstance(value, Mapping) and TARGET in value else value
+
+
+def is_part(key: str) -> bool:
+    """Whether a class stands at ``key``; other mappings there are values."""
+    return group_of(key) is not None or key in {field.name for field in dataclasses.fields(Run) if dataclasses.is_dataclass(field.default)}
 
 
 def target_of(node: Tree, key: str) -> type[Any]:
@@ -95,7 +143,7 @@ def check_place(cls: type[Any], key: str) -> None:
     group = group_of(key)
     if not key and cls is not Run:
         raise ConfigError(TARGET, f"a configuration describes a sgp_runner.run.Run, not a {cls.__name__}.")
-    if group is not None and f"{cls.__module__}.{cls.__name__}" not in targets(group):
+    if group is not None and f"{cls.__module__}.{cls.__name__}" not in classes(group).values():
         raise ConfigError(join(key, TARGET), f"{cls.__name__} does not belong here; choose with {key}={'|'.join(groups()[group])}.")
 
 
@@ -138,9 +186,11 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         if kind is str and value is not None:
             raise ConfigError(key, f"""{shown(value)} is not text; quote it: "{key}='{value}'".""")
     elif isinstance(value, Mapping):
-        if dataclasses.is_dataclass(kind) and target_of(value, key) is not kind:
-            raise ConfigError(join(key, TARGET), f"{value[TARGET]} does not belong here.")
-        return check_node(value, key, root)
+        node = stand_in(value, kind)
+        assert isinstance(node, Mapping)
+        if dataclasses.is_dataclass(kind) and target_of(node, key) is not kind:
+            raise ConfigError(join(key, TARGET), f"{node[TARGET]} does not belong here.")
+        return check_node(node, key, root)
     else:
         raise choice_error(key, value)
     if value is None:
@@ -149,7 +199,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
 
 
 def stand_in(value: object, hint: Any) -> object:
-    """An entry of a list, with the class that all entries have."""
+    """A part that can only be of one class, with that class."""
     if isinstance(value, Mapping) and dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return {TARGET: f"{hint.__module__}.{hint.__qualname__}", **value}
     return value

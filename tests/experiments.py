@@ -29,7 +29,7 @@ def make_experiment(results: Path, *overrides: str) -> Experiment:
             compose([setting.word for setting in parse(["logger=jsonl", f"results={results}", *overrides])])
         )
     experiment.directory.mkdir(parents=True)
-    (experiment.directory / "config.yaml").write_text(yaml.safe_dump(dict(experiment.config)))
+    (experiment.directory / "config.yaml").write_text(yaml.safe_dump(schema.stored(experiment)))
     return experiment
 
 

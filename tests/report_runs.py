@@ -8,6 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from sgp_runner.schema import FORMAT
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -38,7 +40,7 @@ def write_run(
     steps = len(accuracy) or 4
     facts = {"algorithm": algorithm, "model": "mlp" if accuracy else "timing_only", "data": data, "nodes": nodes, "seed": seed}
     facts |= {"network": "sim" if clock == "simulated" else "gloo", "epochs": steps, "clock": clock, "label": kind, "server": False}
-    config = {"algo": {"_target_": f"x.{algorithm}"}, "network": {"_target_": f"x.{facts['network']}"}, "nodes": nodes}
+    config: dict[str, object] = {"format": FORMAT, "algo": {"name": algorithm}, "network": {"name": facts["network"]}, "nodes": nodes}
     config |= {"epochs": float(steps), "batch_size": 32, "seed": seed, "name": name}
     (folder / "config.yaml").write_text(yaml.safe_dump(config | dict(settings or {}), sort_keys=False))
     (folder / "environment.json").write_text(json.dumps({"git": {"commit": COMMIT, "dirty": True}}))

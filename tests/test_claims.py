@@ -101,7 +101,7 @@ def test_a_second_search_waits_for_results_of_the_first_that_have_all_correction
         pretend(job, score)
     pretend(second.jobs[0], 0.5)
     assert second.chosen[0] == "optim.lr=0.2" and list(remaining([first, second])) == []
-    slowmo = "algo: {_target_: sgp_runner.algorithms.slowmo.SlowMo}\noptim: {}\nfaults: {}\n"
+    slowmo = "format: 2\nalgo: {name: slowmo}\nmodel: {}\noptim: {}\nfaults: {}\n"
     for job in (*first.jobs, *second.jobs):
         (job.folder / "config.yaml").write_text(slowmo, encoding="utf-8")
     rounds = remaining([first, second])

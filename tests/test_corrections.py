@@ -57,7 +57,7 @@ def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(words: l
 
 
 def test_twice_looking_ahead_is_a_correction_of_what_is_refused_now() -> None:
-    part = {"_target_": "sgp_runner.algorithms.gap_aware.GapAware", "momentum": "dana", "penalty": "gap"}
+    part = {"name": "gap_aware", "momentum": "dana", "penalty": "gap"}
     config = {"algo": part, "optim": {"momentum": 0.9, "nesterov": True}, "faults": {}, "model": {}}
     assert [CORRECTIONS.index(correction) + 1 for correction in since(config)] == [4]
     with pytest.raises(ConfigError, match=r"^algo.momentum: dana with Nesterov momentum would look ahead twice"):

@@ -376,16 +376,14 @@ def test_nothing_is_known_of_a_run_that_was_never_evaluated(tmp_path: Path) -> N
 def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_path: Path) -> None:
     def settings_with(*later: dict[str, object]) -> list[Setting]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        old = {"data": {"_target_": "x.Digits", "alpha": 0.1}, "cluster": {"_target_": "x.Cluster", "step_seconds": {"mlp": 1.0}}}
+        old = {"data": {"name": "digits", "alpha": 0.1}, "cluster": {"step_seconds": {"mlp": 1.0}}}
         write_run(folder, "run1", [(0.5, 0.5)], seed=1, settings=old)
         for seed, more in enumerate(later, 2):
             new = {group: {**values, **more.pop(group, {})} for group, values in old.items()}  # type: ignore[call-overload]
             write_run(folder, f"run{seed}", [(0.5, 0.5)], seed=seed, settings={**new, **more})
         return settings_in(read_runs([folder]))
 
-    assert [each.seeds for each in settings_with({"data": {"holdout": 0.0}, "clip": False, "new": {"_target_": "x.New", "a": 1}})] == [
-        [1, 2]
-    ]
+    assert [each.seeds for each in settings_with({"data": {"holdout": 0.0}, "clip": False, "new": {"name": "new", "a": 1}})] == [[1, 2]]
     assert [each.seeds for each in settings_with({"clip": False}, {"clip": False, "data": {"holdout": 0.0}})] == [[1, 2, 3]]
     assert sorted(each.seeds for each in settings_with({"clip": False}, {"clip": True})) == [[1], [2], [3]]  # which was it?
     assert sorted(each.seeds for each in settings_with({"data": {"alpha": 0.2, "holdout": 0.0}})) == [[1], [2]]

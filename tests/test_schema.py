@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import yaml
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.errors import ConfigError
+from sgp_runner.groups import classes, groups, has_one_class
 from sgp_runner.optim import SGD, Steps
-from sgp_runner.schema import load_experiment, make_experiment
+from sgp_runner.schema import load_experiment, make_experiment, stored
 from sgp_runner.topology import DirectedExponential
 
 
@@ -77,9 +79,46 @@ def test_a_whole_number_is_a_number_and_names_the_same_run() -> None:
 
 def test_an_experiment_survives_its_file(tmp_path: Path) -> None:
     experiment = make_experiment(tree(), group="a sweep")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(dict(experiment.config)))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored(experiment)))
     again = load_experiment(tmp_path / "config.yaml", "a sweep")
     assert again == experiment and again.name == experiment.name
+
+
+def test_what_is_stored_names_choices_and_no_classes() -> None:
+    """So that the digest, which names runs and is in checkpoints and recordings, does not depend on where classes are."""
+    experiment = make_experiment(tree())
+    config: Any = experiment.config
+    assert "sgp_runner" not in json.dumps(config) and "_target_" not in json.dumps(config)
+    assert (config["algo"]["name"], config["algo"]["base"]["name"], config["algo"]["base"]["topology"]["name"]) == (
+        "slowmo",
+        "osgp",
+        "exponential",
+    )
+    assert (config["network"], config["optim"]["schedule"]["name"]) == ({"name": "sim"}, "steps")
+    assert set(config["faults"]) == {"slow_nodes", "slow_links"}  # it can only be of one class
+
+
+@pytest.mark.parametrize("group", [group for group in groups() if group != "experiment"])
+def test_every_class_of_a_group_has_one_name(group: str) -> None:
+    assert classes(group) and (has_one_class(group) or len({*classes(group).values()}) == len(classes(group)))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"format": 1}, "was written by another version of sgp-run, which this one cannot read: run it again."),
+        ({"format": None}, "was written by another version of sgp-run, which this one cannot read: run it again."),
+        ({"data": {"_target_": "os.system"}}, "was written by another version of sgp-run, which this one cannot read: run it again."),
+        ({"network": {"name": "sims"}}, "network: 'sims' is none of gloo, mpi, nccl, sim. Did you mean 'sim'?"),
+        ({"network": {"engine": "loop"}}, "network: nothing is chosen; use one of gloo, mpi, nccl, sim."),
+        ({"algo": {"name": "resnet8"}}, "algo: 'resnet8' is none of ad_psgd, "),
+    ],
+)
+def test_a_stored_configuration_that_cannot_be_read_is_one_sentence(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored(make_experiment(tree())) | change))
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(tmp_path / "config.yaml", None)
+    assert sentence in str(refused.value)
 
 
 BAD: list[tuple[str, object, str, str]] = [

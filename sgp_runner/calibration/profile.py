@@ -42,7 +42,7 @@ def body(found: Measured, setting: Setting) -> Iterator[str]:
     have = constants(found)
     yield "defaults:"
     yield f"  - /compute_time@compute_time: {'log_normal' if have.cv else 'constant'}"
-    yield from ("", "_target_: sgp_runner.cluster.Cluster", f"name: {setting.name}", "devices_per_node: 1")
+    yield from ("", f"name: {setting.name}", "devices_per_node: 1")
     yield "step_seconds:  # s, a gradient and the optimizer's step, all nodes computing"
     yield f"  {setting.model}: {have.step_seconds:.6g}"
     yield "step_batch:  # samples per node"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.run import Experiment
 
-FORMAT = 1
+FORMAT = 2
 WAITING, ON_THE_SPOT = 0, -1  # places
 MOST_LINES = 1000  # in memory
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode

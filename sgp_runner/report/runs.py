@@ -27,6 +27,7 @@ from sgp_runner.execution import flat
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.report.versions import completed
 from sgp_runner.run import settings_of
+from sgp_runner.schema import FORMAT
 from sgp_runner.units import number
 
 REAL, TRAINED, REHEARSAL, TIMING, PUBLISHED = "real", "trained", "rehearsal", "timing only", "published"
@@ -103,10 +104,12 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         raise Damaged("it has no config.yaml.") from None
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         raise Damaged("its config.yaml cannot be read.") from None
+    if config.get("format") != FORMAT:
+        raise Damaged("its config.yaml was written by another version of sgp-run, which this one cannot read.")
     summary = read_summary(folder)
     if summary is None and (folder / "summary.json").exists():
         raise Damaged("its summary.json is not a JSON object.")
-    facts = summary if summary is not None else facts_of(config)
+    facts = summary if summary is not None else facts_of(config, folder)
     if missing := [key for key in FACTS if key not in facts]:
         raise Damaged(f"its summary.json does not say {', '.join(missing)}.")
     try:
@@ -138,12 +141,12 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     return line, curve
 
 
-def facts_of(config: Mapping[str, Any]) -> Mapping[str, object]:
+def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
     """What the summary of a run that has not finished would say."""
-    from sgp_runner.schema import make_experiment
+    from sgp_runner.schema import from_stored
 
     try:
-        return make_experiment({KEY: 0, **config}).facts
+        return from_stored(config, folder / "config.yaml").facts
     except ConfigError as error:
         raise Damaged(f"it did not finish, and its config.yaml is not one of this version ({error}).") from None
 

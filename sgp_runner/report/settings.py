@@ -123,13 +123,11 @@ def shown(members: Iterable[Mapping[str, object]], keys: Sequence[str]) -> list[
 
 
 def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
-    """``algo.tau=2 algo.topology=Ring``."""
+    """``algo.tau=2 algo.topology=ring``."""
     out = []
     for key in keys:
         value = settings.get(key)
-        if key.endswith("._target_"):
-            value = str(value).rpartition(".")[2]
-        out.append(f"{key.removesuffix('._target_').removesuffix('.name')}={f'{value:g}' if isinstance(value, float) else value}")
+        out.append(f"{key.removesuffix('.name')}={f'{value:g}' if isinstance(value, float) else value}")
     return out
 
 

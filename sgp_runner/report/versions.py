@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sgp_runner.schema import is_part, join
+
 Settings = Mapping[str, Any]
 
 
@@ -23,13 +25,14 @@ def completion(config: Settings, known: Sequence[Settings]) -> Settings:
     return newest[0] if len(newest) == 1 else config
 
 
-def extends(newer: Settings, older: Settings) -> bool:
+def extends(newer: Settings, older: Settings, key: str = "") -> bool:
     """Whether they differ only in settings that ``older`` lacks. In a mapping that is a value itself, no key came later."""
     for name, value in older.items():
         if name not in newer:
             return False
-        if isinstance(value, Mapping) and "_target_" in value and isinstance(newer[name], Mapping):
-            if not extends(newer[name], value):
+        inner = join(key, name)
+        if is_part(inner) and isinstance(value, Mapping) and isinstance(newer[name], Mapping):
+            if not extends(newer[name], value, inner):
                 return False
         elif newer[name] != value:
             return False
