@@ -108,7 +108,8 @@ def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list
     waiting = [claim for claim in claims if not claim.judged]
     searches = finished_searches(claims)
     out.mkdir(parents=True, exist_ok=True)
-    hard = [*(how_hard(kind, job) for kind, job in shapes.items() if job.finished), outdated(shapes.values())]
+    hard = [how_hard(kind, job) for kind, job in shapes.items() if job.finished]
+    hard += [sentence] if (sentence := outdated(shapes.values())) else []
     (out / "claims.md").write_text("\n".join(markdown(views, waiting, searches, hard)) + "\n", encoding="utf-8")
     template = Environment(loader=PackageLoader("sgp_runner.claims", "."), autoescape=True, trim_blocks=True).get_template("page.html")
     texts = {"intro": INTRO, "not_judged": NOT_JUDGED, "tuning": TUNING, "about_trials": TRIALS, "about_earlier": EARLIER, "waits": WAITS}
