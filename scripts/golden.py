@@ -69,7 +69,7 @@ def jobs(out: Path) -> Iterator[Job]:
         yield Job(f"gloo-{name}", (*REAL, *words, "network=gloo"), out)
 
 
-def run_mpi(out: Path) -> Iterator[str]:
+def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
     """Each as it ends, with its exit code."""
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
     for name, words in SYNCHRONOUS.items():
@@ -77,7 +77,7 @@ def run_mpi(out: Path) -> Iterator[str]:
         command = ["mpirun", "--oversubscribe", "-n", ranks, sys.executable, "-m", "sgp_runner", *REAL, *words, "network=mpi"]
         command += ["logger=jsonl", f"results={out}", f"name=mpi-{name}"]
         done = subprocess.run(command, env={**os.environ, **root}, check=False, capture_output=True)
-        yield f"mpi-{name}: {'done' if done.returncode == 0 else done.returncode}"
+        yield f"mpi-{name}", done.returncode
 
 
 def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, float]]:
@@ -95,6 +95,8 @@ def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, flo
 
 def difference(before: Path, after: Path) -> str | None:
     """The first one between the records of two runs, in words."""
+    if not all(metrics_path(folder, 0).exists() for folder in (before, after)):
+        return "it has no records"
     real = not before.name.startswith(("sim", "timing"))
     for rank in range(8):
         both = (read_lines(metrics_path(folder, rank)) for folder in (before, after))
@@ -126,11 +128,14 @@ def main(words: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     out = Path(words[0])
+    failed = 0
     for job, error in run_all(jobs(out), processes=1):
         print(f"{job.name}: {error or 'done'}", flush=True)
-    for line in run_mpi(out):
-        print(line, flush=True)
-    return 0
+        failed += error is not None
+    for name, code in run_mpi(out):
+        print(f"{name}: {f'exit code {code}' if code else 'done'}", flush=True)
+        failed += code != 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

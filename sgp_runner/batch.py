@@ -10,11 +10,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sgp_runner.corrections import Correction, since
 from sgp_runner.divergence import FILE as DIVERGED
 from sgp_runner.recorder import read_summary
+from sgp_runner.schema import FORMAT
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment
@@ -52,22 +53,34 @@ class Job:
         return self.summary is not None or self.diverged
 
     @property
-    def since(self) -> list[Correction]:
-        """The corrections that its results do not have."""
+    def config(self) -> Mapping[str, Any] | None:
+        """Its stored configuration, if it has begun."""
         import yaml
 
         try:
             text = (self.folder / "config.yaml").read_text(encoding="utf-8")
         except FileNotFoundError:
-            return []
-        return since(
-            yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        )  # the one in C is ten times as fast, where there is one
+            return None
+        # The loader in C is ten times as fast, where there is one.
+        config: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return config
+
+    @property
+    def since(self) -> list[Correction]:
+        """The corrections that its results do not have."""
+        config = self.config
+        return [] if config is None or config.get("format") != FORMAT else since(config)
+
+    @property
+    def replaces(self) -> bool:
+        """What is in its folder is from before a correction, or of a version of sgp-run with another format."""
+        config = self.config
+        return config is not None and (config.get("format") != FORMAT or bool(since(config)))
 
     @property
     def due(self) -> bool:
-        """It has no results, or they are from before a correction."""
-        return not self.finished or bool(self.since)
+        """It has no results, or they are to be replaced."""
+        return not self.finished or self.replaces
 
 
 def outdated(jobs: Iterable[Job]) -> str:
@@ -114,7 +127,7 @@ def run(job: Job) -> str | None:
 
     from sgp_runner.execution import perform, sentence_of
 
-    words = [*job.words, f"name={job.name}", f"results={job.results}", "logger=jsonl", *(["resume=never"] if job.since else [])]
+    words = [*job.words, f"name={job.name}", f"results={job.results}", "logger=jsonl", *(["resume=never"] if job.replaces else [])]
     sys.argv = job.command.split()  # what environment.json will say
     try:
         with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):

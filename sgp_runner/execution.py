@@ -20,7 +20,7 @@ from sgp_runner.lock import locked
 from sgp_runner.recorder import replace_file, write_summary
 from sgp_runner.replay.recording import remove_recordings
 from sgp_runner.run import settings_of
-from sgp_runner.schema import shown, stored
+from sgp_runner.schema import FORMAT, shown, stored
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment
@@ -105,6 +105,8 @@ def refuse_other_settings(experiment: Experiment) -> None:
         there = dict(flat(settings_of(config)))
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
+    if config.get("format") != FORMAT:
+        raise ConfigError("name", f"{experiment.directory} holds a run of another version of sgp-run; {way_out}.")
     here = dict(flat(experiment.settings))
     if there.pop(KEY, 0) != here.pop(KEY, 0) and there == here:
         what = "; ".join(correction.what for correction in since(config)) or "this is an older version of sgp-run"

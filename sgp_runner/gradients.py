@@ -51,7 +51,7 @@ def tensors_of(state: State) -> list[Tensor]:
 
 def as_bytes(state: State) -> Tensor:
     """The tensors of a state, one after the other: uint8 [B]."""
-    parts = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors_of(state)]
+    parts = [tensor.cpu().contiguous().view(-1).view(torch.uint8) for tensor in tensors_of(state)]
     return torch.cat([*parts, torch.zeros(1, dtype=torch.uint8)])  # never empty
 
 

@@ -42,11 +42,14 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
 
 def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> dict[str, object]:
     """`launch`, whose ranks find one another in the file ``path``; they talk over the loopback interface."""
-    from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    from sgp_runner.store import LocalStore
 
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
-    alarm = PrefixStore("alarm 0", FileStore(str(path)))
+    store = LocalStore(path)
+    alarm = PrefixStore("alarm 0", store)
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
     environment = {
         "OMP_NUM_THREADS": threads,

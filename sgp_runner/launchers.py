@@ -126,8 +126,10 @@ def master_address(process: Launched, environment: Environment) -> str:
     """The host of rank 0."""
     if address := environment.get("MASTER_ADDR"):
         return address
-    if process.launcher == "srun":
+    if process.launcher == "srun" and environment.get("SLURM_STEP_NUM_NODES") != "1":
         return first_host(environment)
+    if process.launcher == "srun":
+        return "127.0.0.1"  # all on this machine
     if process.launcher == "mpirun" and environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(process.size):
         return "127.0.0.1"  # all on this machine
     how = "use mpirun -x MASTER_ADDR=HOST" if process.launcher == "mpirun" else "set it, and MASTER_PORT"

@@ -188,7 +188,8 @@ def merged(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
 
 def with_whole_mappings(words: Sequence[str]) -> list[str]:
     """``words``, and before each that gives a mapping one that removes the preset's."""
-    mappings = {word: value for word in words if "={" in word and isinstance(value := parse_word(word).value(), dict)}
+    ours = (word for word in words if "{" in word and not Setting(word, False, False).for_hydra)
+    mappings = {word: value for word in ours if isinstance(value := parse_word(word).value(), dict)}
     if not mappings:
         return list(words)
     config = merged(words)

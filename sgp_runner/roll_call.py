@@ -42,7 +42,7 @@ class RollCall:
         return f"roll call {self.number} {word}" + ("" if rank is None else f" {rank}")
 
     def beat(self) -> None:
-        """A sign of life, from the watching thread. The store may be a file that grows with each."""
+        """A sign of life, from the watching thread."""
         if (now := time.monotonic()) >= self.next_beat:
             self.store.set(f"beat {self.rank}", str(now))
             self.next_beat = now + BEAT_SECONDS

@@ -15,7 +15,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cli import main
 from sgp_runner.cluster import GammaTime, LogNormalTime
 from sgp_runner.groups import CONFIGS, NESTED, group_of, groups
-from sgp_runner.overrides import compose, configs, parse
+from sgp_runner.overrides import compose, compose_all, configs, parse
 from sgp_runner.run import Experiment, Run
 from sgp_runner.schema import build, make_experiment, target_of
 from sgp_runner.sweep import plan
@@ -178,6 +178,8 @@ def test_what_is_typed_is_translated(typed: str, word: str) -> None:
     [
         (["faults.slow_nodes={3: 10}"], {3: 10.0}),
         (["faults.slow_nodes={}"], {}),
+        (["faults.slow_nodes= {3: 10}"], {3: 10.0}),
+        (["++faults.slow_nodes={3: 10}"], {3: 10.0}),
         (["faults.slow_nodes.3=10"], {0: 4.0, 3: 10.0}),
         (["faults.slow_nodes={3: 10}", "faults.slow_nodes.5=2"], {3: 10.0, 5: 2.0}),
         (["faults.slow_nodes.5=2", "faults.slow_nodes={3: 10}"], {3: 10.0}),
@@ -205,6 +207,11 @@ def test_what_is_printed_of_a_configuration_has_whole_mappings_too(capfd: pytest
     GlobalHydra.instance().clear()
     assert main(["faults=slow_node", "faults.slow_nodes={3: 10}", "--cfg", "job", "--package", "faults.slow_nodes"]) == 0
     assert capfd.readouterr().out == "# @package faults.slow_nodes\n3: 10\n"
+
+
+def test_hydras_own_mappings_are_left_to_hydra() -> None:
+    words = [setting.word for setting in parse(["++hydra.job.env_set={A: b}"])]
+    assert compose_all(words, hydra_too=True).hydra.job.env_set == {"A": "b"}
 
 
 def test_a_sweep_over_mappings_replaces_them_in_each_run() -> None:

@@ -123,6 +123,16 @@ def test_a_version_cannot_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{KEY}: there is no such setting" in capsys.readouterr().err
 
 
+def test_what_another_version_has_left_is_not_taken_for_this_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    (job,) = jobs = [Job("slowmo", (*TINY[:-1], "algo=slowmo"), Path("results"))]
+    assert dict(run_all(jobs, processes=1)) == {job: None} and not job.due
+    change(job.folder / "config.yaml", {"format": None})
+    assert job.finished and job.due and job.since == []
+    assert main([*TINY, "algo=slowmo", "name=slowmo"]) == 2
+    assert "holds a run of another version of sgp-run; choose another name, or replace that run" in capsys.readouterr().err
+    assert dict(run_all(jobs, processes=1)) == {job: None} and not job.due
+
+
 def test_jobs_with_old_results_are_run_again() -> None:
     jobs = [Job(name, (*TINY[:-1], f"algo={name}"), Path("results")) for name in ("slowmo", "sgp")]
     assert dict.fromkeys(jobs) == dict(run_all(jobs, processes=1)) and outdated(jobs) == ""

@@ -216,13 +216,13 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     for end in (-1, -20, whole.rindex(b"{"), whole.index(b"\n") + 1):
         zero.write_bytes(whole[:end])
         check("it is cut off: the rank was killed, or the file is not whole.")
-    zero.write_bytes(whole.replace(b"2", b"3", 1).replace(b'"message",0,1.0', b'"message",0,7.0'))
+    zero.write_bytes(whole.replace(b'"message",0,1.0', b'"message",0,7.0'))
     check("it is damaged: its lines are not those that were recorded.")
     for text in (b"", b"\x00\xff", b'{"what": 1}\n', b"[1, 2]\n"):
         zero.write_bytes(text)
         check("this is not a recording of sgp-run.")
     rewritten(format=7)
-    check("it has format 7, and this version of sgp-run reads format 1.")
+    check("it has format 7, and this version of sgp-run reads format 2.")
     rewritten(run="another")
     check("it was recorded with other settings than those of config.yaml beside it.")
     zero.write_bytes(one.read_bytes())

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -269,3 +270,25 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path, events: list[int]) -> None
     with pytest.raises(ConfigError, match="run.pt is not a checkpoint of sgp-run; remove its folder, or start over with resume=never"):
         experiment.execute()
     assert not (tmp_path / "harm").exists()
+
+
+def test_an_average_that_was_still_to_come_is_taken_after_a_resumption(tmp_path: Path, events: list[int]) -> None:
+    """Saved after the last step of an incomplete period of SlowMo, when no step is left."""
+    words = (*SETTINGS, "model=mlp", "algo=slowmo", "algo.tau=5", "algo.base=local_sgd")  # 22 steps: 4 x 5 + 2
+    whole, cut = (make_experiment(tmp_path / name, *words, "checkpoint.every_steps=22") for name in ("whole", "cut"))
+    instrumented(whole).execute()
+    needed, kept = 10**9 - events[0], 0
+    for last in range(1, 40):
+        events[0] = needed - last
+        with pytest.raises(Killed):
+            instrumented(cut).execute()
+        kept += saved_steps(cut.checkpoints) == [22]
+        events[0] = 10**9
+        if kept:
+            break
+        shutil.rmtree(cut.directory)
+        cut.directory.mkdir()
+    assert kept
+    instrumented(cut).execute()
+    for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
+        assert torch.equal(a, b)

@@ -75,7 +75,7 @@ class SlowMo:
         x0 = worker.keep("slowmo_x0", x.clone)
         u = worker.keep("slowmo_u", lambda: x.new_zeros(x.shape))
         start = worker.keep("slowmo_start", lambda: worker.steps_taken)
-        while not worker.done:
+        while not worker.done or (worker.steps_taken - start) % self.period:  # also if all that is left is an average
             await self.base.run(worker.limit(self.period - (worker.steps_taken - start) % self.period))
             if self.exact_average:
                 await average(worker)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -24,6 +24,7 @@ from sgp_runner.errors import RankFailed
 from sgp_runner.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.place import WHOLE, Part, Place
 from sgp_runner.problem import ON_CPU, Compute
+from sgp_runner.store import LocalStore
 from sgp_runner.waits import left_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def meet() -> tuple[Any, int, int]:
     variable = os.environ
     rank, size = int(variable["RANK"]), int(variable["WORLD_SIZE"])
     if store := variable.get(STORE):
-        return FileStore(store), rank, size
+        return LocalStore(store), rank, size
     host, port = variable["MASTER_ADDR"], int(variable["MASTER_PORT"])
     listener = listen(host, port) if host in LOOPBACK and rank == 0 and not kept_elsewhere() else None
-    if host in LOOPBACK:
+    if host in LOOPBACK or variable.get("LOCAL_WORLD_SIZE") == variable["WORLD_SIZE"]:  # torchrun names its host
         variable.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     try:
         if listener is None:
@@ -87,8 +88,9 @@ class DistributedWorld:
         link: Link | None = None,
     ) -> None:
         store, self.rank, self.size = meet()
+        self.stores = store, store.clone()  # a store that is written in Python ends with its object
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun may start its ranks again and keep the store
-        self.alarm = PrefixStore(f"alarm {attempt}", store.clone())
+        self.alarm = PrefixStore(f"alarm {attempt}", self.stores[1])
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
         self.devices, self.compute, self.backend, self.paired, self.link = devices, compute, backend, paired, link
         self.leads = leads and devices > 1

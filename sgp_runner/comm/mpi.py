@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from mpi4py import MPI
-from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
 from sgp_runner.comm import all_reduce_bytes
@@ -34,6 +34,7 @@ from sgp_runner.errors import StoodStill
 from sgp_runner.place import Place
 from sgp_runner.problem import ON_CPU
 from sgp_runner.scheduler import RealClock, Scheduler, Wait
+from sgp_runner.store import LocalStore
 from sgp_runner.waits import leave_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class MpiWorld:
         hosts = self.gather(socket.gethostname())
         self.local = hosts.count(hosts[self.rank])
         store = self.store_among(hosts)
-        self.store = PrefixStore("run", store)
-        self.alarm = PrefixStore("alarm", store.clone())
+        self.stores = store, store.clone()  # a store that is written in Python ends with its object
+        self.store, self.alarm = (PrefixStore(name, each) for name, each in zip(("run", "alarm"), self.stores, strict=True))
 
     def store_among(self, hosts: list[str]) -> Any:  # a store that can be cloned
         """On one host a file in a private folder; among several, rank 0 listens on its port."""
@@ -72,7 +73,7 @@ class MpiWorld:
             folder = tempfile.mkdtemp(prefix="sgp-run-") if self.rank == 0 else ""
             if self.rank == 0:
                 atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            return FileStore(f"{self.gather(folder)[0]}/store")
+            return LocalStore(f"{self.gather(folder)[0]}/store")
         keeper = TCPStore(hosts[0], 0, is_master=True, wait_for_workers=False) if self.rank == 0 else None
         port = self.gather(keeper.port if keeper is not None else 0)[0]
         return keeper or TCPStore(hosts[0], port, is_master=False, timeout=timedelta(minutes=5))

@@ -22,7 +22,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.corrections import refuse_outdated
 from sgp_runner.errors import CannotWrite, ConfigError
 
 if TYPE_CHECKING:
@@ -175,7 +174,6 @@ def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
     for rank, recording in enumerate(recordings):
         path, header = str(path_of(directory, rank)), recording.header
         if header.run != experiment.digest:
-            refuse_outdated(experiment.config, directory)
             raise ConfigError(path, "it was recorded with other settings than those of config.yaml beside it.")
         if (header.rank, header.ranks) != (rank, ranks):
             raise ConfigError(path, f"it is the recording of rank {header.rank} of {header.ranks}, not of rank {rank} of {ranks}.")

@@ -1,0 +1,97 @@
+"""Where the ranks of one machine find one another: a database file in a folder that nobody else may read.
+
+PyTorch's own `FileStore` writes a record in several pieces, so that a rank that is killed between two of them holds up all others for ever,
+and grows with every write. A transaction of SQLite happens or does not.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Lock
+
+from torch.distributed.distributed_c10d import Store
+
+POLL_SECONDS = 0.002
+BUSY_SECONDS = 60.0  # that others may hold the file
+
+
+class LocalStore(Store):
+    """A key-value store in the file ``path``, which is made if it is not there. Its methods are those of `torch.distributed.Store`."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__()
+        self.path, self.lock = str(path), Lock()
+        self.seconds = 300.0
+        self.file = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        self.file.execute("PRAGMA synchronous = OFF")  # it need not survive the machine
+        self.file.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
+
+    def clone(self) -> LocalStore:
+        return LocalStore(self.path)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.seconds = timeout.total_seconds()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Others see all of what is done in here, or nothing of it."""
+        with self.lock:
+            self.file.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self.file.execute("ROLLBACK")
+                raise
+            self.file.execute("COMMIT")
+
+    def read(self, key: str) -> bytes | None:
+        row = self.file.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def write(self, key: str, value: bytes) -> None:
+        self.file.execute("REPLACE INTO entries VALUES (?, ?)", (key, value))
+
+    def set(self, key: str, value: str | bytes) -> None:
+        with self.alone():
+            self.write(key, as_bytes(value))
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        with self.lock:
+            return self.read(key) or b""
+
+    def add(self, key: str, amount: int) -> int:
+        with self.alone():
+            total = int(self.read(key) or 0) + amount
+            self.write(key, b"%d" % total)
+        return total
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """What is there afterwards: ``desired`` if ``expected`` was, or if nothing was there and nothing was expected."""
+        wanted, new = as_bytes(expected), as_bytes(desired)
+        with self.alone():
+            found = self.read(key)
+            if found == wanted or (found is None and not wanted):
+                self.write(key, new)
+                return new
+        return wanted if found is None else found
+
+    def check(self, keys: Sequence[str]) -> bool:
+        with self.lock:
+            return all(self.read(key) is not None for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        deadline = time.monotonic() + (self.seconds if timeout is None else timeout.total_seconds())
+        while not self.check(keys):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"waited in vain for {', '.join(keys)} in {self.path}")
+            time.sleep(POLL_SECONDS)
+
+
+def as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,71 @@
+"""The store of the ranks of one machine: what it promises, from several processes, also when one is killed at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed.distributed_c10d import PrefixStore
+
+from sgp_runner.store import LocalStore
+
+WRITER = """
+import sys
+from torch.distributed.distributed_c10d import PrefixStore
+from sgp_runner.store import LocalStore
+store = LocalStore(sys.argv[1])
+inside = PrefixStore("run", store)
+for _ in range(int(sys.argv[2])):
+    inside.add("gradients", 1)
+    inside.set("beat " + sys.argv[3], "x" * 5000)
+"""
+
+
+def writer(path: Path, times: int, name: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(times), name])
+
+
+def test_a_store_does_what_pytorch_expects_of_one(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    inside, other = PrefixStore("a", store), PrefixStore("a", clone := store.clone())
+    assert not inside.check(["x"])
+    inside.set("x", "1")
+    assert other.get("x") == b"1" and clone.get("a/x") == b"1" and other.check(["x"]) and not other.check(["x", "y"])
+    assert [other.add("n", 2), inside.add("n", 3), inside.add("n", 0)] == [2, 5, 5] and inside.get("n") == b"5"
+    assert inside.compare_set("new", "", "first") == b"first" and other.compare_set("new", "", "second") == b"first"
+    assert other.compare_set("new", "first", "third") == b"third" and inside.get("new") == b"third"
+    assert inside.compare_set("none", "expected", "new") == b"expected" and not inside.check(["none"])
+    inside.set("bytes", bytes(range(256)).decode("latin-1"))
+    assert inside.get("bytes") == bytes(range(256)).decode("latin-1").encode()
+    with pytest.raises(RuntimeError, match="waited in vain for a/never in "):
+        inside.wait(["never"], timedelta(milliseconds=20))
+
+
+def test_processes_count_together(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = LocalStore(path)
+    writers = [writer(path, 300, str(number)) for number in range(3)]
+    PrefixStore("run", store).wait(["beat 0", "beat 1", "beat 2"], timedelta(seconds=60))
+    assert [each.wait(60) for each in writers] == [0, 0, 0]
+    assert PrefixStore("run", store).add("gradients", 0) == 900
+    assert path.stat().st_size < 100_000  # it does not grow with every write
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_the_store_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = LocalStore(path)
+    inside = PrefixStore("run", store)
+    for attempt in range(8):
+        with writer(path, 10**9, str(attempt)) as victim:
+            inside.wait([f"beat {attempt}"], timedelta(seconds=60))
+            time.sleep(0.013 * attempt)
+            os.kill(victim.pid, signal.SIGKILL)
+        count = inside.add("gradients", 0)
+        assert inside.get(f"beat {attempt}") == b"x" * 5000
+        assert inside.add("gradients", 1) == count + 1
