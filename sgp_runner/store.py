@@ -9,12 +9,14 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 
 from torch.distributed.distributed_c10d import Store
+
+from sgp_runner.errors import CannotWrite
 
 POLL_SECONDS = 0.002
 BUSY_SECONDS = 60.0  # that others may hold the file
@@ -29,7 +31,8 @@ class LocalStore(Store):
         self.seconds = 300.0
         self.file = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         self.file.execute("PRAGMA synchronous = OFF")  # it need not survive the machine
-        self.file.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
+        with self.alone():
+            self.file.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
 
     def clone(self) -> LocalStore:
         return LocalStore(self.path)
@@ -39,15 +42,16 @@ class LocalStore(Store):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Others see all of what is done in here, or nothing of it."""
+        """Others see all of what is done in here, or nothing of it. Raises CannotWrite when the disk is full, for example."""
         with self.lock:
-            self.file.execute("BEGIN IMMEDIATE")
             try:
+                self.file.execute("BEGIN IMMEDIATE")
                 yield
-            except BaseException:
-                self.file.execute("ROLLBACK")
-                raise
-            self.file.execute("COMMIT")
+                self.file.execute("COMMIT")
+            except sqlite3.Error as error:
+                with suppress(sqlite3.Error):
+                    self.file.execute("ROLLBACK")
+                raise CannotWrite(self.path, error) from error
 
     def read(self, key: str) -> bytes | None:
         row = self.file.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()

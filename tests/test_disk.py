@@ -52,10 +52,15 @@ def test_a_summary_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("network", ["sim", "gloo"])
+# Settings, a limit that records reach and checkpoints do not, and one that checkpoints exceed. What real ranks meet in has some 16 kB.
+LIMITS = {"sim": ([], 5000, 1500), "gloo": (["data.dimension=4000", "epochs=60"], 45_000, 20_000)}
+
+
+@pytest.mark.parametrize("network", LIMITS)
 def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(network: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*TINY, f"network={network}", "checkpoint.every_steps=4"]
-    with files_up_to(5000):
+    more, limit, _ = LIMITS[network]
+    words = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
+    with files_up_to(limit):
         assert main(words) == 1
     sentence = (
         r"sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; what was recorded and saved before is whole.\n"
@@ -63,26 +68,34 @@ def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(network: s
     assert re.fullmatch(sentence, capsys.readouterr().err)
     directory = Path("results/runs/mine")
     text = (directory / "metrics.jsonl").read_text()
-    assert text.endswith("}\n") and 0 < len(text) <= 5000 and not (directory / "summary.json").exists()
+    assert text.endswith("}\n") and 0 < len(text) <= limit and not (directory / "summary.json").exists()
     assert saved_steps(directory / "checkpoints")[0] >= 4
     assert main(words) == 0
     steps = [record["step"] for record in read_metrics(directory) if record["kind"] == "train" and record["rank"] == 0]
-    assert steps == [*range(80), 79]
+    total = 240 if network == "gloo" else 80
+    assert steps == [*range(total), total - 1]
 
 
-@pytest.mark.parametrize("network", ["sim", "gloo"])
+@pytest.mark.parametrize("network", LIMITS)
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(network: str, capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = make_experiment(Path("results"), *TINY, f"network={network}", "checkpoint.every_steps=4")
-    words = [*TINY, f"network={network}", "checkpoint.every_steps=4"]
-    with files_up_to(5000):
+    more, limit, lower = LIMITS[network]
+    words = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
+    experiment = make_experiment(Path("results"), *words)
+    with files_up_to(limit):
         main(words)
     (before, *_) = saved_steps(experiment.checkpoints)
     capsys.readouterr()
-    with files_up_to(1500):
+    with files_up_to(lower):
         assert main(words) in (1, 2)
     assert saved_steps(experiment.checkpoints)[0] == before
     assert problem_of(experiment.checkpoints / f"step-{before}", experiment.digest) is None
     assert not list(experiment.checkpoints.glob(".part-*"))
+
+
+def test_ranks_that_cannot_meet_for_lack_of_space_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with files_up_to(6000):
+        assert main([*TINY, "network=gloo"]) == 1
+    assert re.fullmatch(r"sgp-run: cannot write \S+/store: disk I/O error; what was recorded .*\n", capsys.readouterr().err)
 
 
 def test_nothing_is_written_where_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
