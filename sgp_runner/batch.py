@@ -73,7 +73,7 @@ class Job:
 
     @property
     def replaces(self) -> bool:
-        """What is in its folder is from before a correction, or of a version of sgp-run with another format."""
+        """Whether its folder holds results from before a correction, or of a version of sgp-run with another format."""
         config = self.config
         return config is not None and (config.get("format") != FORMAT or bool(since(config)))
 

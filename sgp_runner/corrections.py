@@ -74,7 +74,7 @@ CORRECTIONS = (
 
 
 def results_version(config: Config) -> int:
-    """Of a run with this configuration, made by this code."""
+    """The version of a run with this configuration, made by this code."""
     return max((number for number, correction in enumerate(CORRECTIONS, start=1) if correction.affects(config)), default=0)
 
 

@@ -36,7 +36,7 @@ def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.r
 
     Raises RankFailed or Diverged as the first rank that failed, or the ConfigError that all ranks agree on.
     """
-    with TemporaryDirectory(prefix="sgp-run-") as private:  # nobody else may read it
+    with TemporaryDirectory(prefix="sgp-run-") as private:  # of mode 0700
         return launch_with(experiment, program, Path(private) / "store")
 
 

@@ -177,7 +177,7 @@ def compose_all(words: Sequence[str], hydra_too: bool) -> DictConfig:
 
 
 def merged(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
-    """What Hydra makes of the words."""
+    """The configuration that Hydra composes, which merges mappings."""
     import hydra
 
     try:

@@ -65,7 +65,7 @@ def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
 
 
 def stored(experiment: Experiment) -> dict[str, object]:
-    """What `from_stored` reads."""
+    """The configuration as `from_stored` reads it."""
     return {"format": FORMAT, **experiment.config}
 
 

@@ -1,7 +1,7 @@
-"""Where the ranks of one machine find one another: a database file in a folder that nobody else may read.
+"""The store through which the ranks of one machine find each other: a database file in a private folder.
 
-PyTorch's own `FileStore` writes a record in several pieces, so that a rank that is killed between two of them holds up all others for ever,
-and grows with every write. A transaction of SQLite happens or does not.
+PyTorch's own `FileStore` writes a record in several pieces, so that a rank that is killed between two of them blocks all others, and the
+file grows with every write. A transaction of SQLite happens or does not.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LocalStore(Store):
         return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """What is there afterwards: ``desired`` if ``expected`` was, or if nothing was there and nothing was expected."""
+        """Write ``desired`` where ``expected`` is, or where there is nothing and nothing is expected; return the value that is there then."""
         wanted, new = as_bytes(expected), as_bytes(desired)
         with self.alone():
             found = self.read(key)

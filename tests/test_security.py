@@ -63,7 +63,7 @@ def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path)
 
 
 def test_a_rank_that_answers_with_a_pickle_does_not_run_code_here(tmp_path: Path) -> None:
-    """Under a launcher, whoever reaches the store may be faster than the real rank 1."""
+    """Under a launcher, a stranger who reaches the store may be faster than the real rank 1."""
     (port,) = free_ports(1)
     where = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     harm = tmp_path / "harm"

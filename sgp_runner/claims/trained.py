@@ -203,7 +203,7 @@ def extra(what: str, effect: tuple[Side, Side], other: tuple[Side, Side], expect
 
 
 def time_ratio(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
-    """Of simulated times: exact where they do not depend on the seed, else the range over the seeds."""
+    """Compare simulated times: exactly where they do not depend on the seed, else by their range over the seeds."""
     ratios = [quality(a, "time_s") / quality(b, "time_s") for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
     mean = sum(ratios) / len(ratios)
     effect = exactly(mean) if alike(ratios) else Interval(mean, min(ratios), max(ratios), len(ratios))

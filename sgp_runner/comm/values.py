@@ -1,4 +1,4 @@
-"""Small values that ranks exchange besides training messages, as JSON. A pickle would run code of whoever sent it.
+"""Small values that ranks exchange besides training messages, as JSON. Reading a pickle would run code that its sender chooses.
 
 ``None``, truth values, numbers, texts, lists and mappings come back as they were, tuples as lists; floats may be infinite or not a number.
 """
