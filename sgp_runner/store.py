@@ -76,7 +76,7 @@ class LocalStore(Store):
         return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write ``desired`` where ``expected`` is, or where there is nothing and nothing is expected; return the value that is there then."""
+        """Write ``desired`` where ``expected`` is, or where there is nothing and nothing is expected; return what is there then."""
         wanted, new = as_bytes(expected), as_bytes(desired)
         with self.alone():
             found = self.read(key)
