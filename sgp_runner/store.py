@@ -48,10 +48,12 @@ class LocalStore(Store):
                 self.file.execute("BEGIN IMMEDIATE")
                 yield
                 self.file.execute("COMMIT")
-            except sqlite3.Error as error:
+            except BaseException as error:  # Ctrl-C too, or the file would stay locked for all others
                 with suppress(sqlite3.Error):
                     self.file.execute("ROLLBACK")
-                raise CannotWrite(self.path, error) from error
+                if isinstance(error, sqlite3.Error):
+                    raise CannotWrite(self.path, error) from error
+                raise
 
     def read(self, key: str) -> bytes | None:
         row = self.file.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()

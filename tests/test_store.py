@@ -47,6 +47,17 @@ def test_a_store_does_what_pytorch_expects_of_one(tmp_path: Path) -> None:
         inside.wait(["never"], timedelta(milliseconds=20))
 
 
+def test_an_interrupted_transaction_leaves_nothing_and_releases_the_file(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    other = store.clone()
+    with pytest.raises(KeyboardInterrupt), store.alone():
+        store.write("half", b"done")
+        raise KeyboardInterrupt
+    other.set("x", "1")
+    store.set("y", "2")
+    assert not other.check(["half"]) and store.check(["x", "y"])
+
+
 def test_processes_count_together(tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = LocalStore(path)
