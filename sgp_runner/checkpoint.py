@@ -25,7 +25,7 @@ from sgp_runner.errors import CannotWrite, ConfigError, Stopped
 if TYPE_CHECKING:
     from types import FrameType
 
-VERSION = 6
+VERSION = 7
 MANIFEST = "manifest.json"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

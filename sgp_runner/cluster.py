@@ -199,6 +199,17 @@ class Cluster:
             case "tree":  # reduce to the root, then broadcast
                 return rounds * (2 * (start + transfer) + add)
 
+    def all_gather_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
+        """Time of an all-gather of ``num_bytes`` from each of ``nodes``, likewise: a ring, or recursive doubling."""
+        start = self.all_reduce_latency_seconds
+        if start is None:
+            start = self.latency_seconds + self.message_overhead_seconds
+        transfer = num_bytes * 8 * slowest_link / (self.all_reduce_bandwidth or self.bandwidth) * (2 if self.duplex == "half" else 1)
+        return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
+
+    def all_gather_rounds(self, nodes: int) -> int:
+        return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))
+
     def all_reduce_rounds(self, nodes: int) -> int:
         """How many messages follow one another in it."""
         rounds = ceil(log2(nodes))

@@ -1,7 +1,7 @@
 """Going on without workers that are gone for good (``on_failure=continue``), the same in simulated and in real runs.
 
 1. The survivors agree on who is left. That takes `ROLL_CALL_SECONDS`: who does not answer by then is gone.
-2. Each drops the step it is in and goes back to its last rest, between two steps (`Rested`). What was on its way is lost.
+2. Each drops the step it is in and goes back to where it was between two steps (`step_snapshot`). What was on its way is lost.
 3. They form a smaller run (`Crew`): as if it had been configured for them alone, ranks counted anew, so that graphs, data and learning
    rates are those of so many nodes, and proved for them.
 4. All go on from the epoch of the one that is furthest behind, each from its own model, with push-sum weight 1: the model is the
@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.proof import topologies
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from sgp_runner.run import Run
+    from sgp_runner.state import State
     from sgp_runner.worker import Worker
 
 ROLL_CALL_SECONDS = 5.0
@@ -109,32 +109,14 @@ def goes_on(algo: Algorithm) -> bool:
     return algo.asynchronous or (all(map(goes_on, parts)) if parts else any(topologies(algo)))
 
 
-@dataclass(frozen=True)
-class Rested:
-    """A copy of a worker between two steps. taken: of its budget. steps_taken: its own. model_buffers: BatchNorm's statistics."""
-
-    params: Tensor
-    buffers: dict[str, Tensor]
-    model_buffers: list[Tensor]
-    state: dict[str, Tensor]
-    taken: int
-    steps_taken: int
-    loss: Any
-
-
-def rested(worker: Worker, model_buffers: Sequence[Tensor]) -> Rested:
-    """Called at the start of a step."""
+def step_snapshot(worker: Worker) -> State:
+    """A copy of a worker at the start of a step. What is under way stays out: messages, and named state that is no tensor."""
     from torch import Tensor
 
-    return Rested(
-        worker.params.clone(),
-        {name: buffer.clone() for name, buffer in worker.buffers.items()},
-        [buffer.clone() for buffer in model_buffers],
-        {name: value.clone() for name, value in worker.state.items() if isinstance(value, Tensor)},
-        worker.budget.taken,
-        worker.steps_taken,
-        worker.progress.loss,
-    )
+    state = worker.state_dict()
+    state["state"] = {name: value for name, value in worker.state.items() if isinstance(value, Tensor)}
+    state["comm"] = {"mailbox": [], "collectives": 0}
+    return deepcopy(state)
 
 
 def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
@@ -144,16 +126,9 @@ def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
     return min(own[-1] if run.algo.servers else shared, run.epochs)  # a server has used so many gradients
 
 
-def take_over(worker: Worker, at_rest: Rested, model_buffers: Sequence[Tensor], epoch: float) -> None:
-    """Bring a worker that was made for the smaller run, and has not started, to where it was ``at_rest``, in ``epoch``."""
-    worker.params.copy_(at_rest.params)
-    for own, saved in ((worker.buffers[name], buffer) for name, buffer in at_rest.buffers.items()):
-        own.copy_(saved)
-    for own, saved in zip(model_buffers, at_rest.model_buffers, strict=True):
-        own.copy_(saved)
-    worker.state.update(at_rest.state)
-    progress = worker.progress
-    worker.budget.taken = round(epoch * worker.steps_per_epoch)
-    progress.step = worker.budget.taken - 1
-    progress.gradients = round(epoch * worker.horizon.steps_per_epoch)
-    progress.steps_taken, progress.loss = at_rest.steps_taken, at_rest.loss
+def take_over(worker: Worker, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
+    """Bring a worker that was made for the smaller run, and has not started, to the step of its ``snapshot``, in ``epoch``."""
+    taken = round(epoch * worker.steps_per_epoch)
+    place = {"taken": taken, "step": taken - 1, "gradients": round(epoch * worker.horizon.steps_per_epoch)}
+    worker.load_state_dict(snapshot | place | {"num_bytes_sent": num_bytes_sent, "observed": {}})
+    worker.push_sum[-1] = 1

@@ -15,16 +15,18 @@ Devices of one node run the same code on the same values, so what holds for node
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sgp_runner import timing
+from sgp_runner.comm import Comm, Transport
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.errors import ConfigError, Misfit, RankFailed
 from sgp_runner.models.timing_only import TimingOnly
-from sgp_runner.scheduler import Deadlock, Scheduler, VirtualClock, Wait
+from sgp_runner.scheduler import Call, Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.worker import activity_name, naming_the_rank
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class Collective:
     when: str
     what: str
     missing: set[int]
-    joined: list[tuple[Wait[Tensor], Tensor]] = field(default_factory=list)
+    joined: dict[int, tuple[Future[Any], Tensor]] = field(default_factory=dict)  # by rank
 
     @property
     def begun(self) -> str:
@@ -84,15 +86,18 @@ class DryRun:
 
     def __init__(self, run: Run) -> None:
         self.size, self.asynchronous = run.nodes, run.algo.asynchronous
-        self.clock = VirtualClock()
+        self.clock = VirtualClock(self)
         self.scheduler = Scheduler(self.clock)
         self.collectives: list[Collective] = []
         self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> in which steps
-        self.comms = [DryComm(rank, self) for rank in range(run.nodes + run.algo.servers)]
         problem = timing.make_problem(run, timing.Study(None, steps_of(run)), MODEL)
-        for comm, budget in zip(self.comms, run.budgets(problem), strict=True):
-            worker = comm.worker = run.make_worker(problem, comm.rank, comm, budget, self)
-            self.scheduler.spawn(naming_the_rank(worker, run.algo.run(worker)), f"rank {comm.rank}")
+        self.mailboxes = [Mailbox(self.scheduler) for _ in range(run.nodes + run.algo.servers)]
+        self.workers: list[Worker] = []
+        for rank, budget in enumerate(run.budgets(problem)):
+            comm = Comm(self.mailboxes[rank], DryTransport(rank, self))
+            self.workers.append(run.make_worker(problem, rank, comm, budget, self))
+        for worker in self.workers:
+            self.scheduler.spawn(naming_the_rank(worker, run.algo.run(worker)), f"rank {worker.rank}")
 
     def run(self) -> None:
         """Raises Misfit."""
@@ -102,29 +107,30 @@ class DryRun:
             raise Misfit(self.standstill()) from None
         finally:
             self.scheduler.close()
-        for comm in self.comms:
-            for src, tag, count in comm.mailbox.unread():
-                when_sent, number = self.sent[src, comm.rank, tag][-count], f" (tag {tag})" if tag else ""
-                raise Misfit(f"{when_sent} rank {src} would send rank {comm.rank} a message{number} that nobody receives")
+        for rank, mailbox in enumerate(self.mailboxes):
+            for src, tag, count in mailbox.unread():
+                when_sent, number = self.sent[src, rank, tag][-count], f" (tag {tag})" if tag else ""
+                raise Misfit(f"{when_sent} rank {src} would send rank {rank} a message{number} that nobody receives")
         for collective in self.collectives:
             if collective.missing:
                 raise Misfit(f"{collective.begun}, in which rank {min(collective.missing)} does not take part")
 
     # What workers ask of their runtime.
 
-    def grad(self, worker: Worker, at: Tensor) -> Wait[Tensor]:
+    def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
-        wait: Wait[Tensor] = Wait(("its gradient",))
-        self.clock.at(self.clock.now + 1, self.scheduler.resolve, wait, at.new_zeros(at.shape))
-        return wait
+        future: Future[Tensor] = Future(("its gradient",))
+        self.clock.at(self.clock.now + 1, Call(partial(self.scheduler.resolve, future, at.new_zeros(at.shape))))
+        return future
 
-    def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
+    def mean_grad(self, worker: Worker) -> Future[Tensor]:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
-        return self.join(worker, "a mean of gradients", worker.params.new_zeros(worker.params.shape))
+        gradient = worker.params.new_zeros(worker.params.shape)
+        return self.join(worker.comm.next_collective(), worker, "a mean of gradients", gradient, mean_of)
 
-    def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Wait[T]:
+    def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
         return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
 
     def start_of_step(self, worker: Worker) -> None:
@@ -138,35 +144,32 @@ class DryRun:
 
     # What they do together.
 
-    def join(self, worker: Worker, kind: str, tensor: Tensor) -> Wait[Tensor]:
-        """Take part in the next collective with ``tensor``; the mean is what comes out."""
-        rank, comm, what = worker.rank, self.comms[worker.rank], f"{kind} of {tensor.numel()} numbers"
+    def join(self, number: int, worker: Worker, kind: str, tensor: Tensor, outcome: Callable[[list[Tensor]], T]) -> Future[T]:
+        """Take part in the collective ``number`` with ``tensor``."""
+        rank, what = worker.rank, f"{kind} of {tensor.numel()} numbers"
         if worker.is_server:
             raise Misfit(f"{when(worker)} rank {rank}, a server, would take part in {what}, which is for workers alone")
-        number, comm.joined = comm.joined, comm.joined + 1
         if number == len(self.collectives):
             self.collectives.append(Collective(rank, worker.steps_taken, when(worker), what, set(range(self.size))))
         collective = self.collectives[number]
         if what != collective.what or (worker.steps_taken != collective.taken and not self.asynchronous):
             order = "all ranks must take part in the same ones in the same order (the model has 4 parameters here)"
             raise Misfit(f"{collective.begun}, but rank {rank} next {what}, {when(worker)}; {order}")
-        wait: Wait[Tensor] = Wait(("all_reduce", number, collective.missing))
-        collective.joined.append((wait, tensor))
+        future: Future[T] = Future(("collective", number, collective.missing))
+        collective.joined[rank] = future, tensor
         collective.missing.discard(rank)
         if not collective.missing:
-            import torch
-
-            mean = torch.stack([value for _, value in collective.joined]).mean(0)
-            for each, _ in collective.joined:
-                self.scheduler.resolve(each, mean.clone())
+            tensors = [collective.joined[each][1] for each in range(self.size)]
+            for each, _ in collective.joined.values():
+                self.scheduler.resolve(each, outcome(tensors))
             collective.joined.clear()
-        return wait
+        return future
 
     # Why nobody can go on.
 
     def standstill(self) -> str:
         """Follows who waits for whom, to a circle or to somebody that has ended."""
-        waits: dict[int, Wait[Any]] = {}  # by rank, but for activities of a rank that wait for one another
+        waits: dict[int, Future[Any]] = {}  # by rank, but for activities of a rank that wait for one another
         for task in self.scheduler.tasks:
             if task.waiting is not None and task.waiting.what[0] != "finish":
                 waits.setdefault(int(task.name.split()[1]), task.waiting)
@@ -178,7 +181,7 @@ class DryRun:
                 return f"{words[path[-1]]}: rank {rank} has ended"
             path.append(rank)
             what, rank_after = self.awaited(waits[rank])
-            words[rank] = f"{when(self.comms[rank].worker)} rank {rank} would wait for {what}"
+            words[rank] = f"{when(self.workers[rank])} rank {rank} would wait for {what}"
             rank = rank_after
         if rank is None:
             return f"{words[path[-1]]}, and nobody sends one"
@@ -186,12 +189,12 @@ class DryRun:
         more = f", and so on, {len(circle)} ranks" if len(circle) > NAMED else ""
         return f"ranks would wait in a circle: {', '.join(circle[:NAMED])}{more}"
 
-    def awaited(self, wait: Wait[Any]) -> tuple[str, int | None]:
+    def awaited(self, future: Future[Any]) -> tuple[str, int | None]:
         """In words, and from whom."""
-        match wait.what:
+        match future.what:
             case ("message", src, tag):
                 return f"a message from rank {src}" + (f" (tag {tag})" if tag else ""), src
-            case ("all_reduce", number, missing):
+            case ("collective", number, missing):
                 return f"rank {min(missing)} in {self.collectives[number].what}", min(missing)
             case _:
                 return "a message from anybody", None
@@ -201,38 +204,36 @@ def when(worker: Worker) -> str:
     return f"in step {worker.step}" if worker.step >= 0 else "before step 0"
 
 
-class DryComm:
-    """The communication of one rank: a message has arrived once it is sent."""
+def mean_of(tensors: list[Tensor]) -> Tensor:
+    import torch
 
-    worker: Worker
+    return torch.stack(tensors).mean(0)
+
+
+class DryTransport(Transport):
+    """The messages of one rank: one has arrived once it is sent."""
 
     def __init__(self, rank: int, attempt: DryRun) -> None:
         self.rank, self.attempt = rank, attempt
-        self.mailbox = Mailbox(attempt.scheduler)
-        self.num_bytes_sent = 0
-        self.joined = 0  # collectives
 
-    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
         self.check(dst, "send to")
-        self.attempt.sent.setdefault((self.rank, dst, tag), []).append(when(self.worker))
-        self.attempt.comms[dst].mailbox.deliver(self.rank, tag, message)
+        self.attempt.sent.setdefault((self.rank, dst, tag), []).append(when(self.attempt.workers[self.rank]))
+        self.attempt.mailboxes[dst].deliver(self.rank, tag, message)
+        return 0
 
-    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
-        self.check(src, "receive from")
-        return self.mailbox.recv(src, tag)
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        return self.attempt.join(number, self.attempt.workers[self.rank], "an all-reduce", tensor, mean_of), 0
 
-    def recv_any(self, tag: int = 0) -> Wait[tuple[int, Tensor]]:
-        return self.mailbox.recv_any(tag)
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        return self.attempt.join(number, self.attempt.workers[self.rank], "an all-gather", tensor, list), 0
 
-    def poll(self, src: int, tag: int = 0) -> Tensor | None:
-        self.check(src, "receive from")
-        return self.mailbox.poll(src, tag)
-
-    def all_reduce(self, tensor: Tensor) -> Wait[Tensor]:
-        return self.attempt.join(self.worker, "an all-reduce", tensor)
+    def before_receiving(self, src: int | None) -> None:
+        if src is not None:
+            self.check(src, "receive from")
 
     def check(self, rank: int, would: str) -> None:
-        last = len(self.attempt.comms) - 1
+        last = len(self.attempt.mailboxes) - 1
         if rank == self.rank or not 0 <= rank <= last:
             whom = "itself" if rank == self.rank else f"rank {rank}; ranks are 0 to {last}"
-            raise Misfit(f"{when(self.worker)} rank {self.rank} would {would} {whom}")
+            raise Misfit(f"{when(self.attempt.workers[self.rank])} rank {self.rank} would {would} {whom}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sgp_runner.cluster import Cluster
 from sgp_runner.course import Course
@@ -36,7 +36,10 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Occupation:
-    """Of the interfaces of ``ranks`` by a collective, from ``begin`` to ``end``. idle: bytes that would pass at full rate and do not."""
+    """A collective that occupies the interfaces of ``ranks`` from ``begin`` to ``end``.
+
+    idle: bytes that would pass at full rate meanwhile and do not.
+    """
 
     ranks: range
     begin: float
@@ -47,13 +50,76 @@ class Occupation:
         return self.idle * min(1.0, max(0.0, (now - self.begin) / (self.end - self.begin)))
 
 
+class Sent:
+    """A message on its way, with the version of its memory when it was given away."""
+
+    __slots__ = ("dst", "message", "src", "tag", "version")
+
+    def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
+        self.src, self.dst, self.tag, self.message, self.version = src, dst, tag, message, message._version
+
+    def open(self) -> Tensor:
+        check_unwritten(self.message, self.version, f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})")
+        return self.message
+
+    def state_dict(self) -> tuple[int, int, int, Tensor]:
+        return self.src, self.dst, self.tag, self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The first bit is at the receiver's interface, which it will keep busy for ``seconds``; the last one was sent ``late``."""
+
+    sent: Sent
+    seconds: float
+    late: float
+    kind: ClassVar[str] = "reach"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sent": self.sent.state_dict(), "seconds": self.seconds, "late": self.late}
+
+    def fire(self, machines: HasFabric) -> None:
+        machines.fabric.reach(self.sent, self.seconds, self.late)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """The last bit has arrived."""
+
+    sent: Sent
+    kind: ClassVar[str] = "arrive"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sent": self.sent.state_dict()}
+
+    def fire(self, machines: HasFabric) -> None:
+        machines.fabric.arrive(self.sent)
+
+
+class HasFabric(Protocol):
+    """The machines that these events happen to."""
+
+    @property
+    def fabric(self) -> Fabric: ...
+
+
 class Fabric:
-    """Moves messages between ``size`` interfaces in simulated time; ``deliver`` is called when the last bit of one has arrived."""
+    """Moves messages between ``size`` interfaces in simulated time; ``deliver`` is called when the last bit of one has arrived.
+
+    seconds_of: how long a message travels, from its sender, receiver and bytes, where that is known; then it waits in no queue.
+    """
 
     def __init__(
-        self, cluster: Cluster, faults: Faults, clock: VirtualClock, size: int, deliver: Callable[[Sent], None], seed: int = 0
+        self,
+        cluster: Cluster,
+        faults: Faults,
+        clock: VirtualClock,
+        size: int,
+        deliver: Callable[[Sent], None],
+        seed: int = 0,
+        seconds_of: Callable[[int, int, float], float] | None = None,
     ) -> None:
-        self.cluster, self.faults, self.seed = cluster, faults, seed
+        self.cluster, self.faults, self.seed, self.seconds_of = cluster, faults, seed, seconds_of
         self.seconds_per_byte = 8 / cluster.bandwidth
         self.clock, self.deliver = clock, deliver
         self.times = Timetable(faults)
@@ -70,6 +136,11 @@ class Fabric:
         channel = self.channels.get((src, dst))
         if channel is None:
             channel = self.channels[src, dst] = Channel()
+        self.in_flight += 1
+        if self.seconds_of is not None:
+            channel.arrival = max(channel.arrival, clock.now + self.seconds_of(src, dst, num_bytes))
+            clock.at(channel.arrival, Arrive(sent))
+            return
         seconds = num_bytes * self.seconds_per_byte
         if times.steady:
             start = max(clock.now, self.tx_free[src]) + cluster.message_overhead_seconds
@@ -84,18 +155,17 @@ class Fabric:
             reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
         channel.sent += 1
         channel.reach = max(reach if times.steady else times.path(src, dst).clear(reach), channel.reach)
-        self.in_flight += 1
-        clock.at(channel.reach, self.reach, sent, seconds, self.tx_free[src] - (start + seconds))
+        clock.at(channel.reach, Reach(sent, seconds, self.tx_free[src] - (start + seconds)))
 
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
-        """The first bit is at the receiver's interface, which it will keep busy for ``seconds``; the last one was sent ``late``."""
+        """See `Reach`."""
         now, times, src, dst = self.clock.now, self.times, sent.src, sent.dst
         begin, channel = max(now, self.rx_free[dst]), self.channels[src, dst]
         self.rx_free[dst] = begin + seconds if times.steady else times.link(dst).finish(begin, begin + seconds)
         self.queued[dst] += seconds / self.seconds_per_byte
         arrival = max(self.rx_free[dst], now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
-        self.clock.at(channel.arrival, self.arrive, sent)
+        self.clock.at(channel.arrival, Arrive(sent))
 
     def arrive(self, sent: Sent) -> None:
         self.in_flight -= 1
@@ -113,9 +183,8 @@ class Fabric:
 
         return default_rng(seed_of(self.seed, *what))
 
-    def all_reduce_delay(self, number: int, size: int) -> float:
-        """Extra seconds of an all-reduce, each round of which waits for the latest of ``size`` messages."""
-        rounds = self.cluster.all_reduce_rounds(size)
+    def collective_delay(self, number: int, size: int, rounds: int) -> float:
+        """Extra seconds of a collective, each of whose ``rounds`` waits for the latest of ``size`` messages."""
         if not self.faults.disturbs_messages or not rounds:
             return 0.0
         extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))
@@ -143,18 +212,26 @@ class Fabric:
             for rank in each.ranks:
                 self.queued[rank] -= each.idle
 
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that changes, as plain data."""
+        return {
+            "tx_free": self.tx_free,
+            "rx_free": None if self.rx_free is self.tx_free else self.rx_free,
+            "queued": self.queued,
+            "collectives": [(len(each.ranks), each.begin, each.end, each.idle) for each in self.collectives],
+            "channels": [(*pair, channel.sent, channel.reach, channel.arrival) for pair, channel in self.channels.items()],
+            "in_flight": self.in_flight,
+        }
 
-class Sent:
-    """A message on its way, with the version of its memory when it was given away."""
-
-    __slots__ = ("dst", "message", "src", "tag", "version")
-
-    def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
-        self.src, self.dst, self.tag, self.message, self.version = src, dst, tag, message, message._version
-
-    def open(self) -> Tensor:
-        check_unwritten(self.message, self.version, f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})")
-        return self.message
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Into a fabric that was just made."""
+        self.tx_free[:] = state["tx_free"]
+        if state["rx_free"] is not None:
+            self.rx_free[:] = state["rx_free"]
+        self.queued[:] = state["queued"]
+        self.collectives = [Occupation(range(size), *values) for size, *values in state["collectives"]]
+        self.channels = {(src, dst): Channel(*values) for src, dst, *values in state["channels"]}
+        self.in_flight = state["in_flight"]
 
 
 class WrittenAfterSend(RuntimeError):

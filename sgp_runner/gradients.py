@@ -19,7 +19,7 @@ from sgp_runner.waits import waiting_for
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.snapshot import State
+    from sgp_runner.state import State
     from sgp_runner.world import World
 
 STOP, OF_NODE, OF_ALL, SAVE, RESTORE = range(5)  # what the first device of a node asks of the others
@@ -132,14 +132,14 @@ class Gradients:
             self.agree(STOP)
             self.tell(reason)
 
-    def save(self) -> list[State]:
+    def state_dict(self) -> list[State]:
         """What a checkpoint keeps of this device and of those that follow it."""
         if not self.followed:
             return [self.state()]
         self.agree(SAVE)
         return self.gather_states()
 
-    def restore(self, states: list[State]) -> None:
+    def load_state_dict(self, states: list[State]) -> None:
         """Bring this device, and those that follow it, to where they were saved."""
         self.take(states)
         if self.followed:

@@ -113,7 +113,7 @@ def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, fl
 class Observer:
     """Records what the workers of one process do, under the ranks that they had at the start of the run.
 
-    buffers: of the models (BatchNorm's statistics), by rank. settle: called before something is recorded at the end of a step.
+    settle: called before something is recorded at the end of a step.
     started: when the run's command began, by `time.monotonic`.
     """
 
@@ -122,12 +122,11 @@ class Observer:
         run: Run,
         problem: Problem,
         recorder: Recorder,
-        buffers: Mapping[int, list[Tensor]],
         settle: Callable[[], None] = lambda: None,
         crew: Crew | None = None,
         started: float | None = None,
     ) -> None:
-        self.run, self.problem, self.recorder, self.buffers, self.settle = run, problem, recorder, buffers, settle
+        self.run, self.problem, self.recorder, self.settle = run, problem, recorder, settle
         self.started = time.monotonic() if started is None else started
         self.evaluated: dict[int, float] = {}  # rank -> last epoch that was evaluated
         self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
@@ -135,13 +134,13 @@ class Observer:
         self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
         self.crew = crew or whole_crew(run)
 
-    def follow(self, crew: Crew, problem: Problem, buffers: Mapping[int, list[Tensor]], now: float, epoch: float) -> None:
-        """Watch a smaller crew, which goes on from ``epoch``; rank 0 records who is gone."""
+    def follow(self, crew: Crew, problem: Problem, now: float, epoch: float, records: bool = True) -> None:
+        """Watch a smaller crew, which continues from ``epoch``; ``records``: say who is gone."""
         gone = [name for name in self.crew.names if name not in crew.names]
-        self.crew, self.problem, self.buffers = crew, problem, buffers
+        self.crew, self.problem = crew, problem
         self.gatherings.clear()
         self.evaluated = dict.fromkeys(crew.names, int(epoch))
-        if 0 in buffers:
+        if records:
             stamp = {"kind": "lost", "time_s": now, "clock": self.run.network.clock}
             total = crew.run.budget(problem).total
             self.recorder.write(stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes, "steps": total})
@@ -159,7 +158,7 @@ class Observer:
     def name(self, worker: Worker) -> int:
         return self.crew.names[worker.rank]
 
-    def save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to know."""
         return {
             "real_s": time.monotonic() - self.started,
@@ -171,7 +170,7 @@ class Observer:
             "names": self.crew.names,
         }
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         self.started -= saved["real_s"]
         self.evaluated = saved["evaluated"]
         self.gatherings = {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
@@ -224,7 +223,7 @@ class Observer:
             return self.average
         metrics: dict[str, float] = {}
         if own:
-            metrics = self.problem.evaluate(worker.params, self.buffers[worker.rank])
+            metrics = self.problem.evaluate(worker.params, worker.model_buffers)
             self.recorder.write(self.stamp(worker, "eval") | {"rank": self.name(worker), "step": worker.step, "epoch": epoch} | metrics)
         if self.run.network.clock == "simulated" and not self.run.algo.servers:  # in real runs that would need a barrier
             self.gather(worker, epoch, metrics)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -24,11 +24,12 @@ from sgp_runner.memory import keep_freed_memory
 from sgp_runner.observer import Observer, cost_of, recording, results, spread, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
-from sgp_runner.replay.recorded import RecordedRank
+from sgp_runner.replay.recorded import Recorder
 from sgp_runner.roll_call import RollCall
 from sgp_runner.saving import RankSaver, passed_on, restore
 from sgp_runner.survivors import Survivor
 from sgp_runner.watch import POLL_SECONDS, Watch, watching
+from sgp_runner.worker import Steps
 from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
     from sgp_runner.place import Place
     from sgp_runner.run import Experiment
-    from sgp_runner.snapshot import State
-    from sgp_runner.worker import Worker
+    from sgp_runner.state import State
+    from sgp_runner.worker import Budget, Worker
 
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
@@ -142,24 +143,31 @@ def train(experiment: Experiment, watch: Watch) -> dict[str, object] | None:
     own = run.budget(problem)
     found = Path(name) if name else None
     saved = read(found / f"rank{world.rank}.pt", problem.compute.device) if found is not None else None
-    runtime = RecordedRank(experiment, problem, world) if run.record else Rank(problem, world, run.faults)
+    steps = Steps()
+    record = Recorder(experiment, problem, world) if run.record else None
+    if record is not None:
+        runtime = Rank(problem, world, run.faults, record.clock, record.wrap, listener=steps)
+    else:
+        runtime = Rank(problem, world, run.faults, survives=experiment.run.on_failure == "continue", listener=steps)
     watch.clock = runtime.clock
-    budget = SharedBudget(world.store, own.total) if run.algo.asynchronous and place.rank < run.nodes else own
-    worker = run.make_worker(problem, place.rank, runtime.comm, budget, runtime)
-    if isinstance(runtime, RecordedRank):
-        runtime.record(worker)
+    shared = run.algo.asynchronous and place.rank < run.nodes
+    budget: Budget = SharedBudget(world.store, own.total) if shared else own
+    if record is not None and shared:
+        budget = record.budget(budget)
+    worker = run.make_worker(problem, place.rank, runtime.comm, budget, runtime, runtime.gradients.buffers)
     if place.device:  # the first device of a node records and evaluates for all
-        go(experiment, world, runtime, worker, watch, saved, None)
+        go(experiment, world, runtime, worker, watch, steps, saved, None)
         conclude_quietly(worker, world)
         return None
-    start = saved["metrics_bytes"] if saved is not None else 0
+    start = saved["observer"]["metrics_bytes"] if saved is not None else 0
     with closing(problem), recording(experiment, crew.names[place.rank], own.total, start) as recorder:
-        observer = Observer(experiment.run, problem, recorder, {place.rank: runtime.buffers}, runtime.settle, crew, experiment.started)
-        runtime.end_of_step_hook = observer.end_of_step
+        observer = Observer(experiment.run, problem, recorder, runtime.settle, crew, experiment.started)
+        steps.recorder = observer.end_of_step
         if found is not None and world.rank == 0:
             print(going_on(found, observer.gone), flush=True)
         try:
-            go(experiment, world, runtime, worker, watch, saved, observer)
+            with record.recording(worker) if record is not None else nullcontext():
+                go(experiment, world, runtime, worker, watch, steps, saved, observer)
             summary = conclude(experiment, observer, worker, world)
         except (LostConnection, RollCalled) as error:
             if experiment.run.on_failure == "stop":
@@ -168,7 +176,7 @@ def train(experiment: Experiment, watch: Watch) -> dict[str, object] | None:
 
             def go_again(world: World, runtime: Rank, worker: Worker) -> None:
                 watch.world, watch.clock = world, runtime.clock
-                go(experiment, world, runtime, worker, watch, None, observer)
+                go(experiment, world, runtime, worker, watch, steps, None, observer)
 
             assert isinstance(world, DistributedWorld)
             summary = survive(experiment, Survivor(world, runtime, worker, observer, watch.roll_call, go_again), error)
@@ -179,7 +187,7 @@ def train(experiment: Experiment, watch: Watch) -> dict[str, object] | None:
 def cut_off(experiment: Experiment) -> tuple[str, list[int]]:
     """The checkpoint from which the run goes on, empty if there is none, and who was there."""
     found = experiment.latest_checkpoint()
-    return (str(found), list(read(found / "rank0.pt")["names"])) if found is not None else ("", [])
+    return (str(found), list(read(found / "rank0.pt")["observer"]["names"])) if found is not None else ("", [])
 
 
 def survive(experiment: Experiment, survivor: Survivor, error: Exception) -> dict[str, object] | None:
@@ -206,20 +214,26 @@ def follow(experiment: Experiment, world: World, gradients: Gradients, watch: Wa
 
 
 def go(
-    experiment: Experiment, world: World, runtime: Rank, worker: Worker, watch: Watch, saved: State | None, observer: Observer | None
+    experiment: Experiment,
+    world: World,
+    runtime: Rank,
+    worker: Worker,
+    watch: Watch,
+    steps: Steps,
+    saved: State | None,
+    observer: Observer | None,
 ) -> None:
     """Run the algorithm to its end, from what was ``saved``, and save now and then."""
     algorithm = experiment.run.algo.run(worker)
     if experiment.run.record:  # a replay begins at the beginning, so nothing is saved
         runtime.run(worker, algorithm)
         return
-    runtime.keeps_rests = experiment.run.on_failure == "continue"
     if saved is not None:
         restore(saved, runtime, worker, observer)
     saver = RankSaver(experiment, world, runtime, worker, observer)
     saver.trigger.signal = watch.signal()
     watch.signal = lambda: saver.trigger.signal
-    runtime.start_of_step_hook = saver.start_of_step
+    steps.saver = saver.start_of_step
     watch.look = saver.look
     with saver.trigger.listening():
         runtime.run(worker, algorithm)

@@ -5,54 +5,78 @@ The scheduler and the algorithms are those of the simulator; only the clock, the
 
 from __future__ import annotations
 
+import concurrent.futures
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.distributed.distributed_c10d import Store
 
-from sgp_runner.comm import all_reduce_bytes
-from sgp_runner.crew import Rested, rested
+from sgp_runner.comm import Comm, Transport, all_reduce_bytes
+from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.crew import step_snapshot
 from sgp_runner.errors import Stopped
 from sgp_runner.faults import Timetable
 from sgp_runner.gradients import Gradients
 from sgp_runner.problem import Problem
-from sgp_runner.scheduler import RealClock, Scheduler, Wait, resolved
+from sgp_runner.scheduler import Future, RealClock, Scheduler, resolved
 from sgp_runner.waits import waiting_for
-from sgp_runner.worker import activity_name, naming_the_rank
+from sgp_runner.worker import SILENT, StepListener, activity_name, naming_the_rank
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.faults import Faults
+    from sgp_runner.state import State
     from sgp_runner.worker import Worker
     from sgp_runner.world import World
 
 T = TypeVar("T")
+Timed = tuple[float, float, tuple["Tensor", "Tensor"]]  # when a gradient began, how long it took, its value and loss
 
 NO_STEP_LEFT = "no step left"  # in the store, once a worker has found a shared budget spent
 
 
-class Rank:
-    """The runtime of one real rank. Where ``faults`` make it slow or let it stand still, it sleeps."""
+def connect(
+    world: World, scheduler: Scheduler, clock: RealClock, wrap: Callable[[Transport], Transport] = lambda transport: transport
+) -> Comm:
+    """The communication of this process in ``world``, whose messages go through ``wrap``."""
+    mailbox = Mailbox(scheduler)
+    return Comm(mailbox, wrap(world.transport(scheduler, clock, mailbox)))
 
-    def __init__(self, problem: Problem, world: World, faults: Faults, clock: RealClock | None = None) -> None:
+
+class Rank:
+    """The runtime of one real rank. Where ``faults`` make it slow or let it stand still, it sleeps.
+
+    clock: told of everything that reaches this rank. wrap: what its messages go through. executor: computes gradients while the worker has
+    other activities or messages to serve. survives: whether it may have to continue without others, from a ``step_snapshot``.
+    listener: hears of the start and end of each step.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        world: World,
+        faults: Faults,
+        clock: RealClock | None = None,
+        wrap: Callable[[Transport], Transport] = lambda transport: transport,
+        executor: Executor | None = None,
+        survives: bool = False,
+        listener: StepListener = SILENT,
+    ) -> None:
         self.problem, self.workers = problem, world.workers
         self.clock = clock or RealClock()
-        self.scheduler = Scheduler(self.clock)
+        self.scheduler = Scheduler(self.clock, world.in_order)
         self.clock.describe = self.scheduler.waits
-        self.comm = world.comm(self.scheduler, self.clock)
+        self.comm = connect(world, self.scheduler, self.clock, wrap)
         self.gradients = Gradients(problem, world)
-        self.buffers = self.gradients.buffers
-        self.thread = ThreadPoolExecutor(1)  # computes gradients while the worker has other activities or messages to serve
-        self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
-        self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
+        self.thread = executor or ThreadPoolExecutor(1)
+        self.listener, self.survives = listener, survives
         self.paused = 0.0
-        self.keeps_rests = False
-        self.rest: Rested | None = None  # where this rank goes back to if it has to go on without others
+        self.step_snapshot: State | None = None
         times = Timetable(faults)
         self.slow, self.awake = times.slow(world.place.rank), times.awake(world.place.rank)
         self.overlaps = world.workers is not None and not faults.any  # or a slow node would wait for the others while it is timed
@@ -61,15 +85,15 @@ class Rank:
         return self.clock.now
 
     def start_of_step(self, worker: Worker) -> None:
-        if self.keeps_rests:
-            self.rest = rested(worker, self.buffers)
-        self.start_of_step_hook(worker)
+        if self.survives:
+            self.step_snapshot = step_snapshot(worker)
+        self.listener.start_of_step(worker)
 
     def end_of_step(self, worker: Worker) -> None:
         """Recording and evaluation do not count as training time."""
-        self.comm.end_of_step()
+        self.comm.transport.end_of_step()
         self.paused = time.monotonic()
-        self.end_of_step_hook(worker)
+        self.listener.end_of_step(worker)
         self.clock.exclude(time.monotonic() - self.paused)
 
     def settle(self) -> None:
@@ -80,44 +104,45 @@ class Rank:
                 torch.cuda.synchronize(device)
             self.paused = time.monotonic()
 
-    def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Wait[T]:
+    def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
         return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
 
-    def grad(self, worker: Worker, at: Tensor) -> Wait[Tensor]:
+    def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
         number = worker.progress.gradients
         worker.progress.gradients += 1
-        if self.comm.lockstep or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
-            began, (value, worker.progress.loss) = self.paced(partial(self.gradients.of_node, at, number))
-            self.stand_still(began)
-            return resolved(value)
-        wait: Wait[Tensor] = Wait(("its gradient",))
+        if self.scheduler.in_order or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
+            timed = self.paced(partial(self.gradients.of_node, at, number))
+            return resolved(self.complete(worker, *timed))
+        future: Future[Tensor] = Future(("its gradient",))
 
-        def finish(done: Future[tuple[float, tuple[Tensor, Tensor]]]) -> None:
-            began, (value, worker.progress.loss) = done.result()
-            self.stand_still(began)
-            self.scheduler.resolve(wait, value)
+        def finish(done: concurrent.futures.Future[Timed]) -> None:
+            self.scheduler.resolve(future, self.complete(worker, *done.result()))
 
-        future = self.thread.submit(self.paced, self.gradients.aside(at, number))
-        future.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
-        return wait
+        done = self.thread.submit(self.paced, self.gradients.aside(at, number))
+        done.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
+        return future
 
-    def paced(self, compute: Callable[[], T]) -> tuple[float, T]:
-        """When it began and what came out, as late as a slow node has it; on a thread of its own, messages are served meanwhile."""
+    def paced(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> Timed:
+        """When it began, how long it took, and what came out; as late as a slow node has it. Another thread serves messages meanwhile."""
         began = self.now()
         result = compute()
         time.sleep(max(0.0, self.slow.finish(began, now := self.now()) - now))
-        return began, result
+        return began, self.now() - began, result
 
-    def stand_still(self, began: float) -> None:
+    def complete(self, worker: Worker, began: float, seconds: float, result: tuple[Tensor, Tensor]) -> Tensor:
         """Make up for the pauses of a gradient that ``began`` then and would end now."""
-        time.sleep(max(0.0, self.awake.finish(began, now := self.now()) - now))
+        before = self.now()
+        time.sleep(max(0.0, self.awake.finish(began, before) - before))
+        self.clock.computed(seconds + self.now() - before)
+        value, worker.progress.loss = result
+        return value
 
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
         if not self.overlaps:
             return self.grad_then_reduce(worker)
         number = worker.progress.gradients
         worker.progress.gradients += 1
-        self.comm.flush()
+        self.comm.transport.flush()
         self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
         value, worker.progress.loss = self.gradients.of_all(worker.params, number)
         return resolved(value)
@@ -125,7 +150,7 @@ class Rank:
     async def grad_then_reduce(self, worker: Worker) -> Tensor:
         return await self.comm.all_reduce(await self.grad(worker, worker.params))
 
-    def run(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None]) -> None:
+    def run(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
         """Until the algorithm has finished here and everybody's messages are in."""
         try:
             self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")

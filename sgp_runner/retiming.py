@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from sgp_runner.comm import Transport
 from sgp_runner.corrections import refuse_outdated
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.recorder import Recorder, as_json, metrics_path, read_lines, read_summary, replace_file, write_summary
@@ -26,10 +27,10 @@ from sgp_runner.recorder import Recorder, as_json, metrics_path, read_lines, rea
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from sgp_runner.comm import Comm
     from sgp_runner.data.dataset import Split
     from sgp_runner.problem import Problem
     from sgp_runner.run import Experiment, Run
+    from sgp_runner.scheduler import Future
 
 KEY = "--retime"
 OF_THE_CLUSTER = ("time_s", "bytes_sent")  # in a record
@@ -123,17 +124,18 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
     from sgp_runner.networks.sim import simulate
     from sgp_runner.observer import Observer
     from sgp_runner.scheduler import Deadlock
+    from sgp_runner.worker import Steps
 
     run = experiment.run
     problem = unlearned(run)
-    simulation, workers = simulate(run, problem, NoGradients())
+    steps = Steps()
+    simulation, workers = simulate(run, problem, NoGradients(), wrap=WithoutPolls, listener=steps)
     for worker in workers:
         worker.learns = False
-        worker.comm = Deaf(worker.comm)
         simulation.start(worker, run.algo.run(worker))
     with Recorder(scratch, 0, ()) as recorder:
-        observer = Observer(run, problem, recorder, simulation.model_buffers)
-        simulation.end_of_step_hook = observer.end_of_step
+        observer = Observer(run, problem, recorder)
+        steps.recorder = observer.end_of_step
         try:
             simulation.run()
         except RankFailed as error:
@@ -146,34 +148,26 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
     return {key: summary[key] for key in COSTS}
 
 
-class Deaf:
-    """The communication of a worker that may wait for messages, but not ask for those that have come."""
+class WithoutPolls(Transport):
+    """The messages of a worker that may wait for them, but not ask for those that have arrived."""
 
-    def __init__(self, comm: Comm) -> None:
-        self.comm = comm
+    def __init__(self, base: Transport) -> None:
+        self.base = base
 
-    @property
-    def num_bytes_sent(self) -> int:
-        return self.comm.num_bytes_sent
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
+        return self.base.send(dst, tag, message)
 
-    @num_bytes_sent.setter
-    def num_bytes_sent(self, count: int) -> None:
-        self.comm.num_bytes_sent = count
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        return self.base.all_reduce(number, tensor)
 
-    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
-        self.comm.send(dst, message, tag)
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        return self.base.all_gather(number, tensor)
 
-    def recv(self, src: int, tag: int = 0) -> Awaitable[Tensor]:
-        return self.comm.recv(src, tag)
-
-    def recv_any(self, tag: int = 0) -> NoReturn:
+    def may_poll(self, arrived: bool) -> NoReturn:
         raise DependsOnTime
 
-    def poll(self, src: int, tag: int = 0) -> NoReturn:
+    def check_any_source(self) -> NoReturn:
         raise DependsOnTime
-
-    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
-        return self.comm.all_reduce(tensor)
 
 
 def unlearned(run: Run) -> Problem:

@@ -189,8 +189,10 @@ class Run:
         own = [self.budget(problem) for _ in range(self.nodes + self.algo.servers)]
         return [*own[:1] * self.nodes, *own[self.nodes :]] if self.algo.asynchronous else own
 
-    def make_worker(self, problem: Problem, rank: int, comm: Comm, budget: Budget, runtime: Runtime) -> Worker:
-        """Worker ``rank`` with parameters of its own."""
+    def make_worker(
+        self, problem: Problem, rank: int, comm: Comm, budget: Budget, runtime: Runtime, model_buffers: list[torch.Tensor] | None = None
+    ) -> Worker:
+        """Worker ``rank`` with parameters of its own; ``model_buffers``: None for its own, too."""
         start = problem.start()
         push_sum = start.new_ones(start.numel() + 1)
         push_sum[:-1] = start
@@ -209,6 +211,7 @@ class Run:
             learns=problem.trains,
         )
         worker.buffers = self.optim.buffers(worker.params)
+        worker.model_buffers = problem.flat.fresh_buffers() if model_buffers is None else model_buffers
         return worker
 
 

@@ -16,19 +16,16 @@ from __future__ import annotations
 
 import time
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sgp_runner.checkpoint import Draft, Trigger, stopped
 from sgp_runner.divergence import check_parameters
 from sgp_runner.real import NO_STEP_LEFT
-from sgp_runner.scheduler import Wait
-from sgp_runner.snapshot import State, packed, unpacked
+from sgp_runner.state import State, futures_in
 from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from torch import Tensor
 
     from sgp_runner.observer import Observer
     from sgp_runner.place import Place
@@ -112,9 +109,8 @@ class RankSaver:
         """Wait until all ranks are at rest, and save. Raises Stopped if that was the reason."""
         started = time.monotonic()
         self.saving = True
-        if self.runtime.comm.lockstep:  # all activities go on to where they wait, on all ranks now
-            self.runtime.scheduler.settle()
-        self.runtime.comm.rest()
+        self.runtime.scheduler.settle()  # all activities run to where they wait
+        self.runtime.comm.transport.quiesce()
         with waiting_for("waits for all ranks to be at rest for a checkpoint"):
             at_rest = self.come_to_rest()
         if at_rest:
@@ -140,7 +136,7 @@ class RankSaver:
                 return False
             self.serve()
         while True:
-            counts = self.world.consult((comm.num_sent, comm.num_delivered))
+            counts = self.world.consult((comm.num_sent, comm.mailbox.num_delivered))
             if sum(sent for sent, _ in counts) == sum(delivered for _, delivered in counts):
                 return True
             self.serve()
@@ -148,8 +144,7 @@ class RankSaver:
     def serve(self) -> None:
         """Let this rank's other activities take in what has arrived."""
         self.runtime.clock.catch_up()
-        if not self.runtime.comm.lockstep:
-            self.runtime.scheduler.settle()
+        self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
 
     def write(self) -> tuple[Path, str | None]:
@@ -161,7 +156,7 @@ class RankSaver:
             draft.clear()
         world.consult(None)
         name = f"rank{world.rank}.pt"
-        draft.add(name, self.state())
+        draft.add(name, self.state_dict())
         each = world.consult((draft.files[name], self.trigger.signal_name))
         draft.files = {f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)}
         if world.rank == 0:
@@ -169,33 +164,20 @@ class RankSaver:
         world.consult(None)
         return draft.place, next((name for _, name in each if name is not None), None)
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         worker, runtime = self.worker, self.runtime
-        progress = worker.progress
-        begun = int(self.asynchronous and worker.is_server)  # a server that waits for a gradient has begun a step with it
+        for future in futures_in(worker.state):
+            while not future.done:
+                self.serve()
+        state = worker.state_dict()
+        if self.asynchronous and worker.is_server:  # it waits for a gradient, and has begun a step with it
+            state |= {key: state[key] - 1 for key in ("step", "steps_taken", "taken")}
         return {
-            "push_sum": worker.push_sum,
-            "buffers": worker.buffers,
-            "state": {name: packed(value, self.value_of) for name, value in worker.state.items()},
-            "devices": runtime.gradients.save(),  # after the state, when no gradient is under way
-            "mailbox": runtime.comm.mailbox.contents(),
-            "step": progress.step - begun,
-            "steps_taken": progress.steps_taken - begun,
-            "gradients": progress.gradients,
-            "loss": progress.loss,
-            "observed": progress.observed,
-            "taken": worker.budget.taken - begun,
-            "num_bytes_sent": runtime.comm.num_bytes_sent,
+            "worker": state,
+            "devices": runtime.gradients.state_dict(),  # after the futures, when no gradient is under way
             "now": runtime.clock.now,
-            **(self.observer.save() if self.observer is not None else {}),
+            "observer": None if self.observer is None else self.observer.state_dict(),
         }
-
-    def value_of(self, average: Any) -> Tensor:
-        """The outcome of an all-reduce that is under way."""
-        while isinstance(average, Wait) and not average.done:
-            self.serve()
-        value: Tensor = average.value if isinstance(average, Wait) else average.finish()
-        return value
 
 
 def passed_on(place: Place) -> str:
@@ -205,18 +187,8 @@ def passed_on(place: Place) -> str:
 
 def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
     """Bring a rank that has not started to where it was ``saved``."""
-    worker.push_sum.copy_(saved["push_sum"])
-    for name, buffer in worker.buffers.items():
-        buffer.copy_(saved["buffers"][name])
-    runtime.gradients.restore(saved["devices"])
-    worker.state.update({name: unpacked(value, []) for name, value in saved["state"].items()})
-    for message in saved["mailbox"]:
-        runtime.comm.mailbox.deliver(*message)
-    progress = worker.progress
-    progress.step, progress.steps_taken, progress.gradients = saved["step"], saved["steps_taken"], saved["gradients"]
-    progress.loss, progress.observed = saved["loss"], saved["observed"]
-    worker.budget.taken = saved["taken"]
-    runtime.comm.num_bytes_sent = saved["num_bytes_sent"]
+    worker.load_state_dict(saved["worker"])
+    runtime.gradients.load_state_dict(saved["devices"])
     runtime.clock.start = time.monotonic() - saved["now"]
     if observer is not None:
-        observer.restore(saved)
+        observer.load_state_dict(saved["observer"])

@@ -1,9 +1,12 @@
 """Coroutines and the two clocks that drive them.
 
-A coroutine stops only at ``await``, and only on a `Wait`: one thing that has not happened yet. The `Scheduler` runs whatever is
-ready; when nothing is, it asks its clock for the next event. `VirtualClock` pops a heap of (time, order, callback), so simulated time
+A coroutine stops only at ``await``, and only on a `Future`: one thing that has not happened yet. The `Scheduler` runs whatever is
+ready; when nothing is, it asks its clock for the next event. `VirtualClock` pops a heap of (time, order, event), so simulated time
 costs nothing; `RealClock` blocks until a thread reports that a message came in or a gradient is done. Nothing else differs between a
 simulated and a real run, and with a virtual clock the order of events depends only on the program.
+
+Some networks need ranks whose coroutines run in the same order everywhere, whenever messages arrive. A scheduler that is ``in_order``
+wakes coroutines in the order in which they asked for what they await.
 """
 
 from __future__ import annotations
@@ -13,37 +16,41 @@ import math
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from sgp_runner.waits import waiting_for
 
 T = TypeVar("T")
 
 
-class Wait(Generic[T]):
-    """Something that will happen once. Await it for its value; one coroutine at a time."""
+class Future(Generic[T]):
+    """Something that will happen once. Await it for its value; one coroutine at a time.
 
-    __slots__ = ("done", "task", "value", "what")
+    what: a few words and numbers for a deadlock report, put together only when it is needed.
+    finish: what the value goes through when it is awaited. held: whether `Scheduler` keeps it back, to wake coroutines in order.
+    """
 
-    def __init__(self, what: tuple[Any, ...] = ()) -> None:
-        self.what = what  # a few words and numbers for a deadlock report; put together only when it is needed
-        self.done = False
+    __slots__ = ("done", "finish", "held", "task", "value", "what")
+
+    def __init__(self, what: tuple[Any, ...] = (), finish: Callable[[T], T] | None = None) -> None:
+        self.what, self.finish = what, finish
+        self.done = self.held = False
         self.value: T
         self.task: Task | None = None
 
-    def __await__(self) -> Generator[Wait[T], None, T]:
-        if not self.done:
+    def __await__(self) -> Generator[Future[T], None, T]:
+        if self.held or not self.done:
             yield self
-        return self.value
+        return self.value if self.finish is None else self.finish(self.value)
 
 
-def resolved(value: T) -> Wait[T]:
-    """It has happened already."""
-    wait: Wait[T] = Wait()
-    wait.value = value
-    wait.done = True
-    return wait
+def resolved(value: T) -> Future[T]:
+    """A future that has happened already."""
+    future: Future[T] = Future()
+    future.value, future.done = value, True
+    return future
 
 
 class Task:
@@ -51,11 +58,11 @@ class Task:
 
     __slots__ = ("coroutine", "finished", "name", "waiting")
 
-    def __init__(self, coroutine: Coroutine[Wait[Any], None, Any], name: str) -> None:
+    def __init__(self, coroutine: Coroutine[Future[Any], None, Any], name: str) -> None:
         self.coroutine = coroutine
         self.name = name
-        self.waiting: Wait[Any] | None = None
-        self.finished: Wait[Any] = Wait(("finish", name))
+        self.waiting: Future[Any] | None = None
+        self.finished: Future[Any] = Future(("finish", name))
 
 
 class Clock(Protocol):
@@ -66,34 +73,71 @@ class Clock(Protocol):
     def advance(self) -> bool: ...  # run the next event; False when there can be none
 
 
+class Event(Protocol):
+    """Something that will happen at a simulated time. Its fields are plain data and tensors, so that it can be saved."""
+
+    @property
+    def kind(self) -> str: ...  # its name in a checkpoint
+    def state_dict(self) -> dict[str, Any]: ...  # its fields
+    def fire(self, machines: Any) -> None: ...  # let it happen to the machines of the simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Calls a function. The only event that cannot be saved."""
+
+    function: Callable[[], None]
+    kind: ClassVar[str] = "call"
+
+    def state_dict(self) -> dict[str, Any]:
+        raise TypeError("a call cannot be saved")
+
+    def fire(self, machines: Any) -> None:
+        self.function()
+
+
 class VirtualClock:
-    """Simulated time: a heap of callbacks. Equal times run in the order in which they were scheduled."""
+    """Simulated time: a heap of events, which fire on ``machines``. Equal times fire in the order in which they were scheduled."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Any) -> None:
+        self.machines = machines
         self.now = 0.0
-        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self.order = 0
+        self.events: list[tuple[float, int, Event]] = []
+        self.order = self.first = 0
 
-    def at(self, seconds: float, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call back at the time ``seconds``, which is not before now; never, if that is infinite."""
+    def at(self, seconds: float, event: Event) -> None:
+        """Let ``event`` fire at the time ``seconds``, which is not before now; never, if that is infinite."""
         if seconds == math.inf:
             return
-        heapq.heappush(self.events, (seconds, self.order, callback, arguments))
+        heapq.heappush(self.events, (seconds, self.order, event))
         self.order += 1
+
+    def at_first(self, seconds: float, event: Event) -> None:
+        """Let it fire before whatever else happens at that time. It is not saved."""
+        heapq.heappush(self.events, (seconds, -1 - self.first, event))
+        self.first += 1
 
     def advance(self) -> bool:
         if not self.events:
             return False
-        self.now, _, callback, arguments = heapq.heappop(self.events)
-        callback(*arguments)
+        self.now, _, event = heapq.heappop(self.events)
+        event.fire(self.machines)
         return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """The time and what is still to happen: (time, order, kind and fields of the event), the next one first."""
+        saved = [(time, order, event.kind, event.state_dict()) for time, order, event in sorted(self.events) if order >= 0]
+        return {"now": self.now, "order": self.order, "events": saved}
+
+    def load_state_dict(self, state: dict[str, Any], kinds: Mapping[str, Callable[..., Event]]) -> None:
+        """``kinds``: how to make an event of each kind from its fields."""
+        self.now, self.order = state["now"], state["order"]
+        self.events += [(time, order, kinds[kind](**fields)) for time, order, kind, fields in state["events"]]
+        heapq.heapify(self.events)
 
 
 class RealClock:
-    """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread.
-
-    poll: moves messages where no thread does, and posts; called every ``poll_seconds`` by a scheduler that waits.
-    """
+    """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread."""
 
     def __init__(self) -> None:
         self.describe: Callable[[], str] = lambda: "waits for an event"  # who waits for whom
@@ -101,6 +145,19 @@ class RealClock:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.poll: Callable[[], None] | None = None
         self.poll_seconds = 0.0
+
+    def poll_with(self, poll: Callable[[], None], seconds: float) -> None:
+        """While the scheduler waits, call ``poll`` every so many ``seconds``: it moves messages where no thread does, and posts."""
+        self.poll, self.poll_seconds = poll, seconds
+
+    def computed(self, seconds: float) -> None:
+        """Told of each gradient that is complete, and how long it took."""
+
+    def delivers(self, src: int, tag: int) -> None:
+        """Told of each message that reaches the mailbox."""
+
+    def ends(self, collective: int) -> None:
+        """Told of each collective that has ended."""
 
     @property
     def now(self) -> float:
@@ -132,9 +189,9 @@ class RealClock:
         callback()
         return True
 
-    def run_until(self, wait: Wait[Any]) -> None:
-        """Run what is posted until ``wait`` is done, and no coroutine meanwhile."""
-        while not wait.done:
+    def run_until(self, done: Callable[[], bool]) -> None:
+        """Run what is posted until ``done`` says so, and no coroutine meanwhile."""
+        while not done():
             self.advance()
 
     def catch_up(self) -> None:
@@ -150,26 +207,48 @@ class Deadlock(RuntimeError):
 
 
 class Scheduler:
-    """Runs coroutines until all have finished."""
+    """Runs coroutines until all have finished.
 
-    def __init__(self, clock: Clock) -> None:
+    in_order: coroutines that await a `future` wake in the order in which they asked for theirs, one at a time.
+    """
+
+    def __init__(self, clock: Clock, in_order: bool = False) -> None:
         self.clock = clock
+        self.in_order = in_order
         self.ready: deque[Task] = deque()
         self.tasks: dict[Task, None] = {}  # unfinished, in the order of their start
+        self.held: deque[Future[Any]] = deque()  # in the order in which they were asked for
 
-    def spawn(self, coroutine: Coroutine[Wait[Any], None, T], name: str) -> Wait[T]:
+    def spawn(self, coroutine: Coroutine[Future[Any], None, T], name: str) -> Future[T]:
         """Start a coroutine; await the result to join it."""
         task = Task(coroutine, name)
         self.tasks[task] = None
         self.ready.append(task)
         return task.finished
 
-    def resolve(self, wait: Wait[T], value: T) -> None:
-        """It has happened: whoever waits goes on, at this same moment."""
-        wait.value = value
-        wait.done = True
-        if wait.task is not None:
-            self.ready.append(wait.task)
+    def future(self, what: tuple[Any, ...], finish: Callable[[T], T] | None = None) -> Future[T]:
+        """Something that comes from outside, at a time that depends on the network."""
+        future = Future(what, finish)
+        if self.in_order:
+            future.held = True
+            self.held.append(future)
+        return future
+
+    def resolve(self, future: Future[T], value: T) -> None:
+        """It has happened: the coroutine that awaits it runs on at this same moment, or when it is its turn."""
+        future.value = value
+        future.done = True
+        if not future.held and future.task is not None:
+            self.ready.append(future.task)
+
+    def wake_next(self) -> bool:
+        """Let the coroutine run that asked first, if what it asked for has happened."""
+        if not self.held[0].done:
+            return False
+        future = self.held.popleft()
+        future.held = False
+        self.resolve(future, future.value)
+        return True
 
     def run(self) -> None:
         """Until no coroutine is left. Errors of a coroutine come out here; a `Deadlock` says who waits for whom."""
@@ -178,6 +257,8 @@ class Scheduler:
             self.settle()
             if not self.tasks:
                 return
+            if self.held and self.wake_next():
+                continue
             if not advance():
                 raise Deadlock(self.report())
 
@@ -190,13 +271,13 @@ class Scheduler:
     def step(self, task: Task) -> None:
         """Let one coroutine run to its next wait."""
         try:
-            wait = task.coroutine.send(None)
+            future = task.coroutine.send(None)
         except StopIteration as stop:
             del self.tasks[task]
             self.resolve(task.finished, stop.value)
             return
-        wait.task = task
-        task.waiting = wait
+        future.task = task
+        task.waiting = future
 
     def report(self) -> str:
         lines = [f"  {task.name} waits for {describe(task.waiting)}" for task in self.tasks]
@@ -213,17 +294,19 @@ class Scheduler:
         self.tasks.clear()
 
 
-def describe(wait: Wait[Any] | None) -> str:
+def describe(future: Future[Any] | None) -> str:
     """Words for a deadlock report: what is awaited, and from whom."""
-    if wait is None:
+    if future is None:
         return "its first turn"
-    match wait.what:
+    match future.what:
         case ("message", source, tag):
             return f"a message from rank {source}" + (f" (tag {tag})" if tag else "")
         case ("any message", tag):
             return "a message from anybody" + (f" (tag {tag})" if tag else "")
-        case ("all_reduce", number, missing):
-            return f"all-reduce {number}, which ranks {sorted(missing)} have not joined"
+        case (kind, number, missing) if missing is not None:
+            return f"{kind} {number}, which ranks {sorted(missing)} have not joined"
+        case (kind, number, None):
+            return f"{kind} {number}"
         case ("finish", name):
             return f"{name} to finish"
         case what:

@@ -2,52 +2,179 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sgp_runner.cluster import Cluster
+from sgp_runner.comm import Comm, Transport
 from sgp_runner.comm.mailbox import Mailbox
-from sgp_runner.crew import ROLL_CALL_SECONDS, Rested, rested
+from sgp_runner.crew import ROLL_CALL_SECONDS, step_snapshot
 from sgp_runner.engine import Engine, Gradient, NoGradients
 from sgp_runner.errors import Lost
-from sgp_runner.fabric import Fabric, Sent, check_unwritten
-from sgp_runner.faults import Event, Faults
+from sgp_runner.fabric import Arrive, Fabric, Reach, Sent, check_unwritten
+from sgp_runner.faults import Faults
 from sgp_runner.memory import few_collections
-from sgp_runner.scheduler import Deadlock, Scheduler, VirtualClock, Wait
+from sgp_runner.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.seeding import seed_of
-from sgp_runner.worker import activity_name, naming_the_rank
+from sgp_runner.state import State, futures_in
+from sgp_runner.worker import SILENT, StepListener, activity_name, naming_the_rank
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner import snapshot
     from sgp_runner.worker import Worker
 
 T = TypeVar("T")
+Entry = tuple[Any, ...]  # of a journal: ("deliver", src, tag, message) | ("gradient", step) | ("collective", number, value)
 
 _COMPUTE, _NODE, _CREW = 201, 202, 205  # streams of random numbers
 LEAST_SECONDS = 1e-6  # by which a gradient is lengthened
 
 
-class AllReduce:
-    """One all-reduce: who has joined, with what, and who waits for it."""
+@dataclass
+class Collective:
+    """One all-reduce or all-gather: who has joined, with what, and who waits for it.
 
-    def __init__(self, number: int, size: int) -> None:
-        self.number = number
-        self.size = size
-        self.missing = set(range(size))
-        self.parts: dict[int, tuple[Tensor, int] | Gradient] = {}  # a tensor and its version, or a gradient still to be computed
-        self.waits: dict[int, Wait[Tensor]] = {}
-        self.ready = 0.0  # when the last part is complete
-        self.num_bytes = 0.0
+    parts: by rank, a tensor and its version, or a gradient still to be computed. ready: when the last part is complete.
+    """
+
+    number: int
+    gathers: bool
+    missing: set[int]
+    parts: dict[int, tuple[Tensor, int] | Gradient] = field(default_factory=dict)
+    futures: dict[int, Future[Any]] = field(default_factory=dict)
+    ready: float = 0.0
+    num_bytes: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{'all-gather' if self.gathers else 'all-reduce'} {self.number}"
+
+    def values(self, engine: Engine) -> list[Tensor]:
+        """The parts, in rank order, so that a sum does not depend on time. Each is let go of once it was taken."""
+        return [self.value(rank, engine) for rank in sorted(self.parts)]
+
+    def value(self, rank: int, engine: Engine) -> Tensor:
+        part = self.parts.pop(rank)
+        if isinstance(part, Gradient):
+            return engine.finish(part)
+        tensor, version = part
+        check_unwritten(tensor, version, f"what rank {rank} gave to {self.name}")
+        return tensor
+
+    def outcome(self, engine: Engine) -> Any:
+        if self.gathers:
+            return self.values(engine)
+        total: Tensor | None = None
+        ranks = sorted(self.parts)
+        for rank in ranks:
+            value = self.value(rank, engine)
+            total = value if total is None else total.add_(value)
+        assert total is not None
+        total /= len(ranks)
+        return total
+
+    def state_dict(self) -> State:
+        """A gradient as None: it is computed again."""
+        parts = {rank: None if isinstance(part, Gradient) else part[0] for rank, part in self.parts.items()}
+        names = ("number", "gathers", "missing", "ready", "num_bytes")
+        return {name: getattr(self, name) for name in names} | {"parts": parts, "futures": list(self.futures)}
+
+
+# What happens to the machines. A gradient is named by its rank and step.
+
+
+@dataclass(frozen=True, slots=True)
+class GradientEnds:
+    rank: int
+    step: int
+    kind: ClassVar[str] = "gradient ends"
+
+    def fire(self, machines: Simulation) -> None:
+        machines.end_gradient(self.rank, self.step)
+
+    def state_dict(self) -> State:
+        return {"rank": self.rank, "step": self.step}
+
+
+@dataclass(frozen=True, slots=True)
+class Joins:
+    """A gradient that will be complete at ``ready`` begins to be averaged in the collective ``number``."""
+
+    number: int
+    rank: int
+    step: int
+    num_bytes: float
+    ready: float
+    kind: ClassVar[str] = "joins"
+
+    def fire(self, machines: Simulation) -> None:
+        _, gradient, _ = machines.gradients.pop((self.rank, self.step))
+        machines.join(self.number, self.rank, gradient, self.num_bytes, self.ready)
+
+    def state_dict(self) -> State:
+        return {"number": self.number, "rank": self.rank, "step": self.step, "num_bytes": self.num_bytes, "ready": self.ready}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveEnds:
+    number: int
+    kind: ClassVar[str] = "collective ends"
+
+    def fire(self, machines: Simulation) -> None:
+        machines.end_collective(self.number)
+
+    def state_dict(self) -> State:
+        return {"number": self.number}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server has worked off the messages before this one."""
+
+    sent: Sent
+    kind: ClassVar[str] = "served"
+
+    def fire(self, machines: Simulation) -> None:
+        machines.receive(self.sent)
+
+    def state_dict(self) -> State:
+        return {"sent": self.sent.state_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Ranks have crashed for good, and the others have noticed."""
+
+    ranks: Sequence[int]
+    kind: ClassVar[str] = "death"
+
+    def fire(self, machines: Simulation) -> None:
+        raise Lost(self.ranks)
+
+    def state_dict(self) -> State:
+        return {"ranks": list(self.ranks)}
+
+
+EVENTS: dict[str, Callable[..., Any]] = {
+    GradientEnds.kind: GradientEnds,
+    Joins.kind: Joins,
+    CollectiveEnds.kind: CollectiveEnds,
+    Reach.kind: lambda sent, seconds, late: Reach(Sent(*sent), seconds, late),
+    Arrive.kind: lambda sent: Arrive(Sent(*sent)),
+    Served.kind: lambda sent: Served(Sent(*sent)),
+}
 
 
 class Simulation:
     """The machines: a scheduler on a virtual clock, a fabric, a mailbox per rank and an engine for gradients.
 
-    size: gradient workers; servers: further ranks, which take no part in an all-reduce.
-    names: of these ranks, if others were there and are gone.
+    size: gradient workers; servers: further ranks, which take no part in collectives. seed: of compute times and messages.
+    names: of these ranks, if others were there and are gone. listener: hears of the start and end of each step.
+    gradient_seconds: how long the next gradient of a rank takes, where that is known; message_seconds: as `Fabric.seconds_of`.
+    wrap: what the messages of each worker go through.
+    survives: whether the others go on when workers crash for good: `run` raises Lost, and all remember the step that they are in.
     """
 
     def __init__(
@@ -62,6 +189,11 @@ class Simulation:
         step_seconds: float,
         wire_scale: float,
         names: Sequence[int] | None = None,
+        gradient_seconds: Callable[[int], float] | None = None,
+        message_seconds: Callable[[int, int, float], float] | None = None,
+        survives: bool = False,
+        wrap: Callable[[Transport], Transport] = lambda transport: transport,
+        listener: StepListener = SILENT,
     ) -> None:
         from numpy.random import default_rng
 
@@ -69,26 +201,30 @@ class Simulation:
         if tuple(names) != (*range(size + servers),):
             seed = seed_of(seed, _CREW, *names)
         self.cluster, self.faults, self.engine, self.size, self.wire_scale = cluster, faults, engine, size, wire_scale
-        self.clock = VirtualClock()
+        self.clock = VirtualClock(self)
         self.scheduler = Scheduler(self.clock)
-        self.fabric = Fabric(cluster, faults, self.clock, size + servers, self.deliver, seed)
+        self.fabric = Fabric(cluster, faults, self.clock, size + servers, self.deliver, seed, message_seconds)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(size + servers)]
-        self.comms = [SimComm(rank, self) for rank in range(size + servers)]
+        self.comms = [Comm(mailbox, wrap(SimulatedTransport(rank, self))) for rank, mailbox in enumerate(self.mailboxes)]
         self.randoms = [default_rng(seed_of(seed, _COMPUTE, rank)) for rank in range(size)]
         spread = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
         own = [default_rng(seed_of(nodes, _NODE, names[rank])).gamma(spread, 1 / spread) if spread else 1.0 for rank in range(size)]
         self.mean_seconds = [step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0) for rank in range(size)]
+        self.gradient_seconds = gradient_seconds or self.sampled_seconds
         self.input_share = cluster.input_seconds / step_seconds
-        self.free_at = [0.0] * (size + servers)  # when each node last ended a gradient or an all-reduce, or a server ends its messages
+        self.free_at = [0.0] * (size + servers)  # when each node last ended a gradient or a collective, or a server ends its messages
         self.mixing = [0.0] * (size + servers)  # seconds that each rank has still to spend on messages that it has received
         self.passed = [0.0] * size  # bytes that had passed when each node's gradient began, or was last lengthened
-        self.all_reduces: dict[int, AllReduce] = {}
-        self.model_buffers: dict[int, list[Tensor]] = {}  # by rank
-        self.journals: dict[int, list[snapshot.Event]] = {}  # by rank; see `sgp_runner.snapshot`
-        self.rests: dict[int, Rested] | None = None  # by rank; for those who may have to go on without others
-        self.replay: snapshot.Replay | None = None
-        self.start_of_step_hook: Callable[[Worker], None] = lambda worker: None
-        self.end_of_step_hook: Callable[[Worker], None] = lambda worker: None
+        self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]] = {}  # in flight, by rank and step
+        self.collectives: dict[int, Collective] = {}  # under way, by number
+        self.repeated: dict[tuple[int, int], Future[Any]] = {}  # of a worker that repeats a step: its collectives, by rank and number
+        self.repeating = False  # nothing that workers ask for reaches the outside: it has happened before
+        self.journals: dict[int, list[Entry]] = {}  # by rank: what happened to each worker since its last step began; see `snapshot`
+        self.step_snapshots: dict[int, State] | None = {} if survives else None  # by rank
+        self.listener = listener
+        for death in faults.deaths if survives else ():
+            if max(death.ranks) < size:
+                self.clock.at_first(death.start + ROLL_CALL_SECONDS, Death(death.ranks))
 
     # What a worker asks of its runtime.
 
@@ -96,55 +232,58 @@ class Simulation:
         return self.clock.now
 
     def start_of_step(self, worker: Worker) -> None:
-        if self.rests is not None:
-            self.rests[worker.rank] = rested(worker, self.model_buffers[worker.rank])
-        self.start_of_step_hook(worker)
+        if self.step_snapshots is not None:
+            self.step_snapshots[worker.rank] = step_snapshot(worker)
+        if not self.repeating:
+            self.listener.start_of_step(worker)
 
     def end_of_step(self, worker: Worker) -> None:
-        self.end_of_step_hook(worker)
+        if not self.repeating:
+            self.listener.end_of_step(worker)
 
-    def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Wait[T]:
+    def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
         return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
 
-    def grad(self, worker: Worker, at: Tensor) -> Wait[Tensor]:
-        gradient = self.next_gradient(worker, at)
-        wait: Wait[Tensor] = Wait(("its gradient",))
-        if self.replay is not None:
-            self.replay.gradients[worker.rank] = (worker, gradient, wait)
-            return wait
-        self.engine.start(gradient)
-        end, _ = self.gradient_times(worker.rank)
-        self.contention(worker.rank)
-        self.clock.at(end, self.finish_gradient, worker, gradient, wait)
-        return wait
+    def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
+        future: Future[Tensor] = Future(("its gradient",))
+        gradient = self.next_gradient(worker, at, future)
+        if not self.repeating:
+            self.engine.start(gradient)
+            end, _ = self.gradient_times(worker.rank)
+            self.contention(worker.rank)
+            self.clock.at(end, GradientEnds(worker.rank, gradient.step))
+        return future
 
-    def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
-        gradient = self.next_gradient(worker, worker.params)
-        number = self.next_all_reduce(worker.rank)
-        if self.replay is not None:
-            return self.mean_of(worker, gradient, self.replay.join(worker.rank, number, gradient))
-        self.engine.start(gradient)
-        end, joins = self.gradient_times(worker.rank)
-        wait = self.wait_for(number, worker.rank)
-        num_bytes = self.wire_bytes(worker.params)
-        self.clock.at(joins, self.join, number, worker.rank, gradient, num_bytes, end)
-        return self.mean_of(worker, gradient, wait)
+    def mean_grad(self, worker: Worker) -> Future[Tensor]:
+        rank, number = worker.rank, worker.comm.next_collective()
+        future: Future[Tensor] = self.joined(number, rank, gathers=False)
+        gradient = self.next_gradient(worker, worker.params, future)
 
-    async def mean_of(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> Tensor:
-        mean = (await wait).clone()
-        worker.progress.loss = gradient.loss
-        return mean
+        def finish(mean: Tensor) -> Tensor:
+            worker.progress.loss = gradient.loss
+            return mean.clone()
 
-    def next_gradient(self, worker: Worker, at: Tensor) -> Gradient:
-        gradient = Gradient(worker.rank, worker.progress.gradients, at, self.model_buffers[worker.rank])
+        future.finish = finish
+        if not self.repeating:
+            self.engine.start(gradient)
+            end, joins = self.gradient_times(rank)
+            self.clock.at(joins, Joins(number, rank, gradient.step, self.wire_bytes(worker.params), end))
+        return future
+
+    def next_gradient(self, worker: Worker, at: Tensor, future: Future[Tensor]) -> Gradient:
+        gradient = Gradient(worker.rank, worker.progress.gradients, at, worker.model_buffers)
         worker.progress.gradients += 1
+        self.gradients[gradient.rank, gradient.step] = worker, gradient, future
         return gradient
+
+    def sampled_seconds(self, rank: int) -> float:
+        return self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
 
     def gradient_times(self, rank: int) -> tuple[float, float]:
         """When a gradient that begins now will be complete, and when its all-reduce can begin; loading may have begun before."""
         now, free = self.clock.now, self.free_at[rank]
         computing = self.fabric.times.computing(rank)
-        seconds = self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
+        seconds = self.gradient_seconds(rank)
         loading = self.input_share * seconds
         begin = max(now, computing.finish(free, free + loading)) + self.mixing[rank]
         self.mixing[rank] = 0.0
@@ -152,15 +291,16 @@ class Simulation:
         joins = max(now, end - self.cluster.overlap * seconds)
         return computing.finish(begin, end), computing.finish(min(begin, joins), joins)
 
-    def finish_gradient(self, worker: Worker, gradient: Gradient, wait: Wait[Tensor]) -> None:
-        if (late := self.contention(worker.rank)) > LEAST_SECONDS:
-            self.clock.at(self.clock.now + late, self.finish_gradient, worker, gradient, wait)
+    def end_gradient(self, rank: int, step: int) -> None:
+        if (late := self.contention(rank)) > LEAST_SECONDS:
+            self.clock.at(self.clock.now + late, GradientEnds(rank, step))
             return
-        self.note(worker.rank, "gradient")
+        self.note(rank, "gradient", step)
+        worker, gradient, future = self.gradients.pop((rank, step))
         value = self.engine.finish(gradient)
-        self.free_at[worker.rank] = self.clock.now
+        self.free_at[rank] = self.clock.now
         worker.progress.loss = gradient.loss
-        self.scheduler.resolve(wait, value)
+        self.scheduler.resolve(future, value)
 
     def contention(self, rank: int) -> float:
         """Seconds that messages have taken from a gradient, since this was last asked."""
@@ -169,10 +309,10 @@ class Simulation:
         before, self.passed[rank] = self.passed[rank], self.fabric.passed(rank)
         return self.cluster.contention_seconds_per_byte * (self.passed[rank] - before)
 
-    def note(self, rank: int, *event: Any) -> None:
+    def note(self, rank: int, *entry: Any) -> None:
         """Keep what happened to a worker since its last step began, if a snapshot is being taken."""
         if (journal := self.journals.get(rank)) is not None:
-            journal.append(event)
+            journal.append(entry)
 
     def wire_bytes(self, tensor: Tensor) -> float:
         """What a tensor counts for on the network."""
@@ -187,7 +327,7 @@ class Simulation:
             seconds = num_bytes * cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
             begin = max(self.clock.now, self.free_at[rank])
             self.free_at[rank] = self.fabric.times.computing(rank).finish(begin, begin + seconds)
-            self.clock.at(self.free_at[rank], self.receive, sent)
+            self.clock.at(self.free_at[rank], Served(sent))
             return
         self.receive(sent)
 
@@ -196,76 +336,65 @@ class Simulation:
         self.note(sent.dst, "deliver", sent.src, sent.tag, message)
         self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
 
-    # All-reduce: begins when the last rank has joined, ends for all at once, by the cluster's cost model.
+    # A collective begins when the last rank has joined, and ends for all at once, by the cluster's cost model.
 
-    def next_all_reduce(self, rank: int) -> int:
-        comm = self.comms[rank]
-        comm.all_reduces += 1
-        return comm.all_reduces - 1
-
-    def wait_for(self, number: int, rank: int) -> Wait[Tensor]:
-        operation = self.all_reduces.get(number)
-        if operation is None:
-            operation = self.all_reduces[number] = AllReduce(number, self.size)
-        wait: Wait[Tensor] = Wait(("all_reduce", number, operation.missing))
-        operation.waits[rank] = wait
-        return wait
+    def joined(self, number: int, rank: int, gathers: bool) -> Future[Any]:
+        """What ``rank`` awaits of the collective ``number``."""
+        if self.repeating:
+            future: Future[Any] = Future(("collective", number, None))
+            self.repeated[rank, number] = future
+            return future
+        collective = self.collectives.get(number)
+        if collective is None:
+            collective = self.collectives[number] = Collective(number, gathers, set(range(self.size)))
+        future = Future((collective.name.split()[0], number, collective.missing))
+        collective.futures[rank] = future
+        return future
 
     def join(self, number: int, rank: int, part: Tensor | Gradient, num_bytes: float, ready: float) -> None:
-        operation = self.all_reduces[number]
-        operation.parts[rank] = part if isinstance(part, Gradient) else (part, part._version)
-        operation.missing.discard(rank)
-        operation.ready = max(operation.ready, ready)
-        operation.num_bytes = num_bytes
-        if operation.missing:
-            return
-        cluster, size = self.cluster, self.size
-        delay = self.fabric.all_reduce_delay(number, size)
-        seconds = cluster.all_reduce_seconds(size, num_bytes) + delay
+        collective = self.collectives[number]
+        collective.parts[rank] = part if isinstance(part, Gradient) else (part, part._version)
+        collective.missing.discard(rank)
+        collective.ready = max(collective.ready, ready)
+        collective.num_bytes = num_bytes
+        if not collective.missing:
+            self.clock.at(self.end_of(collective), CollectiveEnds(number))
+
+    def end_of(self, collective: Collective) -> float:
+        """When a collective ends that all ranks have joined now; it occupies their interfaces."""
+        cluster, size, num_bytes = self.cluster, self.size, collective.num_bytes
+        rounds = cluster.all_gather_rounds(size) if collective.gathers else cluster.all_reduce_rounds(size)
+        cost = cluster.all_gather_seconds if collective.gathers else cluster.all_reduce_seconds
+        delay = self.fabric.collective_delay(collective.number, size, rounds)
+        seconds = cost(size, num_bytes) + delay
 
         def slower(link: float) -> float:
-            return (cluster.all_reduce_seconds(size, num_bytes, link) + delay) / seconds if seconds else 1.0
+            return (cost(size, num_bytes, link) + delay) / seconds if seconds else 1.0
 
         together = self.fabric.times.together(range(size), slower)
-        end = self.fabric.occupy(range(size), self.clock.now, seconds, cluster.all_reduce_bytes(size, num_bytes), together)
+        end = self.fabric.occupy(range(size), self.clock.now, seconds, self.bytes_of(collective), together)
         last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
-        last = together.finish(operation.ready, operation.ready + last_bucket)
-        self.clock.at(max(end, last), self.complete, number)
+        return max(end, together.finish(collective.ready, collective.ready + last_bucket))
 
-    def complete(self, number: int) -> None:
-        operation = self.all_reduces.pop(number)
-        total: Tensor | None = None
-        for rank in range(operation.size):  # in rank order, so that the sum does not depend on time
-            part = operation.parts.pop(rank)
-            if isinstance(part, Gradient):
-                value = self.engine.finish(part)
-            else:
-                value = part[0]
-                check_unwritten(value, part[1], f"what rank {rank} gave to all-reduce {operation.number}")
-            total = value if total is None else total.add_(value)
-        assert total is not None
-        total /= operation.size
-        num_bytes = self.cluster.all_reduce_bytes(operation.size, operation.num_bytes)
-        for rank, wait in operation.waits.items():
-            self.comms[rank].num_bytes_sent += round(num_bytes)
+    def bytes_of(self, collective: Collective) -> float:
+        """What each node sends in it."""
+        if collective.gathers:
+            return (self.size - 1) * collective.num_bytes
+        return self.cluster.all_reduce_bytes(self.size, collective.num_bytes)
+
+    def end_collective(self, number: int) -> None:
+        collective = self.collectives.pop(number)
+        outcome, num_bytes = collective.outcome(self.engine), round(self.bytes_of(collective))
+        for rank, future in collective.futures.items():
+            self.comms[rank].num_bytes_sent += num_bytes
             self.free_at[rank] = self.clock.now
-            self.note(rank, "all_reduce", number, total)
-            self.scheduler.resolve(wait, total)
+            self.note(rank, "collective", number, outcome)
+            self.scheduler.resolve(future, outcome)
 
     # The run as a whole.
 
-    def start(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, None]) -> None:
+    def start(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
         self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
-
-    def expect_deaths(self) -> None:
-        """The others notice, and `run` raises Lost, when workers crash for good; all remember where they were at rest."""
-        self.rests = {}
-        for number, death in enumerate(self.faults.deaths):
-            if max(death.ranks) < self.size:  # before whatever else happens at that moment
-                heapq.heappush(self.clock.events, (death.start + ROLL_CALL_SECONDS, -1 - number, self.lose, (death,)))
-
-    def lose(self, death: Event) -> None:
-        raise Lost(death.ranks)
 
     def run(self) -> None:
         """Until every worker has finished; then nothing may be left in flight."""
@@ -283,60 +412,99 @@ class Simulation:
         ]
         if self.fabric.in_flight:
             unread.append(f"{self.fabric.in_flight} message(s) are still travelling")
-        unread += [f"all-reduce {number} has not ended" for number in self.all_reduces]
+        unread += [f"{collective.name} has not ended" for collective in self.collectives.values()]
         if unread:
             raise LeftInFlight("the run ended with messages in flight: " + "; ".join(unread))
+
+    # Its state, but for the workers, when none of them is ready to run.
+
+    def state_dict(self) -> State:
+        return {
+            "clock": self.clock.state_dict(),
+            "fabric": self.fabric.state_dict(),
+            "mixing": self.mixing,
+            "passed": self.passed,
+            "free_at": self.free_at,
+            "randoms": [random.bit_generator.state for random in self.randoms],
+            "collectives": [collective.state_dict() for collective in self.collectives.values()],
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Workers have repeated the steps that they were in, so what they wait for is known."""
+        self.clock.load_state_dict(state["clock"], EVENTS)
+        self.fabric.load_state_dict(state["fabric"])
+        self.mixing[:], self.passed[:], self.free_at[:] = state["mixing"], state["passed"], state["free_at"]
+        for random, saved in zip(self.randoms, state["randoms"], strict=True):
+            random.bit_generator.state = saved
+        for saved in state["collectives"]:
+            self.load_collective(saved)
+        for _, gradient, _ in self.gradients.values():
+            self.engine.start(gradient)
+
+    def load_collective(self, saved: State) -> None:
+        number = saved["number"]
+        collective = Collective(number, saved["gathers"], set(saved["missing"]), ready=saved["ready"], num_bytes=saved["num_bytes"])
+        self.collectives[number] = collective
+        for rank in saved["futures"]:
+            future = self.repeated.pop((rank, number))
+            future.what = (collective.name.split()[0], number, collective.missing)
+            collective.futures[rank] = future
+        for rank, part in saved["parts"].items():
+            if part is None:
+                collective.parts[rank] = self.joining(rank, collective)
+            else:
+                collective.parts[rank] = part, part._version
+
+    def joining(self, rank: int, collective: Collective) -> Gradient:
+        """The gradient that ``rank`` gave to the ``collective``."""
+        for key, (worker, gradient, future) in self.gradients.items():
+            if worker.rank == rank and future is collective.futures[rank]:
+                del self.gradients[key]
+                self.engine.start(gradient)
+                return gradient
+        raise KeyError(rank)
+
+    def expect(self, worker: Worker) -> None:
+        """A worker that was brought to the start of a step has collectives under way."""
+        for future in futures_in(worker.state):
+            if not future.done:
+                future.finish = copied
+                self.repeated[worker.rank, future.what[1]] = future
 
 
 class LeftInFlight(RuntimeError):
     """An algorithm ended without receiving everything that was sent."""
 
 
-class SimComm:
-    """The communication of one simulated worker."""
+class SimulatedTransport(Transport):
+    """The messages of one simulated worker."""
 
     def __init__(self, rank: int, simulation: Simulation) -> None:
-        self.rank = rank
-        self.simulation = simulation
-        self.mailbox = simulation.mailboxes[rank]
-        self.num_bytes_sent = 0
-        self.all_reduces = 0
+        self.rank, self.simulation = rank, simulation
 
-    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
         simulation = self.simulation
-        if simulation.replay is not None:  # it was sent before
-            return
+        if simulation.repeating:
+            return 0
         num_bytes = simulation.wire_bytes(message)
-        self.num_bytes_sent += round(num_bytes)
         simulation.fabric.transmit(Sent(self.rank, dst, tag, message), num_bytes)
+        return round(num_bytes)
 
-    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
-        return self.mailbox.recv(src, tag)
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        return self.begin(number, tensor, gathers=False), 0  # its bytes count when it ends
 
-    def recv_any(self, tag: int = 0) -> Wait[tuple[int, Tensor]]:
-        return self.mailbox.recv_any(tag)
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        return self.begin(number, tensor, gathers=True), 0
 
-    def poll(self, src: int, tag: int = 0) -> Tensor | None:
-        return self.mailbox.poll(src, tag)
-
-    def all_reduce(self, tensor: Tensor) -> Mean:
+    def begin(self, number: int, tensor: Tensor, gathers: bool) -> Future[Any]:
         simulation = self.simulation
-        number = simulation.next_all_reduce(self.rank)
-        if simulation.replay is not None:
-            return Mean(number, simulation.replay.join(self.rank, number, None))
-        mean = Mean(number, simulation.wait_for(number, self.rank))
-        num_bytes = simulation.wire_bytes(tensor)
-        simulation.join(number, self.rank, tensor, num_bytes, simulation.clock.now)
-        return mean
+        future = simulation.joined(number, self.rank, gathers)
+        future.finish = copied
+        if not simulation.repeating:
+            simulation.join(number, self.rank, tensor, simulation.wire_bytes(tensor), simulation.clock.now)
+        return future
 
 
-class Mean:
-    """An all-reduce under way: await it for a tensor of one's own."""
-
-    __slots__ = ("number", "wait")
-
-    def __init__(self, number: int, wait: Wait[Tensor]) -> None:
-        self.number, self.wait = number, wait
-
-    def __await__(self) -> Generator[Wait[Tensor], None, Tensor]:
-        return (yield from self.wait.__await__()).clone()
+def copied(outcome: Any) -> Any:
+    """A tensor of one's own; those of an all-gather are only read."""
+    return list(outcome) if isinstance(outcome, list) else outcome.clone()

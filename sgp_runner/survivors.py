@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sgp_runner import waits
-from sgp_runner.comm.distributed import DistributedComm, named
-from sgp_runner.crew import common_epoch, listed, rested, take_over
+from sgp_runner.comm.distributed import GlooTransport, named
+from sgp_runner.crew import common_epoch, listed, step_snapshot, take_over
 from sgp_runner.errors import GivenUp, LostConnection, RankFailed, RollCalled
 from sgp_runner.real import Rank, SharedBudget
 
@@ -39,7 +39,7 @@ class Survivor:
     ) -> None:
         self.world, self.runtime, self.worker, self.observer = world, runtime, worker, observer
         self.roll_call, self.go = roll_call, go
-        self.rest = runtime.rest or rested(worker, runtime.buffers)
+        self.snapshot = runtime.step_snapshot or step_snapshot(worker)
 
     def go_on(self, error: Exception) -> None:
         """To the end of the algorithm, however many others are lost on the way. Raises RankFailed when that is impossible."""
@@ -71,37 +71,34 @@ class Survivor:
 
     def leave_behind(self) -> None:
         """Nothing of the old crew computes or sends any more; what it waits for stays on its threads."""
-        comm = self.runtime.comm
-        assert isinstance(comm, DistributedComm)
+        transport = self.runtime.comm.transport
+        assert isinstance(transport, GlooTransport)
         waits.left_behind.append("waits for ranks that are gone")
         self.runtime.thread.shutdown()
-        comm.abandon()
-        if self.runtime.rest is not None:
-            self.rest = self.runtime.rest
+        transport.abandon()
+        self.snapshot = self.runtime.step_snapshot or self.snapshot
 
     def start_anew(self, crew: Crew) -> None:
         """Bring this rank to where the new crew begins."""
         run, old, before = crew.run, self.worker, self.observer.crew
-        dropped = old.steps_taken - self.rest.steps_taken
+        dropped = old.steps_taken - self.snapshot["steps_taken"]
         world = self.world.among([before.names.index(name) for name in crew.names])
         with named("lost a connection while those that are left came together"):
             world.connect(run.nodes)
-        own = (self.rest.taken / old.steps_per_epoch, old.budget.taken / old.steps_per_epoch, dropped / old.steps_per_epoch)
+        own = (self.snapshot["taken"] / old.steps_per_epoch, old.budget.taken / old.steps_per_epoch, dropped / old.steps_per_epoch)
         each = world.gather(own)
         shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
         epoch = common_epoch(run, [at_rest for at_rest, *_ in each], shared)
 
         problem = run.share(self.observer.problem)
-        runtime = Rank(problem, world, run.faults)
+        runtime = Rank(problem, world, run.faults, survives=True, listener=self.runtime.listener)
         runtime.clock.start = self.runtime.clock.start
         total = run.budget(problem)
         mine = SharedBudget(world.store, total.total) if run.algo.asynchronous and world.rank < run.nodes else total
-        worker = run.make_worker(problem, world.rank, runtime.comm, mine, runtime)
-        take_over(worker, self.rest, runtime.buffers, epoch)
-        runtime.comm.num_bytes_sent = old.comm.num_bytes_sent
+        worker = run.make_worker(problem, world.rank, runtime.comm, mine, runtime, runtime.gradients.buffers)
+        take_over(worker, self.snapshot, old.comm.num_bytes_sent, epoch)
         if run.algo.servers:
             world.broadcast(worker.params, world.size - 1)
-        runtime.end_of_step_hook = self.observer.end_of_step
         self.world, self.runtime, self.worker = world, runtime, worker
-        self.rest = rested(worker, runtime.buffers)
-        self.observer.follow(crew, problem, {world.rank: runtime.buffers}, runtime.clock.now, epoch)
+        self.snapshot = step_snapshot(worker)
+        self.observer.follow(crew, problem, runtime.clock.now, epoch, records=world.rank == 0)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from sgp_runner.comm import Comm
 from sgp_runner.errors import Aborted, Diverged, LostConnection, Misfit, RankFailed, RollCalled, Stopped
 from sgp_runner.optim import Horizon, Optimizer, lr_at
+from sgp_runner.state import State, packed, unpacked
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.scheduler import Wait
+    from sgp_runner.scheduler import Future
 
 T = TypeVar("T")
 
@@ -51,10 +52,46 @@ class Runtime(Protocol):
 
     def grad(self, worker: Worker, at: Tensor) -> Awaitable[Tensor]: ...
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]: ...
-    def spawn(self, worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> Awaitable[T]: ...
+    def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
     def start_of_step(self, worker: Worker) -> None: ...  # checkpoints; the worker is at rest and no other activity is in a step
     def end_of_step(self, worker: Worker) -> None: ...  # recording and evaluation; takes no simulated time
     def now(self) -> float: ...
+
+
+class StepListener(Protocol):
+    """Hears of the steps of workers, between two of which a worker is at rest."""
+
+    def start_of_step(self, worker: Worker) -> None: ...
+    def end_of_step(self, worker: Worker) -> None: ...
+
+
+class Silent:
+    """Does nothing at all."""
+
+    def start_of_step(self, worker: Worker) -> None:
+        """Nothing is saved."""
+
+    def end_of_step(self, worker: Worker) -> None:
+        """Nothing is recorded."""
+
+
+SILENT = Silent()
+
+
+class Steps:
+    """Passes the steps of workers on: the start of one to what saves the run, its end to what records it."""
+
+    def __init__(self) -> None:
+        self.saver: Callable[[Worker], None] | None = None
+        self.recorder: Callable[[Worker], None] | None = None
+
+    def start_of_step(self, worker: Worker) -> None:
+        if self.saver is not None:
+            self.saver(worker)
+
+    def end_of_step(self, worker: Worker) -> None:
+        if self.recorder is not None:
+            self.recorder(worker)
 
 
 @dataclass
@@ -74,6 +111,7 @@ class Worker:
 
     rank, size: this worker and the number of gradient workers; a parameter server has ``rank >= size``.
     push_sum: [D + 1], the parameters and, last, a push-sum weight that starts at 1.
+    buffers: the optimizer's. model_buffers: BatchNorm's statistics.
     layers: how many of the ``D`` entries each parameter tensor of the model has.
     steps_per_epoch: in the unit of ``step``.
     learns: whether gradients are more than zeros, which they are not in a timing study.
@@ -92,6 +130,7 @@ class Worker:
     progress: Progress = field(default_factory=Progress)
     state: dict[str, Any] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    model_buffers: list[Tensor] = field(default_factory=list)
     until: int | None = None
     learns: bool = True
 
@@ -176,7 +215,7 @@ class Worker:
         for buffer in self.buffers.values():
             buffer.zero_()
 
-    def spawn(self, coroutine: Coroutine[Wait[Any], None, T]) -> Awaitable[T]:
+    def spawn(self, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]:
         """Start a second activity of this worker; await the result to join it."""
         return self.runtime.spawn(self, coroutine)
 
@@ -197,6 +236,48 @@ class Worker:
         self.state[name] = before + 1
         return before
 
+    def state_dict(self) -> State:
+        """Everything about this worker that changes, at the start of a step. The tensors are its own, not copies."""
+        progress = self.progress
+        return {
+            "push_sum": self.push_sum,
+            "buffers": self.buffers,
+            "state": packed(self.state),
+            "step": progress.step,
+            "steps_taken": progress.steps_taken,
+            "gradients": progress.gradients,
+            "comm": self.comm.state_dict(),
+            **self.side_effects(),
+        }
+
+    def load_state_dict(self, saved: State) -> None:
+        """Bring a worker that has not started to the start of a step."""
+        self.push_sum.copy_(saved["push_sum"])
+        for name, buffer in self.buffers.items():
+            buffer.copy_(saved["buffers"][name])
+        self.state.update(unpacked(saved["state"]))
+        progress = self.progress
+        progress.step, progress.steps_taken, progress.gradients = saved["step"], saved["steps_taken"], saved["gradients"]
+        self.comm.load_state_dict(saved["comm"])
+        self.load_side_effects(saved)
+
+    def side_effects(self) -> State:
+        """The part of the state that a step leaves behind outside the algorithm: it is not there again when the step is repeated."""
+        progress = self.progress
+        return {
+            "taken": self.budget.taken,
+            "num_bytes_sent": self.comm.num_bytes_sent,
+            "model_buffers": self.model_buffers,
+            "loss": progress.loss,
+            "observed": progress.observed,
+        }
+
+    def load_side_effects(self, saved: State) -> None:
+        self.budget.taken, self.comm.num_bytes_sent = saved["taken"], saved["num_bytes_sent"]
+        for own, buffer in zip(self.model_buffers, saved["model_buffers"], strict=True):
+            own.copy_(buffer)
+        self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
+
     def observe(self, name: str, value: float) -> None:
         """Something worth recording (``staleness``); the mean goes into the next record."""
         self.progress.observed.setdefault(name, []).append(value)
@@ -207,7 +288,7 @@ def activity_name(worker: Worker, coroutine: Coroutine[Any, Any, Any]) -> str:
     return f"rank {worker.rank} ({getattr(coroutine, '__name__', 'activity')})"
 
 
-async def naming_the_rank(worker: Worker, coroutine: Coroutine[Wait[Any], None, T]) -> T:
+async def naming_the_rank(worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> T:
     """The coroutine, whose errors say where they happened."""
     try:
         return await coroutine

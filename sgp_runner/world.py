@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sgp_runner.comm import Comm
 from sgp_runner.errors import RankFailed
 
 if TYPE_CHECKING:
@@ -13,33 +12,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
+    from sgp_runner.comm import Transport
     from sgp_runner.comm.link import Link
     from sgp_runner.comm.mailbox import Mailbox
     from sgp_runner.place import Place
     from sgp_runner.problem import Compute
     from sgp_runner.scheduler import RealClock, Scheduler
-
-
-class RealComm(Comm, Protocol):
-    """The communication of one rank during training.
-
-    num_sent, num_delivered: messages, and of those sent here, how many have reached their mailbox.
-    lockstep: activities of a worker must go on in an order that does not depend on when messages arrive.
-    """
-
-    mailbox: Mailbox
-
-    @property
-    def num_sent(self) -> int: ...
-    @property
-    def num_delivered(self) -> int: ...
-    @property
-    def lockstep(self) -> bool: ...
-    def end_of_step(self) -> None: ...
-    def flush(self) -> None: ...  # something else is about to use the group of the workers
-    def rest(self) -> None: ...  # all ranks are at the start of the same step, and a checkpoint is about to be written
-    def close(self) -> list[tuple[int, int, int]]:
-        """Wait until everybody's messages are in; returns (sender, tag, count) of those that nobody received."""
 
 
 class World(Protocol):
@@ -81,8 +59,12 @@ class World(Protocol):
     def connect(self, nodes: int) -> None:
         """Of gradient workers; their processes come first."""
 
-    def comm(self, scheduler: Scheduler, clock: RealClock) -> RealComm:
-        """Messages between coroutines of this rank's scheduler and those of the others."""
+    @property
+    def in_order(self) -> bool:
+        """Whether the scheduler has to wake coroutines in an order that does not depend on when messages arrive."""
+
+    def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
+        """What moves messages between this rank, whose ``mailbox`` they go to, and the others."""
 
     def gather(self, value: object) -> list[Any]:
         """The values of all ranks, by rank, on all of them. They travel as JSON: see `sgp_runner.comm.values`."""

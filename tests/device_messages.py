@@ -7,6 +7,7 @@ import time
 import torch
 
 from sgp_runner.comm.groups import DistributedWorld
+from sgp_runner.real import connect
 from sgp_runner.scheduler import RealClock, Scheduler
 
 SIZES = (5, 4, 1, 0)
@@ -14,7 +15,7 @@ SIZES = (5, 4, 1, 0)
 world = DistributedWorld(devices=2)
 world.connect(2)
 clock = RealClock()
-comm = world.comm(Scheduler(clock), clock)
+comm = connect(world, Scheduler(clock, world.in_order), clock)
 polls, seen = 0, []
 if world.place.rank == 0:
     time.sleep(world.place.device)  # the second parts come a second later

@@ -14,7 +14,7 @@ import yaml
 
 from sgp_runner import schema
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.dry_run import DryComm
+from sgp_runner.dry_run import DryRun
 from sgp_runner.optim import Optimizer
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.run import Experiment
@@ -64,7 +64,7 @@ class Instrumented:
         return self.base.phases(size)
 
     async def run(self, worker: Worker) -> None:
-        if isinstance(worker.comm, DryComm):
+        if isinstance(worker.runtime, DryRun):
             await self.base.run(worker)
             return
         if worker.rank == self.fail_on_rank and worker.step < 0:

@@ -9,12 +9,13 @@ import time
 import torch
 
 from sgp_runner.comm.groups import DistributedWorld
+from sgp_runner.real import connect
 from sgp_runner.scheduler import RealClock, Scheduler
 
 world = DistributedWorld()
 world.connect(world.size)
 clock = RealClock()
-comm = world.comm(Scheduler(clock), clock)
+comm = connect(world, Scheduler(clock), clock)
 processes = world.gather(os.getpid())
 if world.rank:
     for _ in range(1_000_000):
@@ -22,7 +23,7 @@ if world.rank:
     time.sleep(60)
 said = ""
 for victim in processes[1:]:
-    while comm.num_delivered % 1000 < 999:
+    while comm.mailbox.num_delivered % 1000 < 999:
         clock.advance()
     os.kill(victim, signal.SIGKILL)
     deadline = time.monotonic() + 0.5

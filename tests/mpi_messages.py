@@ -6,11 +6,13 @@ import time
 
 import torch
 
-from sgp_runner.comm.mpi import MpiComm, MpiWorld
+from sgp_runner.comm import Comm
+from sgp_runner.comm.mpi import MpiWorld
+from sgp_runner.real import connect
 from sgp_runner.scheduler import RealClock, Scheduler
 
 
-async def talk(comm: MpiComm, rank: int) -> None:
+async def talk(comm: Comm, rank: int) -> None:
     if rank == 0:
         for src in (1, 2):
             large, small, empty = [await comm.recv(src) for _ in range(3)]
@@ -41,7 +43,7 @@ world = MpiWorld(60.0)
 world.connect(3)
 clock = RealClock()
 scheduler = Scheduler(clock)
-comm = world.comm(scheduler, clock)
+comm = connect(world, scheduler, clock)
 scheduler.spawn(talk(comm, world.rank), f"rank {world.rank}")
 scheduler.run()
 assert comm.close() == []

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from experiments import final_parameters, instrumented, make_experiment, steps_taken
 from test_invariants import EXACT, Noted, check_nothing_is_left, check_sum, check_weights, noted
 from test_simulator import Custom, arrivals
 from tiny import START, D, Result, machines, run, sgd
+from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ad_psgd import ADPSGD
@@ -32,10 +35,10 @@ from sgp_runner.fabric import Fabric
 from sgp_runner.faults import Event, Faults
 from sgp_runner.launch import launch
 from sgp_runner.real import Rank
-from sgp_runner.scheduler import Deadlock, VirtualClock
+from sgp_runner.scheduler import Deadlock, RealClock, VirtualClock
 from sgp_runner.schema import load_experiment
 from sgp_runner.topology import BipartiteExponential, DirectedExponential, Ring
-from sgp_runner.worker import Worker
+from sgp_runner.worker import Progress, Worker
 
 INF = float("inf")
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
@@ -84,9 +87,10 @@ async def three_gradients(worker: Worker) -> None:
 
 def network(faults: Faults, duplex: str = "full") -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
-    clock = VirtualClock()
+    clock = VirtualClock(machines := SimpleNamespace())
     cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, duplex="half" if duplex == "half" else "full")
-    return clock, Fabric(cluster, faults, clock, 3, lambda sent: None, 5)
+    machines.fabric = Fabric(cluster, faults, clock, 3, lambda sent: None, 5)
+    return clock, machines.fabric
 
 
 def test_a_slow_spell_slows_the_part_of_a_message_that_it_meets() -> None:
@@ -383,14 +387,17 @@ def test_a_real_rank_sleeps_in_proportion_and_through_pauses(monkeypatch: pytest
     monkeypatch.setattr(Rank, "now", lambda rank: watch.now)
     rank.slow, rank.awake = Course(((0.0, INF, 4.0),)), Course(((5.0, 9.0, INF),))
 
-    def compute() -> str:
-        watch.now = 3.0
-        return "gradient"
+    rank.clock, worker = RealClock(), SimpleNamespace(progress=Progress())
+    result = torch.ones(1), torch.tensor(0.5)
 
-    assert rank.paced(compute) == (1.0, "gradient")
+    def compute() -> tuple[Tensor, Tensor]:
+        watch.now = 3.0
+        return result
+
+    assert rank.paced(compute) == (1.0, 2.0, result)
     watch.now = 9.0  # it has slept 6 s
-    rank.stand_still(1.0)
-    rank.stand_still(9.0)
+    assert rank.complete(worker, 1.0, 8.0, result) is result[0]  # type: ignore[arg-type]
+    rank.complete(worker, 9.0, 8.0, result)  # type: ignore[arg-type]
     assert slept == [6.0, 4.0, 0.0]
 
 

@@ -27,9 +27,11 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster import Cluster, ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.errors import ConfigError
+from sgp_runner.fabric import Arrive, Reach
 from sgp_runner.faults import Event, Faults
 from sgp_runner.optim import SGD, Constant
 from sgp_runner.proof import prove
+from sgp_runner.simulation import Served
 from sgp_runner.topology import (
     BidirectionalExponential,
     BipartiteExponential,
@@ -174,8 +176,8 @@ def noted() -> Noted:
 def travelling(result: Result) -> list[Tensor]:
     """Messages that were sent and that no coroutine has taken in yet."""
     simulation = result.simulation
-    found = [argument.message for _, _, _, arguments in simulation.clock.events for argument in arguments if hasattr(argument, "message")]
-    found += [message for mailbox in simulation.mailboxes for _, _, message in mailbox.contents()]
+    found = [event.sent.message for _, _, event in simulation.clock.events if isinstance(event, Reach | Arrive | Served)]
+    found += [message for mailbox in simulation.mailboxes for _, _, message in mailbox.state_dict()]
     for task in simulation.scheduler.ready:  # handed over at this very moment
         if task.waiting is not None and task.waiting.what[0] in ("message", "any message"):
             value = task.waiting.value
@@ -190,8 +192,8 @@ def check_weights(result: Result, worker: Worker) -> None:
 
 def check_nothing_is_left(result: Result) -> None:
     simulation = result.simulation
-    assert simulation.fabric.in_flight == 0 and not simulation.all_reduces and not simulation.clock.events
-    assert not any(mailbox.contents() or mailbox.waiting for mailbox in simulation.mailboxes)
+    assert simulation.fabric.in_flight == 0 and not simulation.collectives and not simulation.clock.events
+    assert not any(mailbox.state_dict() or mailbox.waiting for mailbox in simulation.mailboxes)
 
 
 def check_sum(result: Result, optim: Noted) -> None:
@@ -247,7 +249,7 @@ def test_what_is_synchronous_does_not_depend_on_time(
     assert np.array_equal(at_any_time.x, at_once.x) and np.array_equal(at_any_time.w, at_once.w)
     for result in (at_any_time, at_once):
         check_nothing_is_left(result)
-        assert len({comm.all_reduces for comm in result.simulation.comms[:size]}) == 1
+        assert len({comm.collectives for comm in result.simulation.comms[:size]}) == 1
         assert [worker.steps_taken for worker in result.workers] == [steps] * len(result.workers)
 
 

@@ -50,7 +50,7 @@ def test_an_all_reduce_takes_both_directions() -> None:
     clock = Hands()
     link = Link(bandwidth=800.0, latency_seconds=0.5, now=clock)
     link.leave(200)  # until 12
-    assert link.reduce(300, size=4) == 12.0 + 3.0 + 6 * 0.5
+    assert link.reduce(300, rounds=6) == 12.0 + 3.0 + 6 * 0.5
     assert link.leave(1) == 18.0
     assert link.arrive(100, 10.0) == 19.0
 

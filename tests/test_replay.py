@@ -19,7 +19,7 @@ from sgp_runner.checkpoint import VERSION
 from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.launch import launch
 from sgp_runner.replay.cli import main
-from sgp_runner.replay.exact import Departed, replay
+from sgp_runner.replay.exact import ReplayMismatch, replay
 from sgp_runner.replay.recording import FORMAT, Header, Writer, path_of
 from sgp_runner.replay.what_if import retime
 from sgp_runner.run import Experiment
@@ -96,7 +96,7 @@ def test_a_replay_that_takes_other_steps_is_stopped(runs: dict[str, Experiment],
 
     monkeypatch.setattr(GapAware, "work", work)
     with pytest.raises(
-        Departed, match=r"^the replay departs from the recording: rank 0 computes a gradient, where the recording has a message"
+        ReplayMismatch, match=r"^the replay departs from the recording: rank 0 computes a gradient, where the recording has a message"
     ):
         replay(runs["gap_aware"].directory)
 
@@ -222,7 +222,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureF
         zero.write_bytes(text)
         check("this is not a recording of sgp-run.")
     rewritten(format=7)
-    check("it has format 7, and this version of sgp-run reads format 2.")
+    check(f"it has format 7, and this version of sgp-run reads format {FORMAT}.")
     rewritten(run="another")
     check("it was recorded with other settings than those of config.yaml beside it.")
     zero.write_bytes(one.read_bytes())

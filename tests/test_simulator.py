@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from sgp_runner.errors import ConfigError, RankFailed
 from sgp_runner.fabric import Fabric, Sent
 from sgp_runner.faults import Faults
 from sgp_runner.optim import Optimizer
-from sgp_runner.scheduler import Deadlock, VirtualClock
+from sgp_runner.scheduler import Call, Deadlock, VirtualClock
 from sgp_runner.simulation import LeftInFlight
 from sgp_runner.topology import DirectedExponential, Phase
 from sgp_runner.worker import Worker
@@ -47,11 +48,12 @@ class Custom:
 
 def network(duplex: str = "full", overhead: float = 0.0, faults: Faults | None = None) -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
-    clock = VirtualClock()
+    clock = VirtualClock(machines := SimpleNamespace())
     cluster = Cluster(
         {"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, message_overhead_seconds=overhead, duplex="half" if duplex == "half" else "full"
     )
-    return clock, Fabric(cluster, faults or Faults({}, {}), clock, 3, lambda sent: None)
+    machines.fabric = Fabric(cluster, faults or Faults({}, {}), clock, 3, lambda sent: None)
+    return clock, machines.fabric
 
 
 def arrivals(clock: VirtualClock, fabric: Fabric, *messages: tuple[int, int, float]) -> list[float]:
@@ -71,10 +73,10 @@ def test_what_has_passed_an_interface(duplex: str) -> None:
     clock, fabric = network(duplex)
     passed = []
     for seconds in (0.0, 5.0, 10.0, 40.0, 43.0, 60.0):
-        clock.at(seconds, lambda: passed.append([fabric.passed(rank) for rank in range(3)]))
-    clock.at(0.0, fabric.occupy, range(3), 0.0, 10.0, 2.0, STEADY)
-    clock.at(40.0, fabric.transmit, Sent(0, 1, 0, torch.zeros(0)), 6.0)
-    clock.at(50.0, fabric.forget_ended)
+        clock.at(seconds, Call(lambda: passed.append([fabric.passed(rank) for rank in range(3)])))
+    clock.at(0.0, Call(lambda: fabric.occupy(range(3), 0.0, 10.0, 2.0, STEADY)))
+    clock.at(40.0, Call(lambda: fabric.transmit(Sent(0, 1, 0, torch.zeros(0)), 6.0)))
+    clock.at(50.0, Call(fabric.forget_ended))
     while clock.advance():
         pass
     assert passed == [[0, 0, 0], [2, 2, 2], [4, 4, 4], [4, 4, 4], [7, 4, 4], [10, 10, 4]]

@@ -24,7 +24,7 @@ from sgp_runner.optim import SGD, Adam, Constant, Horizon, Schedule
 from sgp_runner.place import Part
 from sgp_runner.problem import Problem
 from sgp_runner.simulation import Simulation
-from sgp_runner.worker import OwnBudget, Worker
+from sgp_runner.worker import OwnBudget, Steps, Worker
 
 D = 3
 STEPS = 12  # different samples per worker
@@ -111,6 +111,7 @@ def run(
     """``steps`` of every node (on average, for asynchronous algorithms)."""
     problem, optim, cluster = tiny_problem(), optim or sgd(), cluster or machines()
     algo.check(nodes, optim)
+    listener = Steps()
     simulation = Simulation(
         cluster,
         faults or Faults({}, {}),
@@ -120,6 +121,7 @@ def run(
         seed=seed,
         step_seconds=cluster.mean_step("tiny", 1),
         wire_scale=1.0,
+        listener=listener,
     )
     total = steps * (nodes if algo.asynchronous else 1)
     shared = OwnBudget(total)
@@ -140,15 +142,15 @@ def run(
             runtime=simulation,
         )
         worker.buffers = optim.buffers(worker.params)
+        worker.model_buffers = problem.flat.fresh_buffers()
         result.workers.append(worker)
-        simulation.model_buffers[rank] = problem.flat.fresh_buffers()
         simulation.start(worker, algo.run(worker))
 
     def end_of_step(worker: Worker) -> None:
         result.trace.append((round(worker.now, 9), worker.rank, worker.step))
         each_step(result, worker)
 
-    simulation.end_of_step_hook = end_of_step
+    listener.recorder = end_of_step
     simulation.run()
     return result
 

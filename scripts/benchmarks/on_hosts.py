@@ -115,13 +115,14 @@ def send_around(bits_per_second: float, num_bytes: int, out: str) -> int:
 
     from sgp_runner.comm.groups import DistributedWorld
     from sgp_runner.comm.link import Link
+    from sgp_runner.real import connect
     from sgp_runner.scheduler import RealClock, Scheduler
 
     world = DistributedWorld(link=Link(bits_per_second))
     world.connect(world.size)
     clock = RealClock()
     scheduler = Scheduler(clock)
-    comm, message = world.comm(scheduler, clock), torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8)
+    comm, message = connect(world, scheduler, clock), torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8)
 
     async def exchange() -> None:
         await comm.all_reduce(torch.zeros(1))  # all begin together

@@ -68,15 +68,15 @@ def kernel(repeats: int) -> Table:
 
 
 def sleeping() -> None:
-    from sgp_runner.scheduler import Scheduler, VirtualClock, Wait
+    from sgp_runner.scheduler import Call, Future, Scheduler, VirtualClock
 
-    clock = VirtualClock()
+    clock = VirtualClock(None)
     scheduler = Scheduler(clock)
 
     async def sleeper(rank: int) -> None:
         for _ in range(SLEEPS):
-            wait: Wait[None] = Wait()
-            clock.at(clock.now + 1 + rank / WORKERS, scheduler.resolve, wait, None)
+            wait: Future[None] = Future()
+            clock.at(clock.now + 1 + rank / WORKERS, Call(partial(scheduler.resolve, wait, None)))
             await wait
 
     for rank in range(WORKERS):

@@ -1,39 +1,138 @@
-"""How workers talk: the verbs an algorithm may use.
+"""How workers talk: `Comm`, which algorithms see, over a `Transport`, of which each network has its own.
 
-A message is one contiguous tensor. `send` gives the tensor away: the sender never writes to it again, and a receiver only reads it.
+A message is one contiguous tensor. `Comm.send` gives the tensor away: the sender never writes to it again, and a receiver only reads it.
 Between two workers messages of one tag arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.comm.mailbox import Mailbox
+    from sgp_runner.scheduler import Future
 
-class Comm(Protocol):
-    """The communication of one worker."""
 
-    num_bytes_sent: int
+class Transport(ABC):
+    """Moves the messages of one worker; it puts those that arrive into the worker's `Mailbox`.
+
+    The methods that have a body here are for networks with needs of their own.
+    """
+
+    @abstractmethod
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
+        """Give ``message`` away; returns at once, with the bytes that it counts for."""
+
+    @abstractmethod
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        """Begin the collective ``number`` of this worker; its outcome, and the bytes that count as sent from now on."""
+
+    @abstractmethod
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        """Likewise."""
+
+    def before_receiving(self, src: int | None) -> None:
+        """The worker is about to ask for a message from ``src``, or from any: put what has arrived into the mailbox."""
+
+    def may_poll(self, arrived: bool) -> bool:
+        """Whether the worker may take a message that it polls for and that has, or has not, ``arrived``."""
+        return arrived
+
+    def check_any_source(self) -> None:
+        """Raises RuntimeError where a message cannot be received from any source."""
+
+    def take(self, message: Tensor) -> Tensor:
+        """What a worker that receives ``message`` gets to see."""
+        return message
+
+    def flush(self) -> None:
+        """Start everything that is held back: something else is about to use the same network."""
+
+    def quiesce(self) -> None:
+        """Complete what has arrived: all ranks are at the start of a step, and a checkpoint is about to be written."""
+
+    def end_of_step(self) -> None:
+        """Called between two steps."""
+
+    def close(self) -> None:
+        """Wait until the messages of all ranks are in."""
+
+
+class Comm:
+    """The communication of one worker. num_bytes_sent, num_sent: bytes and messages so far. collectives: how many were begun."""
+
+    def __init__(self, mailbox: Mailbox, transport: Transport) -> None:
+        self.mailbox, self.transport = mailbox, transport
+        self.num_bytes_sent = self.num_sent = self.collectives = 0
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
         """Give ``message`` away to ``dst``; returns at once, in simulated and in real time."""
+        self.num_sent += 1
+        self.num_bytes_sent += self.transport.send(dst, tag, message)
 
-    def recv(self, src: int, tag: int = 0) -> Awaitable[Tensor]:
+    def recv(self, src: int, tag: int = 0) -> Future[Tensor]:
         """The next message from ``src``."""
+        self.transport.before_receiving(src)
+        return self.mailbox.recv(src, tag, self.transport.take)
 
-    def recv_any(self, tag: int = 0) -> Awaitable[tuple[int, Tensor]]:
+    def recv_any(self, tag: int = 0) -> Future[tuple[int, Tensor]]:
         """The message that arrived first, with its sender."""
+        self.transport.check_any_source()
+        self.transport.before_receiving(None)
+        return self.mailbox.recv_any(tag)
 
     def poll(self, src: int, tag: int = 0) -> Tensor | None:
         """The next message from ``src`` if one has arrived."""
+        self.transport.before_receiving(src)
+        if not self.transport.may_poll(self.mailbox.has(src, tag)):
+            return None
+        message = self.mailbox.poll(src, tag)
+        assert message is not None
+        return self.transport.take(message)
 
-    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
-        """Mean of ``tensor`` over all workers, in a tensor of one's own. Starts at the call; ``tensor`` is given away."""
+    def all_reduce(self, tensor: Tensor) -> Future[Tensor]:
+        """Mean of ``tensor`` over all workers, in a tensor of one's own. Starts at the call; ``tensor`` is given away.
+
+        Several may be under way at once. All workers begin the same collectives in the same order, and may await them in any.
+        """
+        mean, num_bytes = self.transport.all_reduce(self.next_collective(), tensor)
+        self.num_bytes_sent += num_bytes
+        return mean
+
+    def all_gather(self, tensor: Tensor) -> Future[list[Tensor]]:
+        """The tensors of all workers, by rank, as long and of the same type everywhere; they are only to be read. As `all_reduce`."""
+        tensors, num_bytes = self.transport.all_gather(self.next_collective(), tensor)
+        self.num_bytes_sent += num_bytes
+        return tensors
+
+    def next_collective(self) -> int:
+        """The number of a collective that this worker begins."""
+        self.collectives += 1
+        return self.collectives - 1
+
+    def close(self) -> list[tuple[int, int, int]]:
+        """Wait until the messages of all ranks are in; returns (sender, tag, count) of those that were not received."""
+        self.transport.close()
+        return self.mailbox.unread()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has arrived, and how many collectives were begun."""
+        return {"mailbox": self.mailbox.state_dict(), "collectives": self.collectives}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Into the communication of a worker that has not started."""
+        self.mailbox.load_state_dict(state["mailbox"])
+        self.collectives = state["collectives"]
 
 
 def all_reduce_bytes(tensor: Tensor, size: int) -> int:
-    """What each of ``size`` workers sends in a bandwidth-optimal all-reduce."""
+    """Bytes that each of ``size`` workers sends in a bandwidth-optimal all-reduce."""
     return round(2 * (size - 1) / size * tensor.numel() * tensor.element_size())
+
+
+def all_gather_bytes(tensor: Tensor, size: int) -> int:
+    """Bytes that each of ``size`` workers sends in a ring that gathers their tensors."""
+    return (size - 1) * tensor.numel() * tensor.element_size()

@@ -1,7 +1,7 @@
-"""`Comm` over torch.distributed's gloo: real messages between real processes.
+"""`Transport` over torch.distributed's gloo: real messages between real processes.
 
-A sending thread works off a queue, so that `send` never blocks; two receiving threads take headers and messages from anybody, and post
-what arrives to the scheduler's mailbox, because gloo's own receives cannot be polled. A header has the tag, length and type of a message.
+A sending thread works off a queue, so that `send` never blocks; two receiving threads take headers and messages from any source, and post
+what arrives to the scheduler's thread, because gloo's own receives cannot be polled. A header has the tag, length and type of a message.
 At the end each rank tells all others that it will send no more, so that a rank knows when it has everything. Tensors on a GPU travel
 through pinned memory: the sending thread, not the scheduler's, waits until the copy is there.
 
@@ -18,27 +18,28 @@ Over an imitated `Link` the sending thread waits for the link, and one more thre
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from threading import Thread
-from typing import TYPE_CHECKING
+from threading import Thread, Timer
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
-from sgp_runner.comm import all_reduce_bytes
-from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.comm.values import STRANGER
 from sgp_runner.errors import Aborted, LostConnection, RankFailed, RollCalled
-from sgp_runner.scheduler import RealClock, Scheduler, Wait
-from sgp_runner.waits import left_if_interrupted, waiting_for
+from sgp_runner.scheduler import Future, RealClock, Scheduler
+from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.comm.link import Link, Reducing
+    from sgp_runner.comm.link import Link
     from sgp_runner.place import Part, Place
+
+T = TypeVar("T")
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
 GOODBYE = -1  # in place of a type
@@ -91,35 +92,32 @@ def one_after_the_other(transfers: queue.SimpleQueue[Callable[[], Transfer] | No
         before.finish()
 
 
-class DistributedComm:
-    """The communication of this process.
+class GlooTransport(Transport):
+    """The messages of this process.
 
-    part: of every message, that this process sends and receives; the rest of what it receives is left as it was.
-    averaging: the group of those that take part in an all-reduce. device: of the messages.
+    deliver: called on the scheduler's thread with sender, tag and message. part: of every message, that this process sends and receives;
+    the rest of what it receives is left as it was. collectives: the groups that they run on. device: of the messages.
     upward, downward: groups of all processes, for messages to those of higher and of lower rank. link: of this node, if it is imitated.
     """
 
-    lockstep = False
-
     def __init__(
         self,
-        scheduler: Scheduler,
         clock: RealClock,
+        deliver: Callable[[int, int, Tensor], None],
         place: Place,
         part: Part,
-        averaging: dist.ProcessGroup,
+        collectives: Collectives,
         device: torch.device,
         upward: dist.ProcessGroup,
         downward: dist.ProcessGroup,
         link: Link | None = None,
     ) -> None:
-        self.mailbox = Mailbox(scheduler)
-        self.clock, self.place, self.part, self.averaging, self.device = clock, place, part, averaging, device
+        self.clock, self.deliver, self.place, self.part, self.device = clock, deliver, place, part, device
+        self.collectives = collectives
         self.group = dist.group.WORLD  # of now: the threads may outlive it
         self.upward, self.downward, self.link = upward, downward, link
         servers = dist.get_world_size() - place.nodes * place.devices
         self.others = [rank for rank in range(place.nodes + servers) if place.process_of(rank) != place.process]
-        self.num_bytes_sent = self.num_sent = self.num_delivered = 0
         self.outbox: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         self.announced: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         self.kept_back: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()  # with the time when it arrives
@@ -128,47 +126,25 @@ class DistributedComm:
         for thread in self.threads:
             thread.start()
 
-    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
-        self.num_bytes_sent += message.numel() * message.element_size()
-        self.num_sent += 1
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
         header = torch.tensor([tag, message.numel(), DTYPES.index(message.dtype)])
         part, copied = message.view(-1)[self.part.of(message.numel())], None
         if part.is_cuda:
             part = part.to("cpu", non_blocking=True)  # pinned
             copied = torch.cuda.current_stream(self.device).record_event()
         self.outbox.put(partial(self.start_to_send, dst, header, part, copied))
+        return message.numel() * message.element_size()
 
-    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
+    def before_receiving(self, src: int | None) -> None:
         self.clock.catch_up()
-        return self.mailbox.recv(src, tag)
 
-    def recv_any(self, tag: int = 0) -> Wait[tuple[int, Tensor]]:
-        self.clock.catch_up()
-        return self.mailbox.recv_any(tag)
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        return self.collectives.all_reduce(number, tensor)
 
-    def poll(self, src: int, tag: int = 0) -> Tensor | None:
-        self.clock.catch_up()
-        return self.mailbox.poll(src, tag)
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        return self.collectives.all_gather(number, tensor)
 
-    def has(self, src: int, tag: int = 0) -> bool:
-        """Whether `poll` would find a message."""
-        self.clock.catch_up()
-        return self.mailbox.has(src, tag)
-
-    def all_reduce(self, tensor: Tensor) -> Average:
-        self.num_bytes_sent += all_reduce_bytes(tensor, self.place.nodes)
-        return start_mean(tensor, self.averaging, self.link)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def rest(self) -> None:
-        """What has arrived is complete."""
-
-    def end_of_step(self) -> None:
-        """Steps are of no importance."""
-
-    def close(self) -> list[tuple[int, int, int]]:
+    def close(self) -> None:
         for rank in self.others:
             self.outbox.put(partial(self.start_to_send, rank, torch.tensor([0, 0, GOODBYE]), torch.empty(0)))
         self.outbox.put(None)
@@ -176,10 +152,9 @@ class DistributedComm:
             self.clock.catch_up()  # an error of theirs
             running[-1].join(JOIN_SECONDS)
         self.clock.catch_up()
-        return self.mailbox.unread()
 
     def abandon(self) -> None:
-        """Send nothing more. The receiving threads stay where they are, for good."""
+        """Send nothing more. The receiving threads stay where they are."""
         self.outbox.put(None)
 
     # The threads.
@@ -221,16 +196,16 @@ class DistributedComm:
     def start_to_receive(self, process: int, tag: int, length: int, dtype: torch.dtype, left: float) -> Transfer:
         """left: when it did so, over an imitated link."""
         src, message = self.place.rank_of(process), torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda")
-        part, arrive = message[self.part.of(length)], partial(self.deliver, src, tag, message)
+        part, arrive = message[self.part.of(length)], partial(self.arrived, src, tag, message)
         group = self.upward if process < self.place.process else self.downward
 
-        def arrived() -> None:
+        def complete() -> None:
             if self.link is None:
                 self.clock.post(arrive)
             else:
                 self.kept_back.put((self.link.arrive(part.nbytes, left), arrive))
 
-        return Transfer(src, part, lambda piece: dist.irecv(piece, process, group, tag=PAYLOAD), arrived)
+        return Transfer(src, part, lambda piece: dist.irecv(piece, process, group, tag=PAYLOAD), complete)
 
     def keep_back(self, link: Link) -> None:
         while (item := self.kept_back.get()) is not None:
@@ -238,9 +213,9 @@ class DistributedComm:
             link.wait_until(when)
             self.clock.post(arrive)
 
-    def deliver(self, src: int, tag: int, message: Tensor) -> None:
-        self.num_delivered += 1
-        self.mailbox.deliver(src, tag, message.to(self.device, non_blocking=True))
+    def arrived(self, src: int, tag: int, message: Tensor) -> None:
+        self.clock.delivers(src, tag)
+        self.deliver(src, tag, message.to(self.device, non_blocking=True))
 
     def report_errors(self, work: object) -> None:
         """Run ``work``; an error comes out of the scheduler, on the main thread."""
@@ -274,28 +249,71 @@ def named(what: str) -> Iterator[None]:
         raise LostConnection(f"rank {dist.get_rank()} {what}") from error
 
 
-class Average:
-    """An all-reduce under way."""
+class Collectives:
+    """All-reduces and all-gathers of this process over ``group``, of ``nodes`` nodes with equally many processes; ``link``: imitated.
 
-    def __init__(self, tensor: Tensor, work: dist.Work | Reducing, size: int) -> None:
-        self.tensor, self.size = tensor, size
-        self.work: dist.Work | Reducing | None = work
+    Gloo reports the end of a collective on a thread of its own. On a GPU only the device waits, when the outcome is awaited.
+    """
 
-    def finish(self) -> Tensor:
-        if (work := self.work) is not None:
-            with named("lost a connection in an all-reduce"):
-                # On a GPU only the device waits.
-                work.wait() if self.tensor.is_cuda else left_if_interrupted(work.wait, "waits for an all-reduce")
-            self.tensor /= self.size
-            self.work = None
-        return self.tensor
+    def __init__(self, scheduler: Scheduler, clock: RealClock, group: dist.ProcessGroup, nodes: int, link: Link | None = None) -> None:
+        self.scheduler, self.clock, self.group, self.nodes, self.link = scheduler, clock, group, nodes, link
 
-    def __await__(self) -> Generator[Wait[Tensor], None, Tensor]:
-        return self.finish()
-        yield
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        num_bytes, rounds = all_reduce_bytes(tensor, self.nodes), 2 * (self.nodes - 1)
+        ended = self.link.collective(num_bytes, rounds, self.group) if self.link is not None else None
+        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        assert work is not None
+        what = ("all-reduce", number, None)
+        return self.outcome(what, tensor.is_cuda, work, ended, lambda: tensor.div_(self.group.size())), num_bytes
 
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        num_bytes, rounds = all_gather_bytes(tensor, self.nodes), self.nodes - 1
+        ended = self.link.collective(num_bytes, rounds, self.group) if self.link is not None else None
+        parts = [torch.empty_like(tensor) for _ in range(self.group.size())]
+        work = dist.all_gather(parts, tensor, group=self.group, async_op=True)
+        assert work is not None
+        what = ("all-gather", number, None)
+        return self.outcome(what, tensor.is_cuda, work, ended, lambda: parts[:: len(parts) // self.nodes]), num_bytes
 
-def start_mean(tensor: Tensor, group: dist.ProcessGroup, link: Link | None = None) -> Average:
-    """All-reduce ``tensor`` in place, from now on."""
-    work = dist.all_reduce(tensor, group=group, async_op=True) if link is None else link.start_reduce(tensor, group)
-    return Average(tensor, work, group.size())
+    def outcome(
+        self,
+        what: tuple[Any, ...],
+        on_device: bool,
+        work: dist.Work,
+        ended: torch.futures.Future[float] | None,
+        value: Callable[[], T],
+    ) -> Future[T]:
+        """``value``, once the ``work`` is done and, over an imitated link, its time has ``ended``."""
+        lost = f"rank {dist.get_rank()} lost a connection in an {what[0]}"
+        if on_device:
+
+            def finish(_: T) -> T:
+                with named(f"lost a connection in an {what[0]}"):
+                    work.wait()
+                return value()
+
+            future: Future[T] = self.scheduler.future(what, finish)
+            self.scheduler.resolve(future, cast("T", None))
+            return future
+        future = self.scheduler.future(what)
+
+        def complete(done: torch.futures.Future[object]) -> None:
+            try:
+                done.value()
+            except RuntimeError:
+                self.clock.post_error(LostConnection(lost))
+                return
+            resolve = partial(self.end, what[1], future, value)
+            if ended is None or self.link is None:
+                self.clock.post(resolve)
+            else:
+                timer = Timer(max(0.0, ended.wait() - self.link.now()), self.clock.post, (resolve,))
+                timer.daemon = True
+                timer.start()
+
+        work.get_future().add_done_callback(complete)
+        return future
+
+    def end(self, number: int, future: Future[T], value: Callable[[], T]) -> None:
+        self.clock.ends(number)
+        self.scheduler.resolve(future, value())

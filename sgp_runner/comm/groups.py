@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import timedelta
 from itertools import count
@@ -16,9 +16,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from sgp_runner.comm.distributed import DistributedComm, named
-from sgp_runner.comm.paired import PairedComm
-from sgp_runner.comm.sharded import ShardedComm
+from sgp_runner.comm.distributed import Collectives, GlooTransport, named
+from sgp_runner.comm.paired import PairedTransport
+from sgp_runner.comm.sharded import ShardedTransport
 from sgp_runner.comm.values import all_gather
 from sgp_runner.errors import RankFailed
 from sgp_runner.launchers import STORE, kept_elsewhere, loopback_interface
@@ -28,9 +28,10 @@ from sgp_runner.store import LocalStore
 from sgp_runner.waits import left_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
+    from sgp_runner.comm import Transport
     from sgp_runner.comm.link import Link
+    from sgp_runner.comm.mailbox import Mailbox
     from sgp_runner.scheduler import RealClock, Scheduler
-    from sgp_runner.world import RealComm
 
 FOREVER = timedelta(days=365)
 START = timedelta(minutes=5)  # that ranks have to find one another
@@ -71,7 +72,7 @@ class DistributedWorld:
     """The processes that a launcher has described in the environment as ``torchrun`` does.
 
     devices: of a node. leads: the first of them runs the algorithm and the others only compute gradients; otherwise all run it.
-    backend: of the groups that move tensors between devices. paired: messages move in `PairedComm`'s exchanges, not over gloo.
+    backend: of the groups that move tensors between devices. paired: messages move in `PairedTransport`'s exchanges, not over gloo.
     link: of this node, if it is imitated; then nodes have one device.
     """
 
@@ -126,19 +127,32 @@ class DistributedWorld:
             dist.all_reduce(torch.zeros(1, device=self.device), group=group)  # what comes first must be something that all take part in
         return group
 
-    def comm(self, scheduler: Scheduler, clock: RealClock) -> RealComm:
-        sharded = self.node is not None and not self.leads
-        part = Part(self.place.device, self.devices) if sharded else WHOLE
-        base: DistributedComm | PairedComm
+    @property
+    def in_order(self) -> bool:
+        """Pairs of sends and receives, and agreements between devices, have to be in the same order everywhere."""
+        return self.paired or self.sharded
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each device of a node moves its part of every message."""
+        return self.node is not None and not self.leads
+
+    def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
+        part = Part(self.place.device, self.devices) if self.sharded else WHOLE
+        collectives = Collectives(scheduler, clock, self.averaging, self.place.nodes, self.link)
+
+        def gloo(deliver: Callable[[int, int, torch.Tensor], None], part: Part, device: torch.device) -> GlooTransport:
+            return GlooTransport(clock, deliver, self.place, part, collectives, device, self.ways[0], self.ways[1], self.link)
+
+        base: Transport
         if self.paired:
-            headers = DistributedComm(scheduler, clock, self.place, WHOLE, self.averaging, torch.device("cpu"), *self.ways)
-            base = PairedComm(headers, self.averaging, part, self.device)
+            base = PairedTransport(lambda deliver: gloo(deliver, WHOLE, torch.device("cpu")), mailbox, collectives, part, self.device)
         else:
-            base = DistributedComm(scheduler, clock, self.place, part, self.averaging, self.device, self.ways[0], self.ways[1], self.link)
-        if not sharded:
+            base = gloo(mailbox.deliver, part, self.device)
+        if not self.sharded:
             return base
         assert self.node is not None and self.hosts is not None
-        return ShardedComm(base, clock, part, self.node, self.hosts)
+        return ShardedTransport(base, part, self.node, self.hosts)
 
     def gather(self, value: object) -> list[Any]:
         with named("lost a connection while all ranks came together"):

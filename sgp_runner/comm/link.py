@@ -45,41 +45,32 @@ class Link:
             self.in_free = max(left + self.latency_seconds, self.in_free) + num_bytes * self.seconds_per_byte
         return self.in_free
 
-    def reduce(self, num_bytes: int, size: int) -> float:
-        """When an all-reduce of ``size`` nodes ends that all have joined now, in a ring; each sends ``num_bytes``."""
+    def reduce(self, num_bytes: int, rounds: int) -> float:
+        """When a collective ends that all have joined now; each node sends ``num_bytes`` in so many ``rounds``."""
         with self.lock:
             begin = max(self.now(), self.out_free, self.in_free)
-            self.out_free = self.in_free = begin + num_bytes * self.seconds_per_byte + 2 * (size - 1) * self.latency_seconds
+            self.out_free = self.in_free = begin + num_bytes * self.seconds_per_byte + rounds * self.latency_seconds
         return self.out_free
 
     def wait_until(self, when: float) -> None:
         time.sleep(max(0.0, when - self.now()))
 
-    def start_reduce(self, tensor: Tensor, group: dist.ProcessGroup) -> Reducing:
-        """All-reduce (sum) ``tensor`` in place, from now on."""
-        size, num_bytes = group.size(), all_reduce_bytes(tensor, group.size())
+    def collective(self, num_bytes: int, rounds: int, group: dist.ProcessGroup) -> torch.futures.Future[float]:
+        """When a collective ends that this node begins now, known once all have begun it; as in `reduce`."""
         joined = dist.all_reduce(torch.zeros(1), group=group, async_op=True).get_future()
-        return Reducing(self, joined.then(lambda _: self.reduce(num_bytes, size)), dist.all_reduce(tensor, group=group, async_op=True))
+        end: torch.futures.Future[float] = joined.then(lambda _: self.reduce(num_bytes, rounds))
+        return end
 
     def average(self, group: dist.ProcessGroup, tensor: Tensor) -> torch.futures.Future[Tensor]:
         """What DistributedDataParallel does to a bucket of gradients, over such links."""
         tensor /= group.size()
-        reducing = self.start_reduce(tensor, group)
+        end = self.collective(all_reduce_bytes(tensor, group.size()), 2 * (group.size() - 1), group)
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        assert work is not None
 
-        def end(_: object) -> Tensor:
-            self.wait_until(reducing.end.wait())
+        def ended(_: object) -> Tensor:
+            self.wait_until(end.wait())
             return tensor
 
-        future: torch.futures.Future[Tensor] = reducing.work.get_future().then(end)
+        future: torch.futures.Future[Tensor] = work.get_future().then(ended)
         return future
-
-
-class Reducing:
-    """An all-reduce under way. end: when it ends."""
-
-    def __init__(self, link: Link, end: torch.futures.Future[float], work: dist.Work) -> None:
-        self.link, self.end, self.work = link, end, work
-
-    def wait(self) -> None:
-        self.work.wait()
-        self.link.wait_until(self.end.wait())

@@ -1,37 +1,43 @@
-"""Messages that have arrived at one worker, and the coroutines that wait for one."""
+"""The messages that have arrived at one worker, and the coroutines that wait for one."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.fabric import check_unwritten
-from sgp_runner.scheduler import Scheduler, Wait
+from sgp_runner.scheduler import Future, Scheduler
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ANYBODY = -1
+ANY_SOURCE = -1
 
 
 class Mailbox:
-    """First come, first served per sender and tag."""
+    """First come, first served per sender and tag. num_delivered: messages that have arrived."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
+        self.num_delivered = 0
         self.arrivals = count()
         self.queues: dict[tuple[int, int], deque[tuple[int, Tensor, int]]] = {}  # (src, tag) -> (arrival number, message, version)
-        self.waiting: dict[tuple[int, int], Wait[Any]] = {}
+        self.waiting: dict[tuple[int, int], Future[Any]] = {}
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
+        self.num_delivered += 1
         waiting = self.waiting
-        if (wait := waiting.pop((src, tag), None)) is not None:
-            self.scheduler.resolve(wait, message)
-        elif (wait := waiting.pop((ANYBODY, tag), None)) is not None:
-            self.scheduler.resolve(wait, (src, message))
+        if (future := waiting.pop((src, tag), None)) is not None:
+            self.scheduler.resolve(future, message)
+        elif (future := waiting.pop((ANY_SOURCE, tag), None)) is not None:
+            self.scheduler.resolve(future, (src, message))
         else:
-            self.queues.setdefault((src, tag), deque()).append((next(self.arrivals), message, message._version))
+            self.keep(src, tag, message)
+
+    def keep(self, src: int, tag: int, message: Tensor) -> None:
+        self.queues.setdefault((src, tag), deque()).append((next(self.arrivals), message, message._version))
 
     def has(self, src: int, tag: int) -> bool:
         return (src, tag) in self.queues
@@ -46,35 +52,40 @@ class Mailbox:
         check_unwritten(message, version, f"a message from rank {src} (tag {tag})")
         return message
 
-    def recv(self, src: int, tag: int) -> Wait[Tensor]:
-        wait: Wait[Tensor] = Wait(("message", src, tag))
-        message = self.poll(src, tag)
-        return self.settle(wait, (src, tag), message)
+    def recv(self, src: int, tag: int, finish: Callable[[Tensor], Tensor] | None = None) -> Future[Tensor]:
+        """``finish``: what the message goes through when it is awaited."""
+        future = self.scheduler.future(("message", src, tag), finish)
+        return self.settle(future, (src, tag), self.poll(src, tag))
 
-    def recv_any(self, tag: int) -> Wait[tuple[int, Tensor]]:
-        wait: Wait[tuple[int, Tensor]] = Wait(("any message", tag))
+    def recv_any(self, tag: int) -> Future[tuple[int, Tensor]]:
+        future: Future[tuple[int, Tensor]] = self.scheduler.future(("any message", tag))
         first = min(((queue[0][0], src) for (src, t), queue in self.queues.items() if t == tag), default=None)
         if first is None:
-            return self.settle(wait, (ANYBODY, tag), None)
+            return self.settle(future, (ANY_SOURCE, tag), None)
         message = self.poll(first[1], tag)
         assert message is not None
-        return self.settle(wait, (ANYBODY, tag), (first[1], message))
+        return self.settle(future, (ANY_SOURCE, tag), (first[1], message))
 
-    def settle(self, wait: Wait[Any], key: tuple[int, int], value: Any) -> Wait[Any]:
-        """Resolve ``wait`` at once when there is a ``value``, else let it wait for ``key``."""
+    def settle(self, future: Future[Any], key: tuple[int, int], value: Any) -> Future[Any]:
+        """Resolve ``future`` at once when there is a ``value``, else let it wait for ``key``."""
         if value is not None:
-            self.scheduler.resolve(wait, value)
+            self.scheduler.resolve(future, value)
         elif key in self.waiting:
             raise RuntimeError(f"two activities of one worker wait for the same message (from {key[0]}, tag {key[1]})")
         else:
-            self.waiting[key] = wait
-        return wait
+            self.waiting[key] = future
+        return future
 
-    def contents(self) -> list[tuple[int, int, Tensor]]:
-        """(sender, tag, message) of what has arrived and nobody received, in the order of arrival."""
+    def unread(self) -> list[tuple[int, int, int]]:
+        """(sender, tag, count) of messages that were not received."""
+        return [(src, tag, len(queue)) for (src, tag), queue in sorted(self.queues.items())]
+
+    def state_dict(self) -> list[tuple[int, int, Tensor]]:
+        """(sender, tag, message) of what has arrived and was not received, in the order of arrival."""
         arrived = [(number, src, tag, message) for (src, tag), queue in self.queues.items() for number, message, _ in queue]
         return [(src, tag, message) for _, src, tag, message in sorted(arrived, key=lambda each: each[0])]
 
-    def unread(self) -> list[tuple[int, int, int]]:
-        """(sender, tag, count) of messages that nobody received."""
-        return [(src, tag, len(queue)) for (src, tag), queue in sorted(self.queues.items())]
+    def load_state_dict(self, state: Iterable[tuple[int, int, Tensor]]) -> None:
+        """Into an empty mailbox."""
+        for src, tag, message in state:
+            self.keep(src, tag, message)

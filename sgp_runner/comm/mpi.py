@@ -1,7 +1,7 @@
-"""`World` and `Comm` over MPI, through mpi4py.
+"""`World` and `Transport` over MPI, through mpi4py.
 
-Every MPI call is made by the scheduler's thread. When no coroutine can go on, the clock asks `MpiComm.progress` for news, again and again,
-while gradients are computed on a thread of their own; so messages move all the time, nothing is shared between threads, and any MPI
+Every MPI call is made by the scheduler's thread. When no coroutine can run, the clock asks `MpiTransport.progress` for news, again and
+again, while gradients are computed on a thread of their own; so messages move all the time, nothing is shared between threads, and any MPI
 library will do. A message needs no header: MPI carries its length, and its tag and type are one MPI tag.
 """
 
@@ -16,29 +16,32 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from mpi4py import MPI
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
-from sgp_runner.comm import all_reduce_bytes
+from sgp_runner.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.comm.distributed import DTYPES
-from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.comm.values import check_lengths, pack, unpack
 from sgp_runner.errors import StoodStill
 from sgp_runner.place import Place
 from sgp_runner.problem import ON_CPU
-from sgp_runner.scheduler import RealClock, Scheduler, Wait
+from sgp_runner.scheduler import Future, RealClock, Scheduler
 from sgp_runner.store import LocalStore
 from sgp_runner.waits import leave_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from sgp_runner.comm.mailbox import Mailbox
+
+T = TypeVar("T")
 
 POLL_SECONDS = 5e-5  # a waiting rank leaves its core to those that compute
 PATIENCE_SECONDS, MOST_PATIENT = 5.0, 12
@@ -53,6 +56,7 @@ class MpiWorld:
     hosts: None = None
     link: None = None
     leads = False
+    in_order = False
     compute = ON_CPU
 
     def __init__(self, timeout_seconds: float) -> None:
@@ -87,8 +91,8 @@ class MpiWorld:
         wait_for(self.everybody)
         self.group = self.everybody.Split(0 if self.rank < nodes else MPI.UNDEFINED)
 
-    def comm(self, scheduler: Scheduler, clock: RealClock) -> MpiComm:
-        return MpiComm(scheduler, clock, self.everybody, self.group)
+    def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> MpiTransport:
+        return MpiTransport(scheduler, clock, mailbox, self.everybody, self.group)
 
     def gather(self, value: object) -> list[Any]:
         wait_for(self.everybody)
@@ -115,59 +119,46 @@ class MpiWorld:
         atexit.register(MPI.Finalize)
 
 
-class MpiComm:
-    """The communication of this process. ``workers``: the gradient workers, for all-reduce."""
+class MpiTransport(Transport):
+    """The messages of this process. ``workers``: the gradient workers, for collectives."""
 
-    lockstep = False
-
-    def __init__(self, scheduler: Scheduler, clock: RealClock, everybody: MPI.Comm, workers: MPI.Comm) -> None:
-        self.mailbox = Mailbox(scheduler)
-        self.scheduler, self.clock, self.everybody, self.workers = scheduler, clock, everybody, workers
-        self.num_bytes_sent = self.num_sent = self.num_delivered = 0
+    def __init__(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox, everybody: MPI.Comm, workers: MPI.Comm) -> None:
+        self.scheduler, self.clock, self.mailbox, self.everybody, self.workers = scheduler, clock, mailbox, everybody, workers
         self.goodbyes = 0
         # What MPI works on, with the memory that it reads or writes meanwhile.
         self.outgoing: list[tuple[MPI.Request, Tensor]] = []
         self.incoming: list[deque[tuple[MPI.Request, int, Tensor]]] = [deque() for _ in range(everybody.size)]  # by sender, in order
-        self.reductions: list[tuple[MPI.Request, Tensor, Wait[Tensor]]] = []
-        clock.poll, clock.poll_seconds = self.progress, POLL_SECONDS
+        self.collectives: list[tuple[MPI.Request, Callable[[], None]]] = []  # and what to do in the end
+        clock.poll_with(self.progress, POLL_SECONDS)
 
-    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
-        self.num_bytes_sent += message.numel() * message.element_size()
-        self.num_sent += 1
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
         self.post(dst, message, tag)
+        return message.numel() * message.element_size()
 
-    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
+    def before_receiving(self, src: int | None) -> None:
         self.clock.catch_up()
-        return self.mailbox.recv(src, tag)
 
-    def recv_any(self, tag: int = 0) -> Wait[tuple[int, Tensor]]:
-        self.clock.catch_up()
-        return self.mailbox.recv_any(tag)
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        request = self.workers.Iallreduce(MPI.IN_PLACE, tensor.numpy())
+        mean = self.outcome(("all-reduce", number, None), request, lambda: tensor.div_(self.workers.size))
+        return mean, all_reduce_bytes(tensor, self.workers.size)
 
-    def poll(self, src: int, tag: int = 0) -> Tensor | None:
-        self.clock.catch_up()
-        return self.mailbox.poll(src, tag)
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        parts = tensor.new_empty(self.workers.size, *tensor.shape)
+        request = self.workers.Iallgather(memory(tensor), memory(parts))
+        return self.outcome(("all-gather", number, None), request, lambda: [*parts]), all_gather_bytes(tensor, self.workers.size)
 
-    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
-        self.num_bytes_sent += all_reduce_bytes(tensor, self.workers.size)
-        wait: Wait[Tensor] = Wait(("an all-reduce",))
-        self.reductions.append((self.workers.Iallreduce(MPI.IN_PLACE, tensor.numpy()), tensor, wait))
-        return wait
+    def outcome(self, what: tuple[Any, ...], request: MPI.Request, value: Callable[[], T]) -> Future[T]:
+        future: Future[T] = self.scheduler.future(what)
 
-    def deliver(self, src: int, tag: int, message: Tensor) -> None:
-        self.num_delivered += 1
-        self.mailbox.deliver(src, tag, message)
+        def end() -> None:
+            self.clock.ends(what[1])
+            self.scheduler.resolve(future, value())
 
-    def flush(self) -> None:
-        """Nothing is held back."""
+        self.collectives.append((request, end))
+        return future
 
-    def rest(self) -> None:
-        """What has arrived is complete."""
-
-    def end_of_step(self) -> None:
-        """Steps are of no importance."""
-
-    def close(self) -> list[tuple[int, int, int]]:
+    def close(self) -> None:
         others = [rank for rank in range(self.everybody.size) if rank != self.everybody.rank]
         for dst in others:
             self.post(dst, torch.empty(0), GOODBYE)
@@ -175,7 +166,10 @@ class MpiComm:
             self.clock.catch_up()
             time.sleep(POLL_SECONDS)
         self.clock.catch_up()
-        return self.mailbox.unread()
+
+    def deliver(self, src: int, tag: int, message: Tensor) -> None:
+        self.clock.delivers(src, tag)
+        self.mailbox.deliver(src, tag, message)
 
     def post(self, dst: int, message: Tensor, tag: int) -> None:
         kind = (tag + 1) * len(DTYPES) + DTYPES.index(message.dtype)
@@ -196,13 +190,12 @@ class MpiComm:
                 else:
                     self.clock.post(partial(self.deliver, src, tag, message))
         self.outgoing = [sending for sending in self.outgoing if not sending[0].Test()]
-        reductions, self.reductions = self.reductions, []
-        for reduction in reductions:
-            request, tensor, wait = reduction
+        under_way, self.collectives = self.collectives, []
+        for request, end in under_way:
             if request.Test():
-                self.clock.post(partial(self.scheduler.resolve, wait, tensor.div_(self.workers.size)))
+                self.clock.post(end)
             else:
-                self.reductions.append(reduction)
+                self.collectives.append((request, end))
 
 
 def meet(timeout_seconds: float) -> None:

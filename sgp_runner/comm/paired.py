@@ -1,11 +1,12 @@
-"""`Comm` over a group that can only pair sends with receives, as NCCL: no receive from anybody, no polling, and an order to keep.
+"""`Transport` over a group that can only pair sends with receives, as NCCL: no receive from any source, no polling, and an order to keep.
 
 In one stream a send waits until the other side has come to its receive, and the other way round, so all ranks must start their transfers
 in orders that fit together. An *exchange* is what a rank sends between two other calls, with as many messages that come in: in gossip over
 any graph of this package a node receives as many messages in a round as it sends. All of it is started as one batch
 (``batch_isend_irecv``), in which order does not matter, and batches are started in the order of their exchanges. Ranks make the same calls
 in every step, so an exchange has the same number everywhere, made of the step and its place in the step, and holds the same messages at
-both ends: nobody waits in a circle.
+both ends: no circle of waits can form. The calls must therefore not depend on when messages arrive, which the scheduler sees to: it wakes
+coroutines in the order in which they asked for what they await (``in_order``).
 
 Who sends what is told by headers on another channel, between the hosts: a header with the number of the exchange, length, type and tag goes
 ahead of each message. A host may wait for a header, that is, until the other host has come as far; it never waits for its own device. On
@@ -18,7 +19,7 @@ every message is folded in exactly ``tau`` steps late, the latest that the algor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,17 +27,17 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from sgp_runner.comm import all_reduce_bytes
-from sgp_runner.comm.distributed import DTYPES, start_mean
-from sgp_runner.comm.mailbox import Mailbox
-from sgp_runner.scheduler import Wait, resolved
+from sgp_runner.comm import Transport
+from sgp_runner.comm.distributed import DTYPES
 from sgp_runner.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.comm.distributed import DistributedComm
+    from sgp_runner.comm.distributed import Collectives, GlooTransport
+    from sgp_runner.comm.mailbox import Mailbox
     from sgp_runner.place import Part
+    from sgp_runner.scheduler import Future
 
 MOST = 2**20  # exchanges in one step
 
@@ -51,7 +52,6 @@ class Exchange:
     number: int
     outgoing: list[tuple[int, Tensor]] = field(default_factory=list)  # (dst, message)
     headers: list[tuple[int, Tensor]] = field(default_factory=list)  # (src, [length, type, tag]) of what will come in
-    waiting: Wait[tuple[int, Tensor]] | None = None  # for the next header
     written: torch.cuda.Event | None = None
     works: list[dist.Work] = field(default_factory=list)
 
@@ -64,111 +64,107 @@ class Exchange:
         self.outgoing.clear()
 
 
-class PairedComm:
-    """The communication of this process. ``headers``: whole messages between hosts; ``group``: moves ``part`` of every message."""
+class PairedTransport(Transport):
+    """The messages of this process.
 
-    lockstep = True
+    make_headers: a transport of whole messages between hosts, given what it delivers to. collectives: on the group that moves ``part`` of
+    every message.
+    """
 
-    def __init__(self, headers: DistributedComm, group: dist.ProcessGroup, part: Part, device: torch.device) -> None:
-        self.headers, self.group, self.part, self.device = headers, group, part, device
-        self.clock, self.place = headers.clock, headers.place
-        self.mailbox = Mailbox(headers.mailbox.scheduler)
+    def __init__(
+        self,
+        make_headers: Callable[[Callable[[int, int, Tensor], None]], GlooTransport],
+        mailbox: Mailbox,
+        collectives: Collectives,
+        part: Part,
+        device: torch.device,
+    ) -> None:
+        self.headers = make_headers(self.header_arrived)
+        self.mailbox, self.collectives, self.part, self.device = mailbox, collectives, part, device
+        self.clock, self.place, self.group = self.headers.clock, self.headers.place, collectives.group
+        self.arrived: dict[int, list[tuple[int, Tensor]]] = {}  # headers, by the number of their exchange
         self.exchanges: dict[int, Exchange] = {}  # by the identity of a message that came in with it
-        self.num_bytes_sent = self.num_sent = self.num_delivered = 0
         self.steps = 0
         self.in_step = 0  # exchanges of this step
         self.open: Exchange | None = None  # still taking messages
         self.pending: deque[Exchange] = deque()  # complete, not started
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
-        self.num_bytes_sent += message.numel() * message.element_size()
-        self.num_sent += 1
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
         if self.open is None:
             self.open = Exchange(self.steps * MOST + self.in_step)
             self.in_step += 1
         header = torch.tensor([message.numel(), DTYPES.index(message.dtype), tag])
-        self.headers.send(dst, header, self.open.number)
+        self.headers.send(dst, self.open.number, header)
         self.open.outgoing.append((dst, message))
         if self.stream is not None:
             self.open.written = torch.cuda.current_stream(self.device).record_event()
+        return message.numel() * message.element_size()
 
-    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
-        self.complete()
-        while (message := self.mailbox.poll(src, tag)) is None:
-            if not self.pending:
-                raise RuntimeError(f"no message from rank {src} can come: on this network a node receives as many as it sends")
-            self.start_next(wait=True)
-        self.finish(message)
-        return resolved(message)
+    def header_arrived(self, src: int, number: int, header: Tensor) -> None:
+        self.arrived.setdefault(number, []).append((src, header))
+        self.start_complete()
 
-    def recv_any(self, tag: int = 0) -> Awaitable[tuple[int, Tensor]]:
-        raise RuntimeError("nothing can be received from anybody on a group that pairs sends with receives")
+    def before_receiving(self, src: int | None) -> None:
+        self.end_exchange()
+        self.clock.catch_up()
 
-    def poll(self, src: int, tag: int = 0) -> Tensor | None:
-        self.complete()
-        while self.pending and self.start_next(wait=False):
-            pass
-        return None
-
-    def has(self, src: int, tag: int = 0) -> bool:
+    def may_poll(self, arrived: bool) -> bool:
         return False
 
-    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
-        self.flush()
-        self.num_bytes_sent += all_reduce_bytes(tensor, self.place.nodes)
-        return start_mean(tensor, self.group)
+    def check_any_source(self) -> None:
+        raise RuntimeError("nothing can be received from any source on a group that pairs sends with receives")
 
-    def flush(self) -> None:
-        """Start everything: whatever uses the group next comes after all exchanges before it, on every rank."""
-        self.complete()
-        while self.pending:
-            self.start_next(wait=True)
-
-    def rest(self) -> None:
-        self.flush()
-        for _, _, message in self.mailbox.contents():
-            self.finish(message)
-
-    def finish(self, message: Tensor) -> None:
+    def take(self, message: Tensor) -> Tensor:
         """What follows may read ``message``."""
         exchange = self.exchanges.pop(id(message), None)
         if exchange is not None:
             exchange.finish()
             if message.is_cuda:
                 message.record_stream(torch.cuda.current_stream(self.device))
+        return message
+
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        self.flush()
+        return self.collectives.all_reduce(number, tensor)
+
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        self.flush()
+        return self.collectives.all_gather(number, tensor)
+
+    def flush(self) -> None:
+        """Start everything: whatever uses the group next comes after all exchanges before it, on every rank."""
+        self.end_exchange()
+        with waiting_for("waits for the headers of an exchange"):
+            self.clock.run_until(lambda: not self.pending)
+
+    def quiesce(self) -> None:
+        self.flush()
+        for _, _, message in self.mailbox.state_dict():
+            self.take(message)
 
     def end_of_step(self) -> None:
-        self.complete()
+        self.end_exchange()
         self.steps += 1
         self.in_step = 0
 
-    def close(self) -> list[tuple[int, int, int]]:
+    def close(self) -> None:
         self.flush()
-        return self.headers.close() + self.mailbox.unread()
+        self.headers.close()
 
-    def complete(self) -> None:
+    def end_exchange(self) -> None:
         """The open exchange takes no more messages."""
         if self.open is not None:
             self.pending.append(self.open)
             self.open = None
+            self.start_complete()
 
-    def start_next(self, wait: bool) -> bool:
-        """Start the oldest exchange once its headers are there; False if they are not and we do not ``wait``."""
-        exchange = self.pending[0]
-        while len(exchange.headers) < len(exchange.outgoing):
-            exchange.waiting = exchange.waiting or self.headers.recv_any(exchange.number)
-            if wait:
-                self.clock.run_until(exchange.waiting)
-            else:
-                self.clock.catch_up()
-            if not exchange.waiting.done:
-                return False
-            exchange.headers.append(exchange.waiting.value)
-            exchange.waiting = None
-        self.pending.popleft()
-        self.start(exchange)
-        return True
+    def start_complete(self) -> None:
+        """Start the oldest exchanges, as far as all of their headers are there."""
+        while self.pending and len(self.arrived.get(self.pending[0].number, ())) == len(self.pending[0].outgoing):
+            exchange = self.pending.popleft()
+            exchange.headers = self.arrived.pop(exchange.number)
+            self.start(exchange)
 
     def start(self, exchange: Exchange) -> None:
         with self.side_stream(exchange):
@@ -183,7 +179,6 @@ class PairedComm:
             exchange.works = dist.batch_isend_irecv(batch) if batch else []
         for src, tag, message in incoming:
             self.exchanges[id(message)] = exchange
-            self.num_delivered += 1
             self.mailbox.deliver(src, tag, message)
 
     def transfer(self, verb: Callable[..., object], rank: int, message: Tensor) -> dist.P2POp:

@@ -12,14 +12,15 @@ from sgp_runner.errors import ConfigError, Lost
 from sgp_runner.launchers import launched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from sgp_runner.comm import Transport
     from sgp_runner.crew import Crew
     from sgp_runner.engine import Engine
     from sgp_runner.problem import Problem
     from sgp_runner.run import Experiment, Run
     from sgp_runner.simulation import Simulation
-    from sgp_runner.worker import Worker
+    from sgp_runner.worker import StepListener, Worker
 
 
 @dataclass(frozen=True)
@@ -61,29 +62,31 @@ class Sim:
         from sgp_runner.observer import Observer, recording
         from sgp_runner.push_sum import check_mass
         from sgp_runner.snapshot import Saver, restore
+        from sgp_runner.worker import Steps
 
         run = experiment.run
         found = experiment.latest_checkpoint()
         saved = read(found / "run.pt") if found is not None else None
-        crew = crew_of(run, saved["names"]) if saved else whole_crew(run)
+        crew = crew_of(run, saved["observer"]["names"]) if saved else whole_crew(run)
         problem = crew.run.make_problem()
         choose_threads(problem)
         total, begun = run.budget(problem).total, 0
-        simulation, workers = self.machines(crew, problem, run.on_failure == "continue")
-        with closing(problem), recording(experiment, 0, total, saved["metrics_bytes"] if saved else 0) as recorder:
-            observer = Observer(run, problem, recorder, simulation.model_buffers, crew=crew, started=experiment.started)
+        steps = Steps()
+        simulation, workers = self.machines(crew, problem, steps, run.on_failure == "continue")
+        with closing(problem), recording(experiment, 0, total, saved["observer"]["metrics_bytes"] if saved else 0) as recorder:
+            observer = Observer(run, problem, recorder, crew=crew, started=experiment.started)
+            steps.recorder = observer.end_of_step
             if saved and found:
                 print(going_on(found, observer.gone), flush=True)
                 restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
-                observer.restore(saved)
+                observer.load_state_dict(saved["observer"])
                 begun = saved["begun"]
             else:
                 for worker in workers:
                     simulation.start(worker, run.algo.run(worker))
             while True:
-                saver = Saver(experiment, simulation, workers, begun, observer.save)
-                simulation.start_of_step_hook = saver.start_of_step
-                simulation.end_of_step_hook = observer.end_of_step
+                saver = Saver(experiment, simulation, workers, begun, observer)
+                steps.saver = saver.start_of_step
                 try:
                     with saver.trigger.listening():
                         simulation.run()
@@ -91,23 +94,21 @@ class Sim:
                 except Lost as lost:
                     before, crew, begun = simulation, crew.without(lost.ranks), saver.begun
                     problem = crew.run.share(problem)
-                    simulation, survivors = self.machines(crew, problem, True)
+                    simulation, survivors = self.machines(crew, problem, steps, True)
                     epoch = hand_over(before, workers, lost.ranks, simulation, survivors, crew)
                     workers = survivors
-                    observer.follow(crew, problem, simulation.model_buffers, simulation.clock.now, epoch)
+                    observer.follow(crew, problem, simulation.clock.now, epoch)
             check_mass(fmean(float(worker.push_sum[-1]) for worker in workers[: crew.run.nodes]))
             summary = {**experiment.facts, **observer.conclude(workers), **observer.lost}
             recorder.finish(summary)
         return summary
 
-    def machines(self, crew: Crew, problem: Problem, may_die: bool) -> tuple[Simulation, list[Worker]]:
+    def machines(self, crew: Crew, problem: Problem, listener: StepListener, survives: bool) -> tuple[Simulation, list[Worker]]:
         """The simulated cluster and its workers, which have not started."""
         from sgp_runner.engine import make_engine
 
-        simulation, workers = simulate(crew.run, problem, make_engine(problem, self.engine, self.vmap_width), crew.names)
-        if may_die:
-            simulation.expect_deaths()
-        return simulation, workers
+        engine = make_engine(problem, self.engine, self.vmap_width)
+        return simulate(crew.run, problem, engine, names=crew.names, survives=survives, listener=listener)
 
 
 def hand_over(
@@ -116,17 +117,17 @@ def hand_over(
     """Start ``survivors``, which replace those ``workers`` that are not ``gone``; the epoch from which they go on."""
     from sgp_runner.crew import common_epoch, take_over
 
-    assert before.rests is not None
+    assert before.step_snapshots is not None
     left = [worker for worker in workers if worker.rank not in gone]
-    rests = [before.rests[worker.rank] for worker in left]
-    dropped = sum(worker.steps_taken - rest.steps_taken for worker, rest in zip(left, rests, strict=True))
+    snapshots = [before.step_snapshots[worker.rank] for worker in left]
+    dropped = sum(worker.steps_taken - snapshot["steps_taken"] for worker, snapshot in zip(left, snapshots, strict=True))
     per_epoch = left[0].steps_per_epoch
-    epoch = common_epoch(crew.run, [rest.taken / per_epoch for rest in rests], (left[0].budget.taken - dropped) / per_epoch)
+    own = [snapshot["taken"] / per_epoch for snapshot in snapshots]
+    epoch = common_epoch(crew.run, own, (left[0].budget.taken - dropped) / per_epoch)
     after.clock.now = before.clock.now
     after.free_at[:] = [before.clock.now] * len(after.free_at)
-    for old, new, rest in zip(left, survivors, rests, strict=True):
-        take_over(new, rest, after.model_buffers[new.rank], epoch)
-        new.comm.num_bytes_sent = old.comm.num_bytes_sent
+    for old, new, snapshot in zip(left, survivors, snapshots, strict=True):
+        take_over(new, snapshot, old.comm.num_bytes_sent, epoch)
     for new in survivors:
         if crew.run.algo.servers:
             new.params.copy_(survivors[-1].params)
@@ -134,16 +135,33 @@ def hand_over(
     return epoch
 
 
-def simulate(run: Run, problem: Problem, engine: Engine, names: Sequence[int] | None = None) -> tuple[Simulation, list[Worker]]:
-    """The machines of ``run`` and its workers, servers last; none of them has started. ``names``: as in `Crew`."""
+def simulate(
+    run: Run,
+    problem: Problem,
+    engine: Engine,
+    *,
+    names: Sequence[int] | None = None,
+    step_seconds: float | None = None,
+    gradient_seconds: Callable[[int], float] | None = None,
+    message_seconds: Callable[[int, int, float], float] | None = None,
+    survives: bool = False,
+    wrap: Callable[[Transport], Transport] = lambda transport: transport,
+    listener: StepListener | None = None,
+) -> tuple[Simulation, list[Worker]]:
+    """The machines of ``run`` and its workers, servers last; none of them has started. The keywords are those of `Simulation`.
+
+    step_seconds: mean time of a gradient; None: what the cluster says of the model.
+    """
     from sgp_runner.simulation import Simulation
+    from sgp_runner.worker import SILENT
 
     start = problem.start()
     wire_scale = run.timed_as.wire_scale(start)
-    seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
-    if run.algo.asynchronous:
-        num_bytes = start.numel() * start.element_size() * wire_scale
-        seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
+    if step_seconds is None:
+        step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+        if run.algo.asynchronous:
+            num_bytes = start.numel() * start.element_size() * wire_scale
+            step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
     simulation = Simulation(
         run.cluster,
         run.faults,
@@ -151,12 +169,14 @@ def simulate(run: Run, problem: Problem, engine: Engine, names: Sequence[int] | 
         size=run.nodes,
         servers=run.algo.servers,
         seed=run.seed,
-        step_seconds=seconds,
+        step_seconds=step_seconds,
         wire_scale=wire_scale,
         names=names,
+        gradient_seconds=gradient_seconds,
+        message_seconds=message_seconds,
+        survives=survives,
+        wrap=wrap,
+        listener=listener or SILENT,
     )
-    workers: list[Worker] = []
-    for rank, budget in enumerate(run.budgets(problem)):
-        workers.append(run.make_worker(problem, rank, simulation.comms[rank], budget, simulation))
-        simulation.model_buffers[rank] = problem.flat.fresh_buffers()
-    return simulation, workers
+    budgets = run.budgets(problem)
+    return simulation, [run.make_worker(problem, rank, simulation.comms[rank], own, simulation) for rank, own in enumerate(budgets)]

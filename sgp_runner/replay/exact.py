@@ -11,10 +11,11 @@ all-reduces is repeated up to rounding.
 
 from __future__ import annotations
 
+import concurrent.futures
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 
+from sgp_runner.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.environment import code_version
 from sgp_runner.errors import Aborted, RankFailed
@@ -31,10 +33,11 @@ from sgp_runner.networks.gloo import Gloo
 from sgp_runner.place import Place
 from sgp_runner.problem import ON_CPU
 from sgp_runner.real import Rank
-from sgp_runner.replay.recording import ON_THE_SPOT, WAITING, Happening, Recording, checksum_of, read_recordings
+from sgp_runner.replay.recording import ON_THE_SPOT, WAITING, Recording, TraceEvent, checksum_of, read_recordings
 from sgp_runner.replay.turns import Turns
-from sgp_runner.scheduler import RealClock, Scheduler, Wait
+from sgp_runner.scheduler import Future, RealClock, Scheduler
 from sgp_runner.schema import load_experiment
+from sgp_runner.worker import Steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,15 +50,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Departed(RankFailed):
+class ReplayMismatch(RankFailed):
     """The replay does something else than what was recorded, because the code or the machine is another one."""
 
-    def __init__(self, rank: int, happening: Happening | None, does: str) -> None:
+    def __init__(self, rank: int, happening: TraceEvent | None, does: str) -> None:
         recorded = f"a {happening.kind} at {happening.time} s" if happening is not None else "nothing more"
         super().__init__(f"the replay departs from the recording: rank {rank} {does}, where the recording has {recorded}.")
 
 
-class Over(Aborted):
+class EndOfTrace(Aborted):
     """The recording of a run that failed has nothing more for this rank."""
 
 
@@ -76,7 +79,7 @@ class Replayed:
 def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker: None) -> Replayed:
     """Repeat the run in ``directory``; ``each_step`` may look at a worker at the end of each of its steps.
 
-    Raises ConfigError for what is not a recorded run, `Departed` when the code does something else than it did then, and whatever the
+    Raises ConfigError for what is not a recorded run, `ReplayMismatch` when the code does something else than it did then, and whatever the
     algorithm raises. Warns of versions that differ.
     """
     experiment = load_experiment(directory / "config.yaml", None)
@@ -90,14 +93,12 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
     run = experiment.run
     problem = run.make_problem(run.network.compute if isinstance(run.network, Gloo) else ON_CPU)
     stage = Stage(run.nodes)
-    ranks = [ReplayedRank(problem, stage, run, recording) for recording in recordings]
-    for rank in ranks:
-        rank.end_of_step_hook = each_step
+    ranks = [ReplayedRank(problem, stage, run, recording, each_step) for recording in recordings]
     with closing(problem):
         stage.turns.run([rank.repeat for rank in ranks])
     ended = all(recording.footer.ended for recording in recordings)
     same = [checksum_of(rank.worker.push_sum) == rank.recording.footer.parameters for rank in ranks]
-    return Replayed([rank.worker for rank in ranks], ended, same, any(rank.replayed.all_reduces for rank in ranks))
+    return Replayed([rank.worker for rank in ranks], ended, same, any(rank.worker.comm.collectives for rank in ranks))
 
 
 class Stage:
@@ -107,8 +108,8 @@ class Stage:
         self.nodes = nodes
         self.turns = Turns()
         self.channels: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)  # by (src, dst, tag)
-        self.parts: dict[int, dict[int, Tensor]] = defaultdict(dict)  # of an all-reduce, by its number and by rank
-        self.unread: dict[int, int] = defaultdict(lambda: nodes)  # how many ranks have not taken its mean
+        self.parts: dict[int, dict[int, Tensor]] = defaultdict(dict)  # of a collective, by its number and by rank
+        self.unread: dict[int, int] = defaultdict(lambda: nodes)  # how many ranks have not taken its outcome
 
     def take(self, src: int, dst: int, tag: int) -> Tensor:
         """The next message."""
@@ -116,17 +117,14 @@ class Stage:
         self.turns.wait_until(lambda: bool(channel), f"a message from rank {src}")
         return channel.popleft()
 
-    def mean(self, number: int) -> Tensor:
-        """Of what all workers have given to an all-reduce."""
+    def gathered(self, number: int) -> list[Tensor]:
+        """What all workers have given to a collective, by rank."""
         parts = self.parts[number]
-        self.turns.wait_until(lambda: len(parts) == self.nodes, f"all-reduce {number}")
-        total = parts[0].clone()
-        for rank in range(1, self.nodes):
-            total += parts[rank]
+        self.turns.wait_until(lambda: len(parts) == self.nodes, f"collective {number}")
         self.unread[number] -= 1
         if not self.unread[number]:
             del self.parts[number], self.unread[number]
-        return total.div_(self.nodes)
+        return [parts[rank] for rank in range(self.nodes)]
 
 
 class ReplayClock(RealClock):
@@ -135,12 +133,13 @@ class ReplayClock(RealClock):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.rank, self.ended = recording.header.rank, recording.footer.ended
-        self.rest = deque(recording.happenings)
+        self.rest = deque(recording.events)
         self.moment = 0.0
         self.calls = 0
         self.happening = False
-        self.make: dict[str, Callable[[Happening], None]] = {}
-        self.poll = (lambda: None) if recording.header.polled else None
+        self.make: dict[str, Callable[[TraceEvent], None]] = {}
+        if recording.header.polled:
+            self.poll_with(lambda: None, 0.0)
 
     @property
     def now(self) -> float:
@@ -158,96 +157,72 @@ class ReplayClock(RealClock):
         while self.rest and self.rest[0].place == self.calls:
             self.happen(self.rest.popleft())
 
-    def on_the_spot(self) -> None:
-        """A gradient was computed, and not while something else happened."""
+    def computed(self, seconds: float) -> None:
+        """On the spot, unless something else happens meanwhile."""
         if not self.happening:
             self.moment = self.next("computes a gradient", ON_THE_SPOT).time
 
-    def next(self, does: str, place: int) -> Happening:
+    def next(self, does: str, place: int) -> TraceEvent:
         happening = self.rest[0] if self.rest else None
         if happening is None and not self.ended:
-            raise Over
+            raise EndOfTrace
         if happening is None or happening.place != place:
-            raise Departed(self.rank, happening, does)
+            raise ReplayMismatch(self.rank, happening, does)
         return self.rest.popleft()
 
-    def happen(self, happening: Happening) -> None:
+    def happen(self, happening: TraceEvent) -> None:
         self.moment, self.happening = happening.time, True
         self.make[happening.kind](happening)
         self.happening = False
 
 
-class ReplayedComm:
+class ReplayTransport(Transport):
     """Sends to the other ranks of the replay, and receives what the clock delivers."""
 
-    lockstep: ClassVar[bool] = False
+    def __init__(self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, stage: Stage) -> None:
+        self.scheduler, self.clock, self.mailbox, self.stage, self.rank = scheduler, clock, mailbox, stage, clock.rank
+        self.under_way: dict[int, Callable[[], None]] = {}  # collectives, and what ends them
+        clock.make |= {"message": self.deliver, "collective": self.end}
 
-    def __init__(self, scheduler: Scheduler, clock: ReplayClock, stage: Stage) -> None:
-        self.mailbox = Mailbox(scheduler)
-        self.scheduler, self.clock, self.stage, self.rank = scheduler, clock, stage, clock.rank
-        self.num_bytes_sent = self.num_sent = self.num_delivered = 0
-        self.all_reduces = 0
-        self.pending: deque[tuple[int, Wait[Tensor]]] = deque()  # all-reduces that MPI works on
-
-    def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
-        self.num_bytes_sent += message.numel() * message.element_size()
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
         self.stage.channels[self.rank, dst, tag].append(message)
+        return message.numel() * message.element_size()
 
-    def recv(self, src: int, tag: int = 0) -> Wait[Tensor]:
+    def before_receiving(self, src: int | None) -> None:
         self.clock.catch_up()
-        return self.mailbox.recv(src, tag)
 
-    def recv_any(self, tag: int = 0) -> Wait[tuple[int, Tensor]]:
-        self.clock.catch_up()
-        return self.mailbox.recv_any(tag)
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        mean = self.outcome(("all-reduce", number, None), tensor, mean_of)
+        return mean, all_reduce_bytes(tensor, self.stage.nodes)
 
-    def poll(self, src: int, tag: int = 0) -> Tensor | None:
-        self.clock.catch_up()
-        return self.mailbox.poll(src, tag)
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        parts = self.outcome(("all-gather", number, None), tensor, lambda parts: parts)
+        return parts, all_gather_bytes(tensor, self.stage.nodes)
 
-    def all_reduce(self, tensor: Tensor) -> Awaitable[Tensor]:
-        number = self.all_reduces
-        self.all_reduces += 1
-        self.stage.parts[number][self.rank] = tensor
-        if self.clock.poll is None:
-            return OnTheSpot(self.stage, number)
-        wait: Wait[Tensor] = Wait(("an all-reduce",))
-        self.pending.append((number, wait))
-        return wait
+    def outcome(self, what: tuple[Any, ...], tensor: Tensor, value: Callable[[list[Tensor]], T]) -> Future[T]:
+        future: Future[T] = self.scheduler.future(what)
+        self.stage.parts[what[1]][self.rank] = tensor
+        self.under_way[what[1]] = lambda: self.scheduler.resolve(future, value(self.stage.gathered(what[1])))
+        return future
 
-    def deliver(self, message: Happening) -> None:
+    def deliver(self, message: TraceEvent) -> None:
         self.mailbox.deliver(message.src, message.tag, self.stage.take(message.src, self.rank, message.tag))
 
-    def complete(self, happening: Happening) -> None:
-        if not self.pending:
-            raise Departed(self.rank, happening, "has no all-reduce under way")
-        number, wait = self.pending.popleft()
-        self.scheduler.resolve(wait, self.stage.mean(number))
+    def end(self, collective: TraceEvent) -> None:
+        if collective.number not in self.under_way:
+            raise ReplayMismatch(self.rank, collective, "has no such collective under way")
+        self.under_way.pop(collective.number)()
 
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def rest(self) -> None:
-        """No checkpoint is written."""
-
-    def end_of_step(self) -> None:
-        """Steps are of no importance."""
-
-    def close(self) -> list[tuple[int, int, int]]:
+    def close(self) -> None:
         while self.clock.rest:  # what came in when the algorithm had ended
             self.clock.happen(self.clock.rest.popleft())
-        return self.mailbox.unread()
 
 
-class OnTheSpot:
-    """An all-reduce of gloo, which holds up the whole rank."""
-
-    def __init__(self, stage: Stage, number: int) -> None:
-        self.stage, self.number = stage, number
-
-    def __await__(self) -> Generator[Wait[Tensor], None, Tensor]:
-        return self.stage.mean(self.number)
-        yield
+def mean_of(parts: list[Tensor]) -> Tensor:
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total.div_(len(parts))
 
 
 class ReplayedWorld:
@@ -258,59 +233,55 @@ class ReplayedWorld:
     hosts: ClassVar[None] = None
     link: ClassVar[None] = None
     leads: ClassVar[bool] = False
+    in_order: ClassVar[bool] = False
 
     def __init__(self, stage: Stage, rank: int) -> None:
         self.stage, self.place = stage, Place(rank, stage.nodes)
 
-    def comm(self, scheduler: Scheduler, clock: ReplayClock) -> ReplayedComm:
-        return ReplayedComm(scheduler, clock, self.stage)
+    def transport(self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox) -> ReplayTransport:
+        return ReplayTransport(scheduler, clock, mailbox, self.stage)
 
 
-class LaterThread:
+class Later(Executor):
     """In place of the thread that computes gradients: computes one when the recording has it complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: ReplayClock) -> None:
+        self.clock = clock
         self.work: Callable[[], None] | None = None
+        clock.make["gradient"] = self.compute
 
-    def submit(self, compute: Callable[..., T], *arguments: Any) -> Future[T]:
-        future: Future[T] = Future()
-        self.work = lambda: future.set_result(compute(*arguments))
-        return future
+    def submit(self, compute: Callable[..., T], /, *arguments: Any, **keywords: Any) -> concurrent.futures.Future[T]:
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self.work = lambda: done.set_result(compute(*arguments, **keywords))
+        return done
 
-
-class ReplayedRank(Rank):
-    """A `Rank` that goes by its recording; ``faults`` slowed the real one, and have no say here."""
-
-    clock: ReplayClock
-
-    def __init__(self, problem: Problem, stage: Stage, run: Run, recording: Recording) -> None:
-        self.recording = recording
-        rank = recording.header.rank
-        super().__init__(problem, cast("World", ReplayedWorld(stage, rank)), Faults(), ReplayClock(recording))
-        comm = self.replayed = cast("ReplayedComm", self.comm)
-        self.later = LaterThread()
-        self.thread = cast("Any", self.later)
-        self.clock.make = {"message": comm.deliver, "gradient": self.compute, "all_reduce": comm.complete}
-        total = run.budget(problem)
-        shared = run.algo.asynchronous and rank < run.nodes
-        budget = RecordedSteps(recording, total.total) if shared else total
-        self.algo = run.algo
-        self.worker = run.make_worker(problem, rank, comm, budget, self)
-
-    def repeat(self) -> None:
-        with suppress(Over):
-            self.run(self.worker, self.algo.run(self.worker))
-
-    def compute(self, happening: Happening) -> None:
+    def compute(self, gradient: TraceEvent) -> None:
         """Finish the gradient that the worker waits for."""
-        if self.later.work is None:
-            raise Departed(self.clock.rank, happening, "has no gradient under way")
-        work, self.later.work = self.later.work, None
+        if self.work is None:
+            raise ReplayMismatch(self.clock.rank, gradient, "has no gradient under way")
+        work, self.work = self.work, None
         work()
         self.clock.posted.get()()
 
-    def stand_still(self, began: float) -> None:
-        self.clock.on_the_spot()
+
+class ReplayedRank:
+    """A rank that goes by its recording; faults slowed the real one, and have no say here."""
+
+    def __init__(self, problem: Problem, stage: Stage, run: Run, recording: Recording, each_step: Callable[[Worker], None]) -> None:
+        self.recording, self.algo = recording, run.algo
+        rank, clock = recording.header.rank, ReplayClock(recording)
+        world = cast("World", ReplayedWorld(stage, rank))
+        steps = Steps()
+        steps.recorder = each_step
+        self.runtime = Rank(problem, world, Faults(), clock, executor=Later(clock), listener=steps)
+        total = run.budget(problem)
+        shared = run.algo.asynchronous and rank < run.nodes
+        budget = RecordedSteps(recording, total.total) if shared else total
+        self.worker = run.make_worker(problem, rank, self.runtime.comm, budget, self.runtime, self.runtime.gradients.buffers)
+
+    def repeat(self) -> None:
+        with suppress(EndOfTrace):
+            self.runtime.run(self.worker, self.algo.run(self.worker))
 
 
 class RecordedSteps:
@@ -323,7 +294,7 @@ class RecordedSteps:
 
     def take(self) -> int | None:
         if not self.steps:
-            raise Departed(self.recording.header.rank, None, "begins another step") if self.recording.footer.ended else Over
+            raise ReplayMismatch(self.recording.header.rank, None, "begins another step") if self.recording.footer.ended else EndOfTrace
         number = self.steps.popleft()
         self.taken += number is not None
         self.spent = self.spent or number is None or number >= self.total - 1

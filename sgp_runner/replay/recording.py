@@ -4,7 +4,7 @@ First an object that says what was recorded (`Header`), last one that vouches fo
 
 * ``["message", place, time, src, tag, arrived]``: a message reached the mailbox
 * ``["gradient", place, time, seconds]``: a gradient was complete; it had taken ``seconds``
-* ``["all_reduce", place, time]``: one that the rank did not wait for on the spot was complete
+* ``["collective", place, time, number]``: an all-reduce or all-gather had ended, the ``number``-th that the rank has begun
 * ``["step", number]``: drawn from the shared budget; null when it was spent
 * ``["send", dst, tag, bytes, sent]``
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.run import Experiment
 
-FORMAT = 2
+FORMAT = 3
 WAITING, ON_THE_SPOT = 0, -1  # places
 MOST_LINES = 1000  # in memory
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
@@ -73,8 +73,11 @@ class Footer:
 
 
 @dataclass(frozen=True)
-class Happening:
-    """Something that reached the rank from outside; src and tag of a message; seconds of a gradient; arrived: of a message."""
+class TraceEvent:
+    """Something that reached the rank from outside.
+
+    src, tag, arrived: of a message. seconds: of a gradient. number: of a collective.
+    """
 
     kind: str
     place: int
@@ -83,6 +86,7 @@ class Happening:
     tag: int = 0
     arrived: float = 0.0
     seconds: float = 0.0
+    number: int = -1
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Recording:
     """Of one rank."""
 
     header: Header
-    happenings: list[Happening]
+    events: list[TraceEvent]
     steps: list[int | None]
     sends: list[Send]
     footer: Footer
@@ -199,24 +203,24 @@ def read_recording(path: Path) -> Recording:
         raise ConfigError(str(path), "it is cut off: the rank was killed, or the file is not whole.")
     if (footer.lines, footer.checksum) != (len(lines), sha256(b"".join(lines)).hexdigest()):
         raise damaged
-    happenings: list[Happening] = []
+    events: list[TraceEvent] = []
     steps: list[int | None] = []
     sends: list[Send] = []
     for line in lines[1:]:
         match json.loads(line):
             case ["message", place, time, src, tag, arrived]:
-                happenings.append(Happening("message", place, time, src, tag, arrived=arrived))
+                events.append(TraceEvent("message", place, time, src, tag, arrived=arrived))
             case ["gradient", place, time, seconds]:
-                happenings.append(Happening("gradient", place, time, seconds=seconds))
-            case ["all_reduce", place, time]:
-                happenings.append(Happening("all_reduce", place, time))
+                events.append(TraceEvent("gradient", place, time, seconds=seconds))
+            case ["collective", place, time, number]:
+                events.append(TraceEvent("collective", place, time, number=number))
             case ["step", number]:
                 steps.append(number)
             case ["send", dst, tag, num_bytes, sent]:
                 sends.append(Send(dst, tag, num_bytes, sent))
             case _:
                 raise damaged
-    return Recording(header, happenings, steps, sends, footer)
+    return Recording(header, events, steps, sends, footer)
 
 
 def header_of(path: Path, line: bytes) -> Header:

@@ -9,9 +9,9 @@ the recorded messages travelled. Everything else takes no time, as in every simu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.cluster import Cluster, ConstantTime
 from sgp_runner.engine import NoGradients
 from sgp_runner.errors import ConfigError
-from sgp_runner.fabric import Channel, Fabric, Sent
 from sgp_runner.faults import Faults
 from sgp_runner.models.timing_only import TimingOnly
-from sgp_runner.networks.sim import Sim
+from sgp_runner.networks.sim import Sim, simulate
 from sgp_runner.replay.recording import Recording, read_recordings
 from sgp_runner.schema import load_experiment, make_experiment
-from sgp_runner.simulation import Simulation
 from sgp_runner.timing import Study, TimedAs, make_problem
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
     if not all(recording.footer.ended for recording in recordings):
         raise ConfigError("record", "the recorded run failed before its end, so there is no time to compare with.")
     recorded_s = max(recording.footer.time for recording in recordings)
-    steps, time_s = simulate(run, recordings)
+    steps, time_s = simulated_time(run, recordings)
     return Retimed(run.algo.title, experiment.run.algo.title, steps, time_s, recorded_s)
 
 
@@ -89,7 +87,7 @@ def copied(node: Mapping[str, Any]) -> dict[str, Any]:
     return {key: copied(value) if isinstance(value, Mapping) else value for key, value in node.items()}
 
 
-def simulate(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
+def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
     """Steps of a node, and simulated seconds."""
     header, delays = recordings[0].header, delays_of(recordings)
     if not delays and run.ranks > 1:
@@ -99,75 +97,53 @@ def simulate(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
         run,
         model=TimingOnly(grain=min(2048, header.parameters), sample_steps=None),
         network=Sim(),
-        cluster=machines(run.cluster, delays) if delays else run.cluster,
+        cluster=machines(run.cluster, delays) if delays else replace(run.cluster, serving_seconds_per_byte=0.0),
         faults=Faults(),
         timed_as=TimedAs(num_parameters=max(1, header.num_bytes // 4)),
         dtype="float32",
     )
     problem = make_problem(run, Study(None, steps))
-    seconds = [[each.seconds for each in recording.happenings if each.kind == "gradient"] for recording in recordings[: run.nodes]]
-    simulation = RecordedMachines(run, delays, seconds, run.timed_as.wire_scale(problem.start()))
-    shared = run.budget(problem)
-    workers = []
-    for rank in range(run.ranks):
-        own = run.budget(problem) if rank >= run.nodes or not run.algo.asynchronous else shared
-        workers.append(run.make_worker(problem, rank, simulation.comms[rank], own, simulation))
-        simulation.model_buffers[rank] = problem.flat.fresh_buffers()
+    simulation, workers = simulate(
+        run,
+        problem,
+        NoGradients(),
+        step_seconds=1.0,
+        gradient_seconds=RecordedGradients(recordings[: run.nodes]),
+        message_seconds=RecordedDelays(delays) if delays else None,
+    )
     for worker in workers:
         simulation.start(worker, run.algo.run(worker))
     simulation.run()
     return steps, simulation.clock.now
 
 
-class RecordedMachines(Simulation):
-    """seconds: of the gradients of each node."""
+class RecordedGradients:
+    """How long the next gradient of a rank takes: as its recorded ones did, one after the other and over again."""
 
-    def __init__(self, run: Run, delays: Delays, seconds: Sequence[Sequence[float]], wire_scale: float) -> None:
-        super().__init__(
-            replace(run.cluster, serving_seconds_per_byte=0.0),
-            run.faults,
-            NoGradients(),
-            size=run.nodes,
-            servers=run.algo.servers,
-            seed=run.seed,
-            step_seconds=1.0,
-            wire_scale=wire_scale,
-        )
-        self.fabric = RecordedLinks(run.cluster, run.faults, self, delays)
-        everybody = [each for own in seconds for each in own]
-        self.seconds = [own or everybody for own in seconds]  # a node may have had no step of a shared budget
-        self.begun = [0] * run.nodes
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        own = [[event.seconds for event in recording.events if event.kind == "gradient"] for recording in recordings]
+        together = [seconds for each in own for seconds in each]
+        self.seconds = [cycle(each or together) for each in own]  # a node may have had no step of a shared budget
 
-    def gradient_times(self, rank: int) -> tuple[float, float]:
-        own, number = self.seconds[rank], self.begun[rank]
-        self.begun[rank] += 1
-        seconds = own[number % len(own)]
-        return self.clock.now + seconds, self.clock.now + (1 - self.cluster.overlap) * seconds
+    def __call__(self, rank: int) -> float:
+        return next(self.seconds[rank])
 
 
-class RecordedLinks(Fabric):
-    """Every message travels as long as a recorded one; those of one sender to one receiver do not overtake each other."""
+class RecordedDelays:
+    """How long the next message from ``src`` to ``dst`` travels: as the recorded ones of the closest size did."""
 
-    def __init__(self, cluster: Cluster, faults: Faults, simulation: Simulation, delays: Delays) -> None:
-        super().__init__(cluster, faults, simulation.clock, len(simulation.mailboxes), simulation.deliver)
+    def __init__(self, delays: Delays) -> None:
         self.delays = delays
         self.everywhere = [each for pair in sorted(delays) for each in delays[pair]]
-        self.chosen: dict[tuple[int, int, float], tuple[list[float], count[int]]] = {}
+        self.chosen: dict[tuple[int, int, float], Iterator[float]] = {}
 
-    def transmit(self, sent: Sent, num_bytes: float) -> None:
-        channel = self.channels.setdefault((sent.src, sent.dst), Channel())
-        channel.arrival = max(channel.arrival, self.clock.now + self.delay(sent.src, sent.dst, num_bytes))
-        self.in_flight += 1
-        self.clock.at(channel.arrival, self.arrive, sent)
-
-    def delay(self, src: int, dst: int, num_bytes: float) -> float:
+    def __call__(self, src: int, dst: int, num_bytes: float) -> float:
         key = src, dst, num_bytes
         if key not in self.chosen:
             recorded = self.delays.get((src, dst), self.everywhere)
             closest = min((size for size, _ in recorded), key=lambda size: (abs(size - num_bytes), size))
-            self.chosen[key] = [seconds for size, seconds in recorded if size == closest], count()
-        those, numbers = self.chosen[key]
-        return those[next(numbers) % len(those)]
+            self.chosen[key] = cycle([seconds for size, seconds in recorded if size == closest])
+        return next(self.chosen[key])
 
 
 def delays_of(recordings: Sequence[Recording]) -> Delays:
@@ -179,7 +155,7 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
     """
     arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for recording in recordings:
-        for each in recording.happenings:
+        for each in recording.events:
             if each.kind == "message":
                 arrived[each.src, recording.header.rank, each.tag].append(each.arrived)
     seen: dict[tuple[int, int, int], int] = defaultdict(int)
