@@ -101,7 +101,7 @@ def hearing(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
             signal.signal(number, previous)
 
 
-def going_on(path: Path, lost: Sequence[int] = ()) -> str:
+def resume_message(path: Path, lost: Sequence[int] = ()) -> str:
     without = f", without rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}, lost before" if lost else ""
     return f"This run was cut off and goes on from {path.name.replace('-', ' ')}{without}."
 

@@ -38,6 +38,10 @@ class Crew:
     run: Run
     names: tuple[int, ...]
 
+    def lost(self, run: Run) -> list[int]:
+        """The original ranks of ``run`` that are not here any more."""
+        return sorted({*range(run.ranks)} - {*self.names})
+
     def without(self, gone: Sequence[int]) -> Crew:
         """Those left when the present ranks ``gone`` are. Raises RankFailed where they cannot go on."""
         from sgp_runner.dry_run import prove_calls

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner import session
 from sgp_runner.corrections import KEY, since
 from sgp_runner.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.environment import environment
@@ -54,7 +55,7 @@ def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | Non
     """Run it in its folder, which is there and nobody else's."""
     made = prepare(experiment) if rank in (None, 0) else []
     try:
-        summary = experiment.execute()
+        summary = session.execute(experiment)
     except ConfigError:
         remove(made)
         raise

@@ -134,7 +134,7 @@ class Observer:
         self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
         self.crew = crew or whole_crew(run)
 
-    def follow(self, crew: Crew, problem: Problem, now: float, epoch: float, records: bool = True) -> None:
+    def follow(self, crew: Crew, problem: Problem, now: float, epoch: float, records: bool) -> None:
         """Watch a smaller crew, which continues from ``epoch``; ``records``: say who is gone."""
         gone = [name for name in self.crew.names if name not in crew.names]
         self.crew, self.problem = crew, problem
@@ -148,7 +148,7 @@ class Observer:
     @property
     def gone(self) -> list[int]:
         """Who was lost for good."""
-        return sorted({*range(self.run.ranks)} - {*self.crew.names})
+        return self.crew.lost(self.run)
 
     @property
     def lost(self) -> dict[str, object]:

@@ -13,32 +13,35 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.checkpoint import Trigger, going_on, read
-from sgp_runner.crew import crew_of, listed, whole_crew
+from sgp_runner import waits
+from sgp_runner.checkpoint import Trigger, read
+from sgp_runner.comm.distributed import GlooTransport, named
+from sgp_runner.crew import common_epoch, listed, step_snapshot, take_over
 from sgp_runner.environment import code_version
 from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, GivenUp, LostConnection, RankFailed, RollCalled, StoodStill, Stopped
 from sgp_runner.gradients import Gradients
 from sgp_runner.launch import STARTED
 from sgp_runner.launchers import kept_elsewhere
 from sgp_runner.memory import keep_freed_memory
-from sgp_runner.observer import Observer, cost_of, recording, results, spread, total_cost
+from sgp_runner.observer import cost_of, results, spread, total_cost
 from sgp_runner.place import Part
 from sgp_runner.real import Rank, SharedBudget
 from sgp_runner.replay.recorded import Recorder
 from sgp_runner.roll_call import RollCall
 from sgp_runner.saving import RankSaver, passed_on, restore
-from sgp_runner.survivors import Survivor
+from sgp_runner.session import Found, Session, execute
 from sgp_runner.watch import POLL_SECONDS, Watch, watching
-from sgp_runner.worker import Steps
 from sgp_runner.world import World, check_agreement
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.crew import Crew
+    from sgp_runner.observer import Observer
     from sgp_runner.place import Place
     from sgp_runner.run import Experiment
     from sgp_runner.state import State
-    from sgp_runner.worker import Budget, Worker
+    from sgp_runner.worker import Budget, StepListener
 
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
@@ -56,7 +59,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         try:
             try:
                 world.connect(run.nodes)
-                summary = train(experiment, watch)
+                summary = Session(experiment, RankBackend(experiment, watch)).run()
                 if watch.world is not None:
                     watch.world.close()
             except (LostConnection, RollCalled) as error:  # and the run cannot go on
@@ -113,163 +116,197 @@ def way_on(experiment: Experiment) -> str:
     return f"The same command goes on from {found}." if found is not None else "There is no checkpoint yet to go on from."
 
 
-def train(experiment: Experiment, watch: Watch) -> dict[str, object] | None:
-    """The run itself, then the results of all ranks, put together on rank 0."""
-    run, world = experiment.run, watch.world
-    assert world is not None
-    place = world.place
-    check_agreement(world, "configuration", experiment.digest[:16])
-    check_agreement(world, "code version", code_version())
-    problem = replace(run.make_problem(world.compute), part=Part(place.device, place.devices))
-    if not place.is_server:
-        problem.warm_up(place.rank)
-    check_agreement(world, "checksum of the initial parameters", checksum(problem.start()))
-    name, names = world.gather(cut_off(experiment) if world.rank == 0 else ("", []))[0]
-    if name and run.record:
-        began = f"this run was cut off and would go on from {Path(name).name}, but its beginning was not recorded"
-        raise ConfigError("record", f"{began}: use record=false, or resume=never to start over.")
-    if world.leads and place.device:
-        follow(experiment, world, Gradients(problem, world), watch)
-        world.gather(None)
-        return None
-    crew = whole_crew(run)
-    if len(names) < len(crew.names) and name:
-        crew = crew_of(run, names)
-        watch.reduce(crew)
-        if watch.world is None:
-            problem.close()
+class RankBackend:
+    """This process as a `Backend`: one rank among those of ``watch.world``."""
+
+    def __init__(self, experiment: Experiment, watch: Watch) -> None:
+        self.experiment, self.watch = experiment, watch
+        self.snapshot: State | None = None  # of the worker, when it last began a step in which nothing was lost
+        self.record: Recorder | None = None
+
+    @property
+    def world(self) -> World:
+        assert self.watch.world is not None
+        return self.watch.world
+
+    @property
+    def original_rank(self) -> int | None:
+        """The first device of a node records and evaluates for all."""
+        place = self.world.place
+        return None if place.device else self.crew.names[place.rank]
+
+    def open(self) -> Found | None:
+        world = self.world
+        check_agreement(world, "configuration", self.experiment.digest[:16])
+        check_agreement(world, "code version", code_version())
+        name, names = world.gather(cut_off(self.experiment) if world.rank == 0 else ("", []))[0]
+        if name and self.experiment.run.record:
+            began = f"this run was cut off and would resume from {Path(name).name}, but its beginning was not recorded"
+            raise ConfigError("record", f"{began}: use record=false, or resume=never to start over.")
+        return Found(Path(name), names) if name else None
+
+    def build(self, crew: Crew, found: Found | None, listener: StepListener) -> int | None:
+        self.crew, self.listener = crew, listener
+        if len(crew.names) < self.experiment.run.ranks:
+            self.watch.reduce(crew)
+            if self.watch.world is None:
+                return None
+        world, run, place = self.world, crew.run, self.world.place
+        self.problem = replace(run.make_problem(world.compute), part=Part(place.device, place.devices))
+        if not place.is_server:
+            self.problem.warm_up(place.rank)
+        check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
+        if world.leads and place.device:
+            with closing(self.problem):
+                follow(self.experiment, Gradients(self.problem, world), self.watch)
+            world.gather(None)
             return None
-        run, problem, world, place = crew.run, crew.run.share(problem), watch.world, watch.world.place
-    own = run.budget(problem)
-    found = Path(name) if name else None
-    saved = read(found / f"rank{world.rank}.pt", problem.compute.device) if found is not None else None
-    steps = Steps()
-    record = Recorder(experiment, problem, world) if run.record else None
-    if record is not None:
-        runtime = Rank(problem, world, run.faults, record.clock, record.wrap, listener=steps)
-    else:
-        runtime = Rank(problem, world, run.faults, survives=experiment.run.on_failure == "continue", listener=steps)
-    watch.clock = runtime.clock
-    shared = run.algo.asynchronous and place.rank < run.nodes
-    budget: Budget = SharedBudget(world.store, own.total) if shared else own
-    if record is not None and shared:
-        budget = record.budget(budget)
-    worker = run.make_worker(problem, place.rank, runtime.comm, budget, runtime, runtime.gradients.buffers)
-    if place.device:  # the first device of a node records and evaluates for all
-        go(experiment, world, runtime, worker, watch, steps, saved, None)
-        conclude_quietly(worker, world)
-        return None
-    start = saved["observer"]["metrics_bytes"] if saved is not None else 0
-    with closing(problem), recording(experiment, crew.names[place.rank], own.total, start) as recorder:
-        observer = Observer(experiment.run, problem, recorder, runtime.settle, crew, experiment.started)
-        steps.recorder = observer.end_of_step
-        if found is not None and world.rank == 0:
-            print(going_on(found, observer.gone), flush=True)
-        try:
-            with record.recording(worker) if record is not None else nullcontext():
-                go(experiment, world, runtime, worker, watch, steps, saved, observer)
-            summary = conclude(experiment, observer, worker, world)
-        except (LostConnection, RollCalled) as error:
-            if experiment.run.on_failure == "stop":
-                raise
-            from sgp_runner.comm.groups import DistributedWorld
+        self.saved = read(found.path / f"rank{world.rank}.pt", self.problem.compute.device) if found is not None else None
+        if run.record:
+            self.record = Recorder(self.experiment, self.problem, world)
+        self.make_worker()
+        return 0 if self.saved is None or place.device else int(self.saved["observer"]["metrics_bytes"])
 
-            def go_again(world: World, runtime: Rank, worker: Worker) -> None:
-                watch.world, watch.clock = world, runtime.clock
-                go(experiment, world, runtime, worker, watch, steps, None, observer)
+    def make_worker(self) -> None:
+        """The runtime and worker of this rank in the present membership."""
+        run, world, problem = self.crew.run, self.world, self.problem
+        survives = self.experiment.run.on_failure == "continue"
+        own = run.budget(problem)
+        shared = run.algo.asynchronous and world.place.rank < run.nodes
+        budget: Budget = SharedBudget(world.store, own.total) if shared else own
+        if self.record is None:
+            self.runtime = Rank(problem, world, run.faults, survives=survives, listener=self.listener)
+        else:
+            self.runtime = Rank(problem, world, run.faults, self.record.clock, self.record.wrap, listener=self.listener)
+            budget = self.record.budget(budget) if shared else budget
+        runtime = self.runtime
+        self.worker = run.make_worker(problem, world.place.rank, runtime.comm, budget, runtime, runtime.gradients.buffers)
+        self.watch.attend(runtime.clock)
 
-            assert isinstance(world, DistributedWorld)
-            summary = survive(experiment, Survivor(world, runtime, worker, observer, watch.roll_call, go_again), error)
-        recorder.finish(summary)
-    return summary
+    def restore(self, observer: Observer | None) -> None:
+        assert self.saved is not None
+        restore(self.saved, self.runtime, self.worker, observer)
+
+    def make_saver(self, observer: Observer | None) -> RankSaver | None:
+        if self.record is not None:  # a replay begins at the beginning, so nothing is saved
+            return None
+        saver = RankSaver(self.experiment, self.world, self.runtime, self.worker, observer)
+        self.watch.attend(self.runtime.clock, saver.on_tick)
+        return saver
+
+    def run(self) -> None:
+        algorithm = self.crew.run.algo.run(self.worker)
+        with self.record.recording(self.worker) if self.record is not None else nullcontext():
+            self.runtime.run(self.worker, algorithm)
+
+    def shrink(self, crew: Crew, loss: Exception) -> tuple[Crew, float]:
+        self.leave_behind()
+        self.crew = self.agree(crew, loss)
+        return self.crew, self.start_over(crew)
+
+    def leave_behind(self) -> None:
+        """Stop what computes and sends for the old membership; what it waits for stays on its threads."""
+        transport = self.runtime.comm.transport
+        assert isinstance(transport, GlooTransport)
+        waits.left_behind.append("waits for ranks that are gone")
+        self.runtime.thread.shutdown()
+        transport.abandon()
+        self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
+
+    def agree(self, crew: Crew, loss: Exception) -> Crew:
+        """Who is left, the same for all of them."""
+        roll_call = self.watch.roll_call
+        if isinstance(loss, LostConnection):
+            roll_call.call(str(loss))
+        gone, why = roll_call.verdict()
+        waits.interrupt(None)
+        own = roll_call.rank
+        if own in gone:
+            raise GivenUp(f"rank {own} was slow to answer, and the others go on without it: {why}.")
+        if not gone:
+            raise RankFailed(why)
+        if 0 in gone:
+            raise RankFailed(f"{listed(gone)} gone for good: {why}. Nobody can go on without rank 0, which keeps the records of the run.")
+        return crew.without([crew.names.index(name) for name in gone if name in crew.names])
+
+    def start_over(self, before: Crew) -> float:
+        """Bring this rank to where the smaller membership begins; the epoch that it continues from."""
+        from sgp_runner.comm.groups import DistributedWorld
+
+        assert isinstance(self.world, DistributedWorld) and self.snapshot is not None
+        run, old, old_runtime, snapshot = self.crew.run, self.worker, self.runtime, self.snapshot
+        dropped = old.steps_taken - snapshot["steps_taken"]
+        world = self.watch.world = self.world.among([before.names.index(name) for name in self.crew.names])
+        with named("lost a connection while those that are left came together"):
+            world.connect(run.nodes)
+        own = (snapshot["taken"] / old.steps_per_epoch, old.budget.taken / old.steps_per_epoch, dropped / old.steps_per_epoch)
+        each = world.gather(own)
+        shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
+        epoch = common_epoch(run, [at_rest for at_rest, *_ in each], shared)
+        self.problem = run.share(self.problem)
+        self.make_worker()
+        self.runtime.clock.start = old_runtime.clock.start
+        take_over(self.worker, snapshot, old.comm.num_bytes_sent, epoch)
+        if run.algo.servers:
+            world.broadcast(self.worker.params, world.size - 1)
+        self.snapshot = step_snapshot(self.worker)
+        return epoch
+
+    def now(self) -> float:
+        return self.runtime.now()
+
+    def settle(self) -> None:
+        self.runtime.settle()
+
+    def conclude(self, observer: Observer | None) -> dict[str, object] | None:
+        """Evaluate every rank's model and their average (or the server's)."""
+        worker, world = self.worker, self.world
+        if observer is None:
+            world.mean(worker.params.clone())
+            check_alike(world.gather({"checksum": checksum(worker.params)}), world.place)
+            return None
+        run = self.crew.run
+        own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1]), "checksum": checksum(worker.params)}
+        observer.record_training(worker)
+        own["metrics"] = observer.evaluate(worker, run.epochs)
+        mean = worker.params.clone()
+        if not worker.is_server:
+            world.mean(mean)
+            own["square"] = float((worker.params - mean).norm()) ** 2
+        processes = world.gather(own)
+        check_alike(processes, world.place)
+        if self.original_rank != 0:
+            return None
+        ranks = [each for each in processes if each is not None and "cost" in each]
+        nodes = ranks[: run.nodes]
+        metrics = [each["metrics"] for each in nodes]
+        if run.algo.servers:
+            average = ranks[-1]["metrics"]
+        else:
+            squares = sum(each["square"] for each in nodes)
+            observer.record_average(worker, run.epochs, mean, spread(squares, metrics, [each["weight"] for each in nodes]))
+            average = observer.average
+        costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
+        return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
 
 
 def cut_off(experiment: Experiment) -> tuple[str, list[int]]:
-    """The checkpoint from which the run goes on, empty if there is none, and who was there."""
+    """The checkpoint from which the run resumes, empty if there is none, and who was there."""
     found = experiment.latest_checkpoint()
     return (str(found), list(read(found / "rank0.pt")["observer"]["names"])) if found is not None else ("", [])
 
 
-def survive(experiment: Experiment, survivor: Survivor, error: Exception) -> dict[str, object] | None:
-    """Go on without those that are gone, to the summary of the run."""
-    while True:
-        survivor.go_on(error)
-        try:
-            return conclude(experiment, survivor.observer, survivor.worker, survivor.world)
-        except (LostConnection, RollCalled) as another:
-            error = another
-
-
-def follow(experiment: Experiment, world: World, gradients: Gradients, watch: Watch) -> None:
+def follow(experiment: Experiment, gradients: Gradients, watch: Watch) -> None:
     """Serve the first device of this node until its algorithm has ended."""
-    trigger = Trigger(experiment.run.checkpoint, 0)
+    trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
 
-    def look() -> None:
+    def pass_signal_on() -> None:
         if trigger.signal is not None:
             world.alarm.set(passed_on(world.place), str(trigger.signal))
 
-    watch.look = look
+    watch.attend(None, pass_signal_on)
     with trigger.listening():
         gradients.follow()
-
-
-def go(
-    experiment: Experiment,
-    world: World,
-    runtime: Rank,
-    worker: Worker,
-    watch: Watch,
-    steps: Steps,
-    saved: State | None,
-    observer: Observer | None,
-) -> None:
-    """Run the algorithm to its end, from what was ``saved``, and save now and then."""
-    algorithm = experiment.run.algo.run(worker)
-    if experiment.run.record:  # a replay begins at the beginning, so nothing is saved
-        runtime.run(worker, algorithm)
-        return
-    if saved is not None:
-        restore(saved, runtime, worker, observer)
-    saver = RankSaver(experiment, world, runtime, worker, observer)
-    saver.trigger.signal = watch.signal()
-    watch.signal = lambda: saver.trigger.signal
-    steps.saver = saver.start_of_step
-    watch.look = saver.look
-    with saver.trigger.listening():
-        runtime.run(worker, algorithm)
-
-
-def conclude(experiment: Experiment, observer: Observer, worker: Worker, world: World) -> dict[str, object] | None:
-    """Evaluate every rank's model and their average (or the server's)."""
-    run = observer.crew.run
-    own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1]), "checksum": checksum(worker.params)}
-    observer.record_training(worker)
-    own["metrics"] = observer.evaluate(worker, run.epochs)
-    mean = worker.params.clone()
-    if not worker.is_server:
-        world.mean(mean)
-        own["square"] = float((worker.params - mean).norm()) ** 2
-    processes = world.gather(own)
-    check_alike(processes, world.place)
-    if observer.name(worker) != 0:
-        return None
-    ranks = [each for each in processes if each is not None and "cost" in each]
-    nodes = ranks[: run.nodes]
-    metrics = [each["metrics"] for each in nodes]
-    if run.algo.servers:
-        average = ranks[-1]["metrics"]
-    else:
-        squares = sum(each["square"] for each in nodes)
-        observer.record_average(worker, run.epochs, mean, spread(squares, metrics, [each["weight"] for each in nodes]))
-        average = observer.average
-    costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
-    return {**experiment.facts, **costs, **results(observer.problem.dataset.task.metric, metrics, average), **observer.lost}
-
-
-def conclude_quietly(worker: Worker, world: World) -> None:
-    """What the further devices of a node contribute to `conclude`."""
-    world.mean(worker.params.clone())
-    check_alike(world.gather({"checksum": checksum(worker.params)}), world.place)
 
 
 def checksum(params: Tensor) -> str:
@@ -290,7 +327,7 @@ def main(config: str, group: str | None) -> int:
 
     experiment = replace(load_experiment(Path(config), group), started=float(os.environ.get(STARTED, time.monotonic())))
     try:
-        summary = experiment.execute()
+        summary = execute(experiment)
     except (RankFailed, Aborted, ConfigError, Diverged, GivenUp):
         return 1
     except Stopped:

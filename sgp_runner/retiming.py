@@ -121,9 +121,9 @@ def on_cluster(trained: Experiment, cluster: object) -> Experiment:
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
     """Simulate it without gradients, leaving records in ``scratch``; what it costs."""
     from sgp_runner.engine import NoGradients
-    from sgp_runner.networks.sim import simulate
     from sgp_runner.observer import Observer
     from sgp_runner.scheduler import Deadlock
+    from sgp_runner.simulated import simulate
     from sgp_runner.worker import Steps
 
     run = experiment.run

@@ -20,7 +20,7 @@ from sgp_runner.data.dataset import DataConfig
 from sgp_runner.errors import ConfigError
 from sgp_runner.faults import Faults
 from sgp_runner.loggers import Logger
-from sgp_runner.memory import flush_denormals, use_huge_pages
+from sgp_runner.memory import flush_denormals
 from sgp_runner.models import check as check_model_reads
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.networks import Network
@@ -287,8 +287,3 @@ class Experiment:
     def finished(self) -> dict[str, object] | None:
         """The summary, if this very run has been done before."""
         return read_summary(self.directory) if self.run.resume == "auto" else None
-
-    def execute(self) -> dict[str, object] | None:
-        """Train, record and return the summary (None on the ranks of a real run that have nothing to report)."""
-        use_huge_pages()
-        return self.run.network.execute(self)

@@ -60,7 +60,7 @@ class RankSaver:
 
     # On the watching thread, twice a second.
 
-    def look(self) -> None:
+    def on_tick(self) -> None:
         """Ask for a checkpoint if one is due, and say how far this rank is once any has asked."""
         if self.asked:
             return

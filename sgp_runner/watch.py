@@ -34,8 +34,11 @@ class Watch:
     roll_call: RollCall
     ended: Event = field(default_factory=Event)
     clock: RealClock | None = None
-    look: Callable[[], None] = lambda: None  # what else to do
-    signal: Callable[[], int | None] = lambda: None  # that asks this process to save and stop
+    on_tick: Callable[[], None] | None = None
+
+    def attend(self, clock: RealClock | None, on_tick: Callable[[], None] | None = None) -> None:
+        """From now on let errors out of ``clock``, and call ``on_tick`` twice a second."""
+        self.clock, self.on_tick = clock, on_tick
 
     def reduce(self, crew: Crew) -> None:
         """To a crew that was smaller when it was saved."""
@@ -90,7 +93,8 @@ def watching(watch: Watch, run: Run) -> Iterator[None]:
                         interrupt(RollCalled("somebody asks who is still there"))
                         if run.on_failure == "continue" and watch.clock is not None:
                             watch.clock.post_error(RollCalled("somebody asks who is still there"))
-                watch.look()
+                if watch.on_tick is not None:
+                    watch.on_tick()
             except Exception:
                 return end(store_is_gone(world))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from sgp_runner import environment, schema
 from sgp_runner.errors import Aborted, RankFailed
 from sgp_runner.models.mlp import MLP
+from sgp_runner.session import execute
 
 experiment = schema.load_experiment(Path(sys.argv[2]), None)
 if os.environ["RANK"] == "1":
@@ -21,6 +22,6 @@ if os.environ["RANK"] == "1":
         case "initial parameters":
             experiment = replace(experiment, run=replace(experiment.run, model=MLP(hidden=(3,))))
 try:
-    experiment.execute()
+    execute(experiment)
 except (RankFailed, Aborted):
     os._exit(1)

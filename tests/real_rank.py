@@ -14,6 +14,7 @@ from experiments import instrumented
 from sgp_runner.errors import SAVED, Aborted, Diverged, GivenUp, RankFailed, Stopped
 from sgp_runner.recorder import write_summary
 from sgp_runner.schema import load_experiment
+from sgp_runner.session import execute
 
 
 def main() -> int:
@@ -21,7 +22,7 @@ def main() -> int:
         experiment = load_experiment(Path(config_file), None)
         try:
             rank = sys.argv[1].removesuffix("dies")
-            summary = instrumented(experiment, int(rank), rank != sys.argv[1]).execute()
+            summary = execute(instrumented(experiment, int(rank), rank != sys.argv[1]))
         except (RankFailed, Aborted, Diverged, GivenUp) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             return 1

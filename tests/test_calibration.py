@@ -21,6 +21,7 @@ from sgp_runner.calibration.rank import measuring
 from sgp_runner.cluster import Cluster, ConstantTime, LogNormalTime
 from sgp_runner.launch import launch
 from sgp_runner.overrides import search_in
+from sgp_runner.session import execute
 from sgp_runner.topology import DirectedExponential
 
 HERE = Path(__file__).parent
@@ -228,6 +229,6 @@ def test_what_cannot_be_calibrated(
 
 def test_the_command_calibrates_the_simulator_too(tmp_path: Path) -> None:
     experiment = make_experiment(tmp_path, "network=sim", "nodes=2", "model=mlp", "cluster.compute_time=constant", "name=run")
-    measuring(experiment, sizes=(1024, 4096, 16384), seconds=0.1).execute()
+    execute(measuring(experiment, sizes=(1024, 4096, 16384), seconds=0.1))
     found = constants(Measured.from_json((experiment.directory / FILE).read_text()))
     assert (found.bandwidth, found.latency_seconds, found.step_seconds) == (pytest.approx(1e10), pytest.approx(50e-6), pytest.approx(0.05))

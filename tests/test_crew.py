@@ -16,6 +16,7 @@ from sgp_runner.faults import Event
 from sgp_runner.recorder import read_metrics
 from sgp_runner.run import Experiment
 from sgp_runner.scheduler import Deadlock
+from sgp_runner.session import execute
 
 DIES = "faults.events=[{what: crash, ranks: [2], start: 3}]"
 SETTINGS = (
@@ -32,7 +33,7 @@ ALGORITHMS = ("sgp", "osgp", "d_psgd", "ad_psgd", "gap_aware", "slowmo")
 
 def simulate(folder: Path, *settings: str) -> tuple[Experiment, dict[str, object]]:
     experiment = make_experiment(folder, *SETTINGS, *settings)
-    summary = instrumented(experiment).execute()
+    summary = execute(instrumented(experiment))
     assert summary is not None
     return experiment, summary
 

@@ -20,6 +20,7 @@ from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics
 from sgp_runner.roll_call import SILENCE_SECONDS
 from sgp_runner.run import Experiment
+from sgp_runner.session import execute
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 SETTINGS = ("model=mlp", "dtype=float64", "batch_size=32", "nodes=4", "eval_every=100", "log_every=1")
@@ -35,7 +36,7 @@ def test_the_survivors_end_with_the_simulators_parameters(tmp_path: Path) -> Non
     settings = (*SETTINGS, "algo=sgp", "epochs=1", "on_failure=continue")
     machines = ("cluster.step_seconds.default=0.2", "faults.events=[{what: crash, ranks: [2], start: 0.7}]")
     simulated, real = make_experiment(tmp_path, *settings, *machines), make_experiment(tmp_path, *settings, "network=gloo")
-    instrumented(simulated).execute()
+    execute(instrumented(simulated))
     summary = kill_rank(real, 2)
     assert summary["lost"] == [2]
     (lost,) = (record for record in read_metrics(real.directory) if record["kind"] == "lost")

@@ -25,6 +25,7 @@ from sgp_runner.models.fairseq_transformer import FairseqTransformer
 from sgp_runner.place import Part
 from sgp_runner.problem import Problem, make_problem
 from sgp_runner.recorder import read_metrics
+from sgp_runner.session import execute
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed: make .venv/.fairseq")
 __all__ = ["events"]  # a fixture
@@ -177,7 +178,7 @@ def test_other_architectures_have_gradients(arch: str, dataset: Dataset) -> None
 def test_words_are_learnt_and_bleu_is_of_whole_words(root: Path, tmp_path: Path) -> None:
     longer = ("algo=ar_sgd", "nodes=2", "epochs=50", "eval_every=50", "data.max_tokens=800", "data.beam=2", "optim.lr=0.01")
     experiment = make_experiment(tmp_path, *words(root, *longer, "model.overrides.dropout=0.0"))
-    summary = experiment.execute()
+    summary = execute(experiment)
     assert summary is not None and summary["metric"] == "bleu" and summary["label"] == "trained on wmt16_en_de; time simulated"
     assert float(str(summary["average"])) > 25
     (last,) = [record for record in read_metrics(experiment.directory) if record["kind"] == "average"]
@@ -194,7 +195,7 @@ def test_real_ranks_end_with_the_simulators_parameters(devices: int, root: Path,
     short = ("algo=sgp", "nodes=2", "epochs=0.3", "dtype=float64", "data.beam=1", "model.overrides.dropout=0.0")
     simulated = make_experiment(tmp_path / "simulated", *words(root, *short))
     real = make_experiment(tmp_path / "real", *words(root, *short, "network=gloo", f"gpus_per_node={devices}"))
-    instrumented(simulated).execute()
+    execute(instrumented(simulated))
     launch(real, program=(REAL_RANK, "-1"))
     for a, b in zip(final_parameters(simulated), final_parameters(real), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-10)

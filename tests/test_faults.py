@@ -37,6 +37,7 @@ from sgp_runner.launch import launch
 from sgp_runner.real import Rank
 from sgp_runner.scheduler import Deadlock, RealClock, VirtualClock
 from sgp_runner.schema import load_experiment
+from sgp_runner.session import execute
 from sgp_runner.topology import BipartiteExponential, DirectedExponential, Ring
 from sgp_runner.worker import Progress, Worker
 
@@ -406,7 +407,7 @@ def test_slow_and_paused_real_ranks_compute_the_same(algo: str, tmp_path: Path) 
     settings = ("dtype=float64", "model=mlp", "nodes=2", "epochs=0.1", "log_every=1", f"algo={algo}", "faults=slow_node")
     pause = "faults.events=[{what: pause, ranks: [0, 1], start: 0, end: 2}]"
     simulated, real = (make_experiment(tmp_path, *settings, pause, f"network={network}") for network in ("sim", "gloo"))
-    instrumented(simulated).execute()
+    execute(instrumented(simulated))
     summary = launch(real, program=(REAL_RANK, "-1"))
     assert float(str(summary["time_s"])) >= 2.0  # everybody's first gradient
     assert sum(steps_taken(real)) == sum(steps_taken(simulated))

@@ -25,6 +25,7 @@ from sgp_runner.errors import ConfigError, DataError
 from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics
 from sgp_runner.seeding import seeds_of
+from sgp_runner.session import execute
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 
@@ -93,7 +94,7 @@ def test_a_run_has_the_same_bytes_with_and_without_processes(model: str, root: P
     for workers in (0, 2):
         words = settings(root, f"model={model}", "optim.lr=0.01", "epochs=1", f"data.workers={workers}")
         experiment = make_experiment(tmp_path / str(workers), *words)
-        assert instrumented(experiment).execute() is not None
+        assert execute(instrumented(experiment)) is not None
         records = [{**record, "real_s": 0, "run_dir": ""} for record in read_metrics(experiment.directory)]
         ends.append((experiment.name, final_parameters(experiment), records))
     assert ends[0][0] == ends[1][0]  # workers are no part of the name
@@ -103,7 +104,7 @@ def test_a_run_has_the_same_bytes_with_and_without_processes(model: str, root: P
 
 def test_colours_are_learnt_and_called_what_they_are(root: Path, tmp_path: Path) -> None:
     experiment = make_experiment(tmp_path, *settings(root, "model=mlp", "epochs=4", "optim.lr=0.01", "data.workers=2"))
-    summary = experiment.execute()
+    summary = execute(experiment)
     assert summary is not None and summary["average"] == 1.0
     assert summary["label"] == "trained on imagenet; time simulated"
 
@@ -120,7 +121,7 @@ def test_dirichlet_deals_unequal_classes(root: Path, tmp_path: Path) -> None:
 def test_real_ranks_decode_too(root: Path, tmp_path: Path) -> None:
     words = settings(root, "model=mlp", "epochs=1", "optim.lr=0.01", "dtype=float64", "data.workers=1")
     simulated, real = (make_experiment(tmp_path / network, *words, f"network={network}") for network in ("sim", "gloo"))
-    instrumented(simulated).execute()
+    execute(instrumented(simulated))
     launch(real, program=(REAL_RANK, "-1"))
     assert steps_taken(real) == [6, 6]
     for a, b in zip(final_parameters(simulated), final_parameters(real), strict=True):
@@ -244,7 +245,7 @@ def test_residual_networks_train_on_cifar(data: str, model: str, tmp_path: Path,
     root = cifar(tmp_path / "data", monkeypatch)
     words = (f"data={data}", f"data.root={root}", f"model={model}", "nodes=2", "batch_size=25", "epochs=0.25", "log_every=1")
     experiment = make_experiment(tmp_path, *words)
-    summary = experiment.execute()
+    summary = execute(experiment)
     losses = [record["loss"] for record in read_metrics(experiment.directory) if record["kind"] == "train"]
     assert summary is not None and summary["label"] == f"trained on {data}; time simulated"
     assert losses[0] == pytest.approx(torch.tensor(10.0 if data == "cifar10" else 100.0).log().item(), abs=0.1)  # nothing is known yet

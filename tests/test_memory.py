@@ -10,6 +10,7 @@ from pathlib import Path
 from experiments import make_experiment
 
 from sgp_runner.memory import few_collections
+from sgp_runner.session import execute
 
 PROGRAM = """
 import ctypes, resource
@@ -55,7 +56,7 @@ def test_the_steps_of_a_timing_study_leave_no_garbage(tmp_path: Path) -> None:
         gc.collect()
         gc.disable()
         try:
-            experiment.execute()
+            execute(experiment)
             left.append(gc.collect())
         finally:
             gc.enable()

@@ -10,13 +10,14 @@ from experiments import final_parameters, instrumented, make_experiment
 
 from sgp_runner.observer import Gathering
 from sgp_runner.recorder import read_metrics
+from sgp_runner.session import execute
 
 TINY = ("model=mlp", "nodes=4", "batch_size=32", "epochs=3", "log_every=5")  # 11 steps per epoch
 
 
 def run(tmp_path: Path, *overrides: str) -> tuple[dict[str, object], list[dict[str, object]], list[torch.Tensor]]:
     experiment = make_experiment(tmp_path, *TINY, *overrides)
-    summary = instrumented(experiment).execute()
+    summary = execute(instrumented(experiment))
     assert summary is not None
     return summary, read_metrics(experiment.directory), final_parameters(experiment)
 
@@ -118,7 +119,7 @@ def test_asynchronous_epochs_are_counted_globally(tmp_path: Path) -> None:
 
 def test_a_timing_study_has_times_and_bytes_and_no_quality(tmp_path: Path) -> None:
     experiment = make_experiment(tmp_path, "model=timing_only", "nodes=4", "epochs=0.01", "cluster=ideal")
-    summary = experiment.execute()
+    summary = execute(experiment)
     assert summary is not None
     assert summary["time_s"] == pytest.approx(13 * 0.23, rel=1e-6)  # 1,251 steps per epoch, nothing but compute time
     assert summary["bytes_per_node"] == 13 * round(2049 / 2048 * 4 * 25_557_032)
@@ -131,7 +132,7 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         experiment = make_experiment(tmp_path / name, *TINY, "algo=ad_psgd")
-        experiment.execute()
+        execute(experiment)
         lines = (experiment.directory / "metrics.jsonl").read_bytes().splitlines()
         written.append([line for line in lines if b'"kind": "summary"' not in line])  # that one holds the real time
     assert len(written[0]) > 40

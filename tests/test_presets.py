@@ -12,6 +12,7 @@ from sgp_runner.groups import CONFIGS, groups
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.run import Experiment
 from sgp_runner.schema import make_experiment as from_tree
+from sgp_runner.session import execute
 
 PRESETS = groups()["experiment"]
 ROWS = [name for name in PRESETS if "row" in yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())]
@@ -44,11 +45,11 @@ def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: s
 
 @pytest.mark.parametrize("name", ROWS)
 def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
-    timed = make_experiment(tmp_path / "timed", f"experiment={name}", "model=timing_only", "model.sample_steps=2").execute()
+    timed = execute(make_experiment(tmp_path / "timed", f"experiment={name}", "model=timing_only", "model.sample_steps=2"))
     assert timed is not None and timed["steps"] == 2 and timed["row"] == name
     small = ["nodes=1"] if name == "goyal_256" else ["nodes=4"]
     rehearsal = make_experiment(tmp_path / "small", f"experiment={name}", "rehearsal=true", "epochs=0.001", *small)
     per_epoch = rehearsal.run.make_problem().sampler.steps_per_epoch
     rehearsal = make_experiment(tmp_path / "two", f"experiment={name}", "rehearsal=true", f"epochs={2 / per_epoch}", *small)
-    summary = rehearsal.execute()
+    summary = execute(rehearsal)
     assert summary is not None and summary["steps"] == 2 and summary["row"] == name

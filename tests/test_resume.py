@@ -23,6 +23,7 @@ from sgp_runner.checkpoint import VERSION, checksum, saved_steps
 from sgp_runner.errors import ConfigError
 from sgp_runner.run import Experiment
 from sgp_runner.scheduler import VirtualClock
+from sgp_runner.session import execute
 
 SETTINGS = ("nodes=4", "batch_size=32", "epochs=2", "log_every=3", "checkpoint.every_minutes=null")
 RANDOM = ("cluster.compute_time=log_normal", "cluster.compute_time.cv=0.5")
@@ -85,7 +86,7 @@ def finish(experiment: Experiment, events: list[int], random: Random, most: int)
     while True:
         events[0] = random.randint(1, most)
         try:
-            assert instrumented(experiment).execute() is not None
+            assert execute(instrumented(experiment)) is not None
             return kills
         except Killed:
             kills += 1
@@ -94,7 +95,7 @@ def finish(experiment: Experiment, events: list[int], random: Random, most: int)
 def whole_and_interrupted(tmp_path: Path, events: list[int], seed: int, *settings: str) -> None:
     random = Random(seed)
     whole = make_experiment(tmp_path / "whole", *SETTINGS, *settings, "checkpoint.every_steps=null")
-    instrumented(whole).execute()
+    execute(instrumented(whole))
     needed = 10**9 - events[0]
     every = random.randint(1, 4)
     cut = make_experiment(tmp_path / "cut", *SETTINGS, *settings, f"checkpoint.every_steps={every}")
@@ -195,7 +196,7 @@ def cut_off(tmp_path: Path, events: list[int], *words: str) -> Experiment:
     experiment = make_experiment(tmp_path, *SETTINGS, "model=mlp", "checkpoint.every_steps=5", "checkpoint.keep=3", *words)
     events[0] = 230
     with pytest.raises(Killed):
-        experiment.execute()
+        execute(experiment)
     events[0] = 10**9
     return experiment
 
@@ -245,7 +246,7 @@ def test_a_bad_checkpoint_is_refused_and_the_one_before_is_used(
     spoil, sentence = DAMAGE[damage]
     spoil(experiment.checkpoints / f"step-{newest}")
     capsys.readouterr()
-    assert experiment.execute() is not None
+    assert execute(experiment) is not None
     out, error = capsys.readouterr()
     assert error == f"warning: the checkpoint {experiment.checkpoints}/step-{newest} is not used: {sentence}\n"
     assert f"goes on from step {second}" in out
@@ -268,7 +269,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path, events: list[int]) -> None
     files = json.loads((place / "manifest.json").read_text())["files"]
     edit(place, files={**files, "run.pt": checksum(place / "run.pt")})
     with pytest.raises(ConfigError, match="run.pt is not a checkpoint of sgp-run; remove its folder, or start over with resume=never"):
-        experiment.execute()
+        execute(experiment)
     assert not (tmp_path / "harm").exists()
 
 
@@ -276,12 +277,12 @@ def test_an_average_that_was_still_to_come_is_taken_after_a_resumption(tmp_path:
     """Saved after the last step of an incomplete period of SlowMo, when no step is left."""
     words = (*SETTINGS, "model=mlp", "algo=slowmo", "algo.tau=5", "algo.base=local_sgd")  # 22 steps: 4 x 5 + 2
     whole, cut = (make_experiment(tmp_path / name, *words, "checkpoint.every_steps=22") for name in ("whole", "cut"))
-    instrumented(whole).execute()
+    execute(instrumented(whole))
     needed, kept = 10**9 - events[0], 0
     for last in range(1, 40):
         events[0] = needed - last
         with pytest.raises(Killed):
-            instrumented(cut).execute()
+            execute(instrumented(cut))
         kept += saved_steps(cut.checkpoints) == [22]
         events[0] = 10**9
         if kept:
@@ -289,6 +290,6 @@ def test_an_average_that_was_still_to_come_is_taken_after_a_resumption(tmp_path:
         shutil.rmtree(cut.directory)
         cut.directory.mkdir()
     assert kept
-    instrumented(cut).execute()
+    execute(instrumented(cut))
     for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
         assert torch.equal(a, b)

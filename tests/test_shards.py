@@ -24,6 +24,7 @@ from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.images import ImageFiles
 from sgp_runner.errors import ConfigError, DataError
 from sgp_runner.recorder import read_metrics
+from sgp_runner.session import execute
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "make_shards.py"
 PARTS = ("train", "val")
@@ -110,7 +111,7 @@ def test_a_run_on_shards_has_the_bytes_of_one_on_folders(root: Path, made: Path,
     ends, names = [], []
     for choice in (f"data.root={root}", f"data.shards={made}", f"data.shards={made} data.workers=2"):
         experiment = make_experiment(tmp_path / str(len(ends)), *words, "data.workers=0", *choice.split())
-        assert instrumented(experiment).execute() is not None
+        assert execute(instrumented(experiment)) is not None
         records = [{**record, "real_s": 0, "run_dir": "", "name": ""} for record in read_metrics(experiment.directory)]
         ends.append((records, [parameters.tolist() for parameters in final_parameters(experiment)]))
         names.append(experiment.name)

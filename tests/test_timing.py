@@ -13,6 +13,7 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cluster import Cluster, ConstantTime
 from sgp_runner.errors import ConfigError
+from sgp_runner.session import execute
 from sgp_runner.timing import Study, TimedAs
 from sgp_runner.topology import DirectedExponential
 
@@ -21,7 +22,7 @@ MS = 1e-3
 
 def timed(results: Path, *words: str) -> dict[str, object]:
     """The summary of a timing study."""
-    summary = make_experiment(results, "model=timing_only", *words).execute()
+    summary = execute(make_experiment(results, "model=timing_only", *words))
     assert summary is not None
     return summary
 

@@ -18,6 +18,7 @@ from sgp_runner.loggers import wandb as mirror
 from sgp_runner.loggers.jsonl import Jsonl
 from sgp_runner.loggers.wandb import Wandb, has_login, row_of
 from sgp_runner.recorder import Recorder, read_metrics
+from sgp_runner.session import execute
 from sgp_runner.sync import main as sync_main
 
 TAGS = ["sgp", "mlp", "4 nodes", "sim"]
@@ -145,7 +146,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_the_mirror_can_be_made_from_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = make_experiment(tmp_path, "model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "log_every=1", "batch_size=16")
-    assert experiment.execute() is not None
+    assert execute(experiment) is not None
     run_dir = experiment.directory
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "tra')  # as a killed process leaves it

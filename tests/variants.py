@@ -10,6 +10,7 @@ from experiments import final_parameters, instrumented, make_experiment
 
 from sgp_runner.recorder import read_summary
 from sgp_runner.run import Experiment
+from sgp_runner.session import execute
 
 # Eight steps of a network with BatchNorm, in double precision.
 TINY = ("dtype=float64", "model=resnet8", "data=digits", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
@@ -39,7 +40,7 @@ def simulate_all(
     for name, options in variants.items():
         overrides = (*tiny, f"algo={name.split()[0]}", *options)
         simulated = make_experiment(folder, *overrides)
-        summary = instrumented(simulated).execute()
+        summary = execute(instrumented(simulated))
         assert summary is not None
         (simulated.directory / "average").write_text(str(summary["average"]))
         results[name] = (simulated, make_experiment(folder, *overrides, f"network={network}", *machines))

@@ -181,7 +181,7 @@ def learning(repeats: int, nodes: int) -> Table:
 def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], None]:
     def train() -> None:
         from sgp_runner.engine import make_engine
-        from sgp_runner.networks.sim import simulate
+        from sgp_runner.simulated import simulate
 
         simulation, workers = simulate(run, problem, make_engine(problem, engine, 32))
         for worker in workers:

@@ -80,13 +80,14 @@ def measure(experiment: Experiment) -> None:
     """Leaves what was measured in the experiment's folder."""
     from sgp_runner.calibration.rank import measuring
     from sgp_runner.launchers import launched
+    from sgp_runner.session import execute
 
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
         from sgp_runner.launch import launch
 
         launch(experiment, ("-m", "sgp_runner.calibration.rank"))
     else:
-        measuring(experiment).execute()
+        execute(measuring(experiment))
 
 
 def conclude(experiment: Experiment, command: Sequence[str]) -> Path:

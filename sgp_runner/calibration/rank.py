@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.calibration.probe import Probe
 from sgp_runner.errors import Aborted, ConfigError, RankFailed
 from sgp_runner.recorder import write_summary
+from sgp_runner.session import execute
 
 if TYPE_CHECKING:
     from sgp_runner.run import Experiment
@@ -27,7 +28,7 @@ def main(config: str, **sizes: Any) -> int:
 
     experiment = measuring(load_experiment(Path(config), None), **sizes)
     try:
-        summary = experiment.execute()
+        summary = execute(experiment)
     except (RankFailed, Aborted, ConfigError):
         return 1
     if summary is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment, Run
+    from sgp_runner.launchers import Launched
+    from sgp_runner.run import Run
+    from sgp_runner.world import World
 
 
 class Network(Protocol):
@@ -20,7 +22,14 @@ class Network(Protocol):
     @property
     def timeout_seconds(self) -> float: ...  # how long a rank may wait for others
     def check(self, run: Run) -> None: ...  # ConfigError for what this network cannot do
-    def execute(self, experiment: Experiment) -> dict[str, object] | None: ...
+    def check_start(self, run: Run, process: Launched | None) -> None: ...  # ConfigError for how this process was started
+
+
+@runtime_checkable
+class RealNetwork(Network, Protocol):
+    """A network between real processes."""
+
+    def world(self, run: Run, process: Launched) -> World: ...  # of this process
 
 
 def check_real(run: Run) -> None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.cluster import check_positive
 from sgp_runner.errors import ConfigError
-from sgp_runner.launchers import launched, rendezvous
+from sgp_runner.launchers import rendezvous
 from sgp_runner.networks import check_devices, check_real, leads
 
 if TYPE_CHECKING:
+    from sgp_runner.launchers import Launched
     from sgp_runner.problem import Compute
-    from sgp_runner.run import Experiment, Run
+    from sgp_runner.run import Run
+    from sgp_runner.world import World
 
 
 @dataclass(frozen=True)
@@ -55,24 +57,18 @@ class Gloo:
         """Whether links are imitated."""
         return self.bandwidth is not None or self.latency_seconds > 0
 
-    def execute(self, experiment: Experiment) -> dict[str, object] | None:
-        process = launched()
-        if process is None:
-            from sgp_runner.launch import launch
-
-            return launch(experiment)
-        if experiment.run.on_failure == "continue" and (process.launcher == "mpirun" or "TORCHELASTIC_RUN_ID" in os.environ):
+    def check_start(self, run: Run, process: Launched | None) -> None:
+        if process and run.on_failure == "continue" and (process.launcher == "mpirun" or "TORCHELASTIC_RUN_ID" in os.environ):
             ends = f"{process.launcher} ends all ranks when one of them does"
             raise ConfigError("on_failure", f"{ends}: use on_failure=stop, or start the run without it.")
+
+    def world(self, run: Run, process: Launched) -> World:
         os.environ.update(rendezvous(process))
         from sgp_runner.comm.groups import DistributedWorld
-        from sgp_runner.rank import run_rank
-
-        run = experiment.run
         from sgp_runner.comm.link import Link
 
         link = Link(self.bandwidth or inf, self.latency_seconds) if self.slowed else None
-        return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), self.compute, link=link))
+        return DistributedWorld(run.gpus_per_node, leads(run, self.gossip), self.compute, link=link)
 
     @property
     def compute(self) -> Compute:

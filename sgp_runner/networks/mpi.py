@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
-from sgp_runner.launchers import launched
 from sgp_runner.networks import check_real
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment, Run
+    from sgp_runner.launchers import Launched
+    from sgp_runner.run import Run
+    from sgp_runner.world import World
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,12 @@ class Mpi:
         if run.gpus_per_node != 1:
             raise ConfigError("gpus_per_node", "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.")
 
-    def execute(self, experiment: Experiment) -> dict[str, object] | None:
-        if launched() is None:
-            run = experiment.run
+    def check_start(self, run: Run, process: Launched | None) -> None:
+        if process is None:
             command = f"mpirun -n {run.ranks} sgp-run network=mpi nodes={run.nodes} ..."
             raise ConfigError("network", f"mpi runs under mpirun: start it with {command}")
+
+    def world(self, run: Run, process: Launched) -> World:
         try:
             import mpi4py
 
@@ -38,6 +40,4 @@ class Mpi:
             from sgp_runner.comm.mpi import MpiWorld
         except (ImportError, RuntimeError) as error:  # the package, or a library for it to load
             raise ConfigError("network", f"mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ({error}).") from error
-        from sgp_runner.rank import run_rank
-
-        return run_rank(experiment, MpiWorld(self.timeout_seconds))
+        return MpiWorld(self.timeout_seconds)

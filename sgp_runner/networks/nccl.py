@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.errors import ConfigError
-from sgp_runner.launchers import launched, rendezvous
+from sgp_runner.launchers import rendezvous
 from sgp_runner.networks import check_devices, check_real, leads
 from sgp_runner.proof import prove, topologies
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment, Run
+    from sgp_runner.launchers import Launched
+    from sgp_runner.run import Run
+    from sgp_runner.world import World
 
 
 @dataclass(frozen=True)
@@ -39,28 +41,25 @@ class Nccl:
         for topology in topologies(run.algo) if not leads(run, "auto") else ():
             prove(topology, run.nodes, "balanced", "network=nccl")
 
-    def execute(self, experiment: Experiment) -> dict[str, object] | None:
-        run = experiment.run
-        workers, process = run.nodes * run.gpus_per_node, launched()
-        if process is None:
-            from sgp_runner.launch import launch
+    def check_start(self, run: Run, process: Launched | None) -> None:
+        if process is not None:
+            return
+        workers, have = run.nodes * run.gpus_per_node, count_gpus()
+        if have < workers:
+            gpus = f"{have} GPU{'s' if have > 1 else ''}"
+            raise ConfigError("nodes", f"{run.nodes} of {run.gpus_per_node} GPUs each need {workers}, but this machine has {gpus}.")
 
-            have = count_gpus()
-            if have < workers:
-                gpus = f"{have} GPU{'s' if have > 1 else ''}"
-                raise ConfigError("nodes", f"{run.nodes} of {run.gpus_per_node} GPUs each need {workers}, but this machine has {gpus}.")
-            return launch(experiment)
+    def world(self, run: Run, process: Launched) -> World:
         os.environ.update(rendezvous(process))
         from sgp_runner.comm.groups import DistributedWorld
         from sgp_runner.problem import Compute
-        from sgp_runner.rank import run_rank
 
         paired = not leads(run, "auto")
         if process.rank == 0 and not paired:
-            print(f"{run.algo.title} sends its messages over gloo, through pinned memory: NCCL cannot receive from anybody.", flush=True)
-        device = own_gpu() if process.rank < workers else "cpu"
+            print(f"{run.algo.title} sends its messages over gloo, through pinned memory: NCCL has no receive from any source.", flush=True)
+        device = own_gpu() if process.rank < run.nodes * run.gpus_per_node else "cpu"
         compute = Compute(device, self.autocast, self.channels_last, self.compile)
-        return run_rank(experiment, DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute, "nccl", paired))
+        return DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute, "nccl", paired)
 
 
 def own_gpu() -> str:

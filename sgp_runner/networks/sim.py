@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.cluster import ASYNC_HOST_PASSES, check_ranks
-from sgp_runner.errors import ConfigError, Lost
-from sgp_runner.launchers import launched
+from sgp_runner.cluster import check_ranks
+from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sgp_runner.comm import Transport
-    from sgp_runner.crew import Crew
-    from sgp_runner.engine import Engine
-    from sgp_runner.problem import Problem
-    from sgp_runner.run import Experiment, Run
-    from sgp_runner.simulation import Simulation
-    from sgp_runner.worker import StepListener, Worker
+    from sgp_runner.launchers import Launched
+    from sgp_runner.run import Run
 
 
 @dataclass(frozen=True)
@@ -52,131 +42,7 @@ class Sim:
         if self.engine == "vmap" and not run.model.vectorizes:
             raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
 
-    def execute(self, experiment: Experiment) -> dict[str, object]:
-        if (process := launched()) and process.size > 1:
+    def check_start(self, run: Run, process: Launched | None) -> None:
+        if process and process.size > 1:
             several = f"{process.launcher} has started {process.size}"
             raise ConfigError("network", f"the simulator is one process, but {several}; start one, or choose network=gloo.")
-        from sgp_runner.checkpoint import going_on, read
-        from sgp_runner.crew import crew_of, whole_crew
-        from sgp_runner.engine import choose_threads
-        from sgp_runner.observer import Observer, recording
-        from sgp_runner.push_sum import check_mass
-        from sgp_runner.snapshot import Saver, restore
-        from sgp_runner.worker import Steps
-
-        run = experiment.run
-        found = experiment.latest_checkpoint()
-        saved = read(found / "run.pt") if found is not None else None
-        crew = crew_of(run, saved["observer"]["names"]) if saved else whole_crew(run)
-        problem = crew.run.make_problem()
-        choose_threads(problem)
-        total, begun = run.budget(problem).total, 0
-        steps = Steps()
-        simulation, workers = self.machines(crew, problem, steps, run.on_failure == "continue")
-        with closing(problem), recording(experiment, 0, total, saved["observer"]["metrics_bytes"] if saved else 0) as recorder:
-            observer = Observer(run, problem, recorder, crew=crew, started=experiment.started)
-            steps.recorder = observer.end_of_step
-            if saved and found:
-                print(going_on(found, observer.gone), flush=True)
-                restore(simulation, workers, run.algo, (read(found / f"rank{worker.rank}.pt") for worker in workers), saved)
-                observer.load_state_dict(saved["observer"])
-                begun = saved["begun"]
-            else:
-                for worker in workers:
-                    simulation.start(worker, run.algo.run(worker))
-            while True:
-                saver = Saver(experiment, simulation, workers, begun, observer)
-                steps.saver = saver.start_of_step
-                try:
-                    with saver.trigger.listening():
-                        simulation.run()
-                    break
-                except Lost as lost:
-                    before, crew, begun = simulation, crew.without(lost.ranks), saver.begun
-                    problem = crew.run.share(problem)
-                    simulation, survivors = self.machines(crew, problem, steps, True)
-                    epoch = hand_over(before, workers, lost.ranks, simulation, survivors, crew)
-                    workers = survivors
-                    observer.follow(crew, problem, simulation.clock.now, epoch)
-            check_mass(fmean(float(worker.push_sum[-1]) for worker in workers[: crew.run.nodes]))
-            summary = {**experiment.facts, **observer.conclude(workers), **observer.lost}
-            recorder.finish(summary)
-        return summary
-
-    def machines(self, crew: Crew, problem: Problem, listener: StepListener, survives: bool) -> tuple[Simulation, list[Worker]]:
-        """The simulated cluster and its workers, which have not started."""
-        from sgp_runner.engine import make_engine
-
-        engine = make_engine(problem, self.engine, self.vmap_width)
-        return simulate(crew.run, problem, engine, names=crew.names, survives=survives, listener=listener)
-
-
-def hand_over(
-    before: Simulation, workers: Sequence[Worker], gone: Sequence[int], after: Simulation, survivors: Sequence[Worker], crew: Crew
-) -> float:
-    """Start ``survivors``, which replace those ``workers`` that are not ``gone``; the epoch from which they go on."""
-    from sgp_runner.crew import common_epoch, take_over
-
-    assert before.step_snapshots is not None
-    left = [worker for worker in workers if worker.rank not in gone]
-    snapshots = [before.step_snapshots[worker.rank] for worker in left]
-    dropped = sum(worker.steps_taken - snapshot["steps_taken"] for worker, snapshot in zip(left, snapshots, strict=True))
-    per_epoch = left[0].steps_per_epoch
-    own = [snapshot["taken"] / per_epoch for snapshot in snapshots]
-    epoch = common_epoch(crew.run, own, (left[0].budget.taken - dropped) / per_epoch)
-    after.clock.now = before.clock.now
-    after.free_at[:] = [before.clock.now] * len(after.free_at)
-    for old, new, snapshot in zip(left, survivors, snapshots, strict=True):
-        take_over(new, snapshot, old.comm.num_bytes_sent, epoch)
-    for new in survivors:
-        if crew.run.algo.servers:
-            new.params.copy_(survivors[-1].params)
-        after.start(new, crew.run.algo.run(new))
-    return epoch
-
-
-def simulate(
-    run: Run,
-    problem: Problem,
-    engine: Engine,
-    *,
-    names: Sequence[int] | None = None,
-    step_seconds: float | None = None,
-    gradient_seconds: Callable[[int], float] | None = None,
-    message_seconds: Callable[[int, int, float], float] | None = None,
-    survives: bool = False,
-    wrap: Callable[[Transport], Transport] = lambda transport: transport,
-    listener: StepListener | None = None,
-) -> tuple[Simulation, list[Worker]]:
-    """The machines of ``run`` and its workers, servers last; none of them has started. The keywords are those of `Simulation`.
-
-    step_seconds: mean time of a gradient; None: what the cluster says of the model.
-    """
-    from sgp_runner.simulation import Simulation
-    from sgp_runner.worker import SILENT
-
-    start = problem.start()
-    wire_scale = run.timed_as.wire_scale(start)
-    if step_seconds is None:
-        step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
-        if run.algo.asynchronous:
-            num_bytes = start.numel() * start.element_size() * wire_scale
-            step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
-    simulation = Simulation(
-        run.cluster,
-        run.faults,
-        engine,
-        size=run.nodes,
-        servers=run.algo.servers,
-        seed=run.seed,
-        step_seconds=step_seconds,
-        wire_scale=wire_scale,
-        names=names,
-        gradient_seconds=gradient_seconds,
-        message_seconds=message_seconds,
-        survives=survives,
-        wrap=wrap,
-        listener=listener or SILENT,
-    )
-    budgets = run.budgets(problem)
-    return simulation, [run.make_worker(problem, rank, simulation.comms[rank], own, simulation) for rank, own in enumerate(budgets)]

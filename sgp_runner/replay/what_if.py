@@ -21,9 +21,10 @@ from sgp_runner.engine import NoGradients
 from sgp_runner.errors import ConfigError
 from sgp_runner.faults import Faults
 from sgp_runner.models.timing_only import TimingOnly
-from sgp_runner.networks.sim import Sim, simulate
+from sgp_runner.networks.sim import Sim
 from sgp_runner.replay.recording import Recording, read_recordings
 from sgp_runner.schema import load_experiment, make_experiment
+from sgp_runner.simulated import simulate
 from sgp_runner.timing import Study, TimedAs, make_problem
 
 if TYPE_CHECKING:

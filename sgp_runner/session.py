@@ -1,0 +1,188 @@
+"""One run, from its experiment to its summary, the same on simulated and on real machines.
+
+A `Session` builds the machines and workers of a `Backend`, restores what was saved, runs the algorithm to its end, in a smaller membership
+after each loss of ranks, and concludes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from sgp_runner.checkpoint import Trigger, resume_message
+from sgp_runner.crew import Crew, crew_of, whole_crew
+from sgp_runner.errors import Lost, LostConnection, RollCalled
+from sgp_runner.launchers import launched
+from sgp_runner.memory import use_huge_pages
+from sgp_runner.networks import RealNetwork
+from sgp_runner.networks.sim import Sim
+from sgp_runner.observer import Observer, recording
+
+if TYPE_CHECKING:
+    from sgp_runner.problem import Problem
+    from sgp_runner.recorder import Recorder
+    from sgp_runner.run import Experiment
+    from sgp_runner.worker import StepListener, Worker
+
+LOSSES = (Lost, LostConnection, RollCalled)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that a run resumes from. names: the original ranks that had a part in it."""
+
+    path: Path
+    names: list[int]
+
+
+class Saver(Protocol):
+    """Writes checkpoints while the algorithm runs."""
+
+    @property
+    def trigger(self) -> Trigger: ...
+    def start_of_step(self, worker: Worker) -> None: ...
+
+
+class Backend(Protocol):
+    """The machines of a run, and the workers of this process. `Session.run` says in which order its methods are called.
+
+    problem: of this process. original_rank: the number, at the start of the run, of the rank that records here; None: it records nothing.
+    """
+
+    @property
+    def problem(self) -> Problem: ...
+    @property
+    def original_rank(self) -> int | None: ...
+
+    def open(self) -> Found | None:
+        """Where the run resumes, the same for all of its processes."""
+
+    def build(self, crew: Crew, found: Found | None, listener: StepListener) -> int | None:
+        """Make the machines and workers, which have not started; returns how many bytes of metrics were recorded before.
+
+        None: this process has no worker, and has done what there was to do.
+        """
+
+    def restore(self, observer: Observer | None) -> None:
+        """Bring everything to where it was saved."""
+
+    def make_saver(self, observer: Observer | None) -> Saver | None:
+        """What saves the run from now on; None if nothing does."""
+
+    def run(self) -> None:
+        """Run the algorithm to its end. Raises one of `LOSSES` when ranks are gone."""
+
+    def shrink(self, crew: Crew, loss: Exception) -> tuple[Crew, float]:
+        """Make machines and workers for those that are left; returns them, and the epoch that they continue from."""
+
+    def now(self) -> float:
+        """Seconds since the start of the run."""
+
+    def settle(self) -> None:
+        """Before something is recorded: wait until devices have computed what is training."""
+
+    def conclude(self, observer: Observer | None) -> dict[str, object] | None:
+        """Evaluate the models that the run ends with; the results, on the process that sums up the run."""
+
+
+class Session:
+    """A run on one backend. It hears of the steps of all workers here."""
+
+    def __init__(self, experiment: Experiment, backend: Backend) -> None:
+        self.experiment, self.backend = experiment, backend
+        self.observer: Observer | None = None
+        self.saver: Saver | None = None
+
+    def run(self) -> dict[str, object] | None:
+        """The summary, where there is one."""
+        run, backend = self.experiment.run, self.backend
+        found = backend.open()
+        crew = whole_crew(run) if found is None else crew_of(run, found.names)
+        metrics_bytes = backend.build(crew, found, self)
+        if metrics_bytes is None:
+            return None
+        with closing(backend.problem), self.recording(metrics_bytes) as recorder:
+            if recorder is not None:
+                self.observer = Observer(run, backend.problem, recorder, backend.settle, crew, self.experiment.started)
+            if found is not None:
+                if backend.original_rank == 0:
+                    print(resume_message(found.path, crew.lost(run)), flush=True)
+                backend.restore(self.observer)
+            summary = self.train(crew)
+            if recorder is not None:
+                recorder.finish(summary)
+        return summary
+
+    @contextmanager
+    def recording(self, metrics_bytes: int) -> Iterator[Recorder | None]:
+        rank = self.backend.original_rank
+        if rank is None:
+            yield None
+            return
+        total = self.experiment.run.budget(self.backend.problem).total
+        with recording(self.experiment, rank, total, metrics_bytes) as recorder:
+            yield recorder
+
+    def train(self, crew: Crew) -> dict[str, object] | None:
+        """To the end of the algorithm, however many ranks are lost on the way, and to the summary."""
+        loss: Exception | None = None
+        while True:
+            try:
+                if loss is not None:
+                    crew = self.shrink(crew, loss)
+                self.run_algorithm()
+                results = self.backend.conclude(self.observer)
+                break
+            except LOSSES as error:
+                if self.experiment.run.on_failure == "stop":
+                    raise
+                loss = error
+        if results is None or self.observer is None:
+            return None
+        return {**self.experiment.facts, **results, **self.observer.lost}
+
+    def run_algorithm(self) -> None:
+        signal = None if self.saver is None else self.saver.trigger.signal
+        self.saver = self.backend.make_saver(self.observer)
+        if self.saver is None:
+            self.backend.run()
+            return
+        self.saver.trigger.signal = signal
+        with self.saver.trigger.listening():
+            self.backend.run()
+
+    def shrink(self, crew: Crew, loss: Exception) -> Crew:
+        smaller, epoch = self.backend.shrink(crew, loss)
+        if self.observer is not None:
+            self.observer.follow(smaller, self.backend.problem, self.backend.now(), epoch, records=self.backend.original_rank == 0)
+        return smaller
+
+    def start_of_step(self, worker: Worker) -> None:
+        if self.saver is not None:
+            self.saver.start_of_step(worker)
+
+    def end_of_step(self, worker: Worker) -> None:
+        if self.observer is not None:
+            self.observer.end_of_step(worker)
+
+
+def execute(experiment: Experiment) -> dict[str, object] | None:
+    """Train, record and return the summary (None on the ranks of a real run that have nothing to report)."""
+    use_huge_pages()
+    network, process = experiment.run.network, launched()
+    network.check_start(experiment.run, process)
+    if isinstance(network, Sim):
+        from sgp_runner.simulated import SimulatedBackend
+
+        return Session(experiment, SimulatedBackend(experiment, network)).run()
+    assert isinstance(network, RealNetwork)
+    if process is None:
+        from sgp_runner.launch import launch
+
+        return launch(experiment)
+    from sgp_runner.rank import run_rank
+
+    return run_rank(experiment, network.world(experiment.run, process))

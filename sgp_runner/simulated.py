@@ -1,0 +1,160 @@
+"""The simulator as a `Backend`: all nodes in this process, on a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from sgp_runner.checkpoint import read
+from sgp_runner.cluster import ASYNC_HOST_PASSES
+from sgp_runner.crew import common_epoch, take_over
+from sgp_runner.engine import choose_threads, make_engine
+from sgp_runner.errors import Lost
+from sgp_runner.push_sum import check_mass
+from sgp_runner.session import Found
+from sgp_runner.simulation import Simulation
+from sgp_runner.snapshot import Saver, restore
+from sgp_runner.worker import SILENT
+
+if TYPE_CHECKING:
+    from sgp_runner.comm import Transport
+    from sgp_runner.crew import Crew
+    from sgp_runner.engine import Engine
+    from sgp_runner.networks.sim import Sim
+    from sgp_runner.observer import Observer
+    from sgp_runner.problem import Problem
+    from sgp_runner.run import Experiment, Run
+    from sgp_runner.worker import StepListener, Worker
+
+
+class SimulatedBackend:
+    """The machines and workers of one simulated run. begun: steps that gradient workers have begun."""
+
+    original_rank = 0
+
+    def __init__(self, experiment: Experiment, network: Sim) -> None:
+        self.experiment, self.network = experiment, network
+        self.waiting: list[Worker] = []  # that have not started
+        self.saver: Saver | None = None
+        self.begun = 0
+
+    def open(self) -> Found | None:
+        path = self.experiment.latest_checkpoint()
+        if path is None:
+            return None
+        self.saved = read(path / "run.pt")
+        return Found(path, self.saved["observer"]["names"])
+
+    def build(self, crew: Crew, found: Found | None, listener: StepListener) -> int:
+        self.crew, self.found, self.listener = crew, found, listener
+        self.problem = crew.run.make_problem()
+        choose_threads(self.problem)
+        self.make_machines()
+        return 0 if found is None else int(self.saved["observer"]["metrics_bytes"])
+
+    def make_machines(self) -> None:
+        run, network = self.crew.run, self.network
+        engine = make_engine(self.problem, network.engine, network.vmap_width)
+        survives = self.experiment.run.on_failure == "continue"
+        self.simulation, self.workers = simulate(
+            run, self.problem, engine, names=self.crew.names, survives=survives, listener=self.listener
+        )
+        self.waiting = list(self.workers)
+
+    def restore(self, observer: Observer | None) -> None:
+        assert self.found is not None and observer is not None
+        at_steps = (read(self.found.path / f"rank{worker.rank}.pt") for worker in self.workers)
+        restore(self.simulation, self.workers, self.crew.run.algo, at_steps, self.saved)
+        observer.load_state_dict(self.saved["observer"])
+        self.begun, self.waiting = self.saved["begun"], []
+
+    def make_saver(self, observer: Observer | None) -> Saver:
+        assert observer is not None
+        if self.saver is not None:
+            self.begun = self.saver.begun
+        self.saver = Saver(self.experiment, self.simulation, self.workers, self.begun, observer)
+        return self.saver
+
+    def run(self) -> None:
+        for worker in self.waiting:
+            self.simulation.start(worker, self.crew.run.algo.run(worker))
+        self.simulation.run()
+        check_mass(fmean(float(worker.push_sum[-1]) for worker in self.workers[: self.crew.run.nodes]))
+
+    def shrink(self, crew: Crew, loss: Exception) -> tuple[Crew, float]:
+        """Survivors are to take over from where they were when they began the steps that they are in."""
+        assert isinstance(loss, Lost)
+        before, snapshots = self.simulation, self.simulation.step_snapshots
+        assert snapshots is not None
+        left = [worker for worker in self.workers if worker.rank not in loss.ranks]
+        at_steps = [snapshots[worker.rank] for worker in left]
+        dropped = sum(worker.steps_taken - at_step["steps_taken"] for worker, at_step in zip(left, at_steps, strict=True))
+        per_epoch = left[0].steps_per_epoch
+        self.crew = crew = crew.without(loss.ranks)
+        self.problem = crew.run.share(self.problem)
+        self.make_machines()
+        own = [at_step["taken"] / per_epoch for at_step in at_steps]
+        epoch = common_epoch(crew.run, own, (left[0].budget.taken - dropped) / per_epoch)
+        after = self.simulation
+        after.clock.now = before.clock.now
+        after.free_at[:] = [before.clock.now] * len(after.free_at)
+        for old, new, at_step in zip(left, self.workers, at_steps, strict=True):
+            take_over(new, at_step, old.comm.num_bytes_sent, epoch)
+        for new in self.workers if crew.run.algo.servers else ():
+            new.params.copy_(self.workers[-1].params)
+        return crew, epoch
+
+    def now(self) -> float:
+        return self.simulation.now()
+
+    def settle(self) -> None:
+        """Nothing is computed in the background."""
+
+    def conclude(self, observer: Observer | None) -> dict[str, object]:
+        assert observer is not None
+        return observer.conclude(self.workers)
+
+
+def simulate(
+    run: Run,
+    problem: Problem,
+    engine: Engine,
+    *,
+    names: Sequence[int] | None = None,
+    step_seconds: float | None = None,
+    gradient_seconds: Callable[[int], float] | None = None,
+    message_seconds: Callable[[int, int, float], float] | None = None,
+    survives: bool = False,
+    wrap: Callable[[Transport], Transport] = lambda transport: transport,
+    listener: StepListener = SILENT,
+) -> tuple[Simulation, list[Worker]]:
+    """The machines of ``run`` and its workers, servers last; none of them has started. The keywords are those of `Simulation`.
+
+    step_seconds: mean time of a gradient; None: what the cluster says of the model.
+    """
+    start = problem.start()
+    wire_scale = run.timed_as.wire_scale(start)
+    if step_seconds is None:
+        step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+        if run.algo.asynchronous:
+            num_bytes = start.numel() * start.element_size() * wire_scale
+            step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
+    simulation = Simulation(
+        run.cluster,
+        run.faults,
+        engine,
+        size=run.nodes,
+        servers=run.algo.servers,
+        seed=run.seed,
+        step_seconds=step_seconds,
+        wire_scale=wire_scale,
+        names=names,
+        gradient_seconds=gradient_seconds,
+        message_seconds=message_seconds,
+        survives=survives,
+        wrap=wrap,
+        listener=listener,
+    )
+    budgets = run.budgets(problem)
+    return simulation, [run.make_worker(problem, rank, simulation.comms[rank], own, simulation) for rank, own in enumerate(budgets)]
