@@ -7,7 +7,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims faults bench lint clean
+.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims logs faults bench lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ reproduce: .venv/.installed  ## the papers' tables, simulated and rehearsed, int
 
 claims: .venv/.installed  ## whether the papers' conclusions hold here, into results/reproduced/; finished runs are not repeated
 	.venv/bin/python scripts/claims.py
+
+logs:  ## unpack the archived runs of both into results/reproduced/runs/
+	$(PYTHON) -m sgp_runner.claims.archives results/reproduced
 
 faults: .venv/.installed  ## what each fault does to each algorithm, simulated, into docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py

@@ -2,7 +2,7 @@
 """The papers' tables, as far as one machine can: ``make reproduce`` fills ``results/reproduced/`` and writes ``results/README.md``.
 
 Times of every published row come from timing studies on the papers' cluster profiles; accuracies from rehearsals on small data. Finished
-runs are not repeated, so an interrupted call goes on where it was.
+runs are not repeated, so an interrupted call goes on where it was. Archived runs are unpacked first, and all runs archived at the end.
 
     scripts/reproduce.py [timing | rehearsal] ...     only these parts; the tables are made of whatever is there
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sgp_runner.batch import Job, outdated, run_and_say
 from sgp_runner.claims import pipeline
+from sgp_runner.claims.archives import archived, pack, unpack
 from sgp_runner.published import Published, published
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,8 +88,10 @@ def main(parts: Sequence[str]) -> int:
         print(f"scripts/reproduce.py: '{unknown[0]}' is neither timing nor rehearsal", file=sys.stderr)
         return 2
     os.chdir(ROOT)
+    unpack(OUT)
     failed = run_and_say(jobs(parts))
     write_tables()
+    pack(OUT)
     return 1 if failed else 0
 
 
@@ -101,7 +104,7 @@ def write_tables() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     parts = [timing_section(), scaling_section(), pipe_sgd_section(), *map(rehearsal_section, TABLES)]
     if done := [job.folder for job in jobs(PARTS) if job.summary]:
-        write_report(done, OUT / "report", title="Published results, reproduced as far as one machine can")
+        write_report(done, OUT / "report", title="Published results, reproduced as far as one machine can", kept=archived)
     (ROOT / "results" / "README.md").write_text(readme([part for part in parts if part]), encoding="utf-8")
 
 
@@ -237,7 +240,9 @@ def readme(sections: Sequence[str]) -> str:
             "",
             "- [paper/](paper): the published numbers, each with its source.",
             "- [reproduced/](reproduced): ours, made by `make reproduce` on one machine without a GPU; every run with its settings, raw",
-            "  log and versions in `reproduced/runs/`, and those of these tables in one page, `reproduced/report/index.html`.",
+            "  log and versions in an archive in `reproduced/logs/`, a table of all runs, `reproduced/runs.csv`, and those of these tables",
+            "  in one page, `reproduced/report/index.html`. The link of a log names the archive and, behind #, the file in it; `make logs`",
+            "  unpacks all archives into `reproduced/runs/`.",
             "",
             "What these are, plainly:",
             "",
@@ -293,7 +298,7 @@ def spread(values: Sequence[float | None]) -> str:
 
 
 def relative(job: Job) -> str:
-    return f"{(ROOT / job.folder).relative_to(ROOT / 'results').as_posix()}/metrics.jsonl"
+    return f"{archived(ROOT / job.folder).relative_to(ROOT / 'results').as_posix()}/metrics.jsonl"
 
 
 def log(job: Job) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgp_runner.batch import Job, outdated
+from sgp_runner.claims.archives import archived
 from sgp_runner.claims.evidence import Claim, Finding, Interval, Verdict, verdict_of
 from sgp_runner.claims.tuning import HOLDOUT, SEEDS, Search
 
@@ -17,7 +18,8 @@ INTRO = (
     "by any of its findings and reproduced by all of them. Simulated results without randomness have one seed and no width; seeds that "
     "all gave the same difference say nothing of its spread and decide nothing. Where a second sample was set down after a first one had "
     "been seen, it decides alone, and the first stays in sight. Ranges were committed before the runs that they judge; a claim says what "
-    "had been seen by then. The answers in words were written after the runs."
+    "had been seen by then. The answers in words were written after the runs. The link of a log names an archive and, behind #, the file "
+    "in it; `make logs` unpacks all archives."
 )
 NOT_JUDGED = "Some of their runs have not finished; `make claims` runs what is missing."
 TUNING = (
@@ -96,7 +98,7 @@ def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, 
     found: dict[str, list[tuple[str, str]]] = {}
     for job in jobs:
         name, *seed = re.split(r"-s(?=\d+$)", job.name)
-        found.setdefault(name, []).append(((*seed, "log")[0], f"{job.folder.relative_to(out).as_posix()}/metrics.jsonl"))
+        found.setdefault(name, []).append(((*seed, "log")[0], (archived(job.folder).relative_to(out) / "metrics.jsonl").as_posix()))
     return tuple((name, tuple(logs)) for name, logs in found.items())
 
 
