@@ -34,7 +34,7 @@ claims: .venv/.installed  ## whether the papers' conclusions hold here, into res
 	.venv/bin/python scripts/claims.py
 
 logs:  ## unpack the archived runs of both into results/reproduced/runs/
-	$(PYTHON) -m sgp_runner.claims.archives results/reproduced
+	PYTHONPATH=scripts $(PYTHON) -m reproduce.archives results/reproduced
 
 faults: .venv/.installed  ## what each fault does to each algorithm, simulated, into docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from claims import asynchronous, averaging, gossip, pipeline, slow_momentum, speedup, timing, warmup
+from claims.evidence import Claim
+from claims.page import write
+from claims.trained import how_hard
+from claims.tuning import remaining
+from reproduce.archives import pack, unpack
 from sgp_runner.batch import run_and_say
-from sgp_runner.claims import asynchronous, averaging, gossip, pipeline, slow_momentum, speedup, timing, warmup
-from sgp_runner.claims.archives import pack, unpack
-from sgp_runner.claims.evidence import Claim
-from sgp_runner.claims.page import write
-from sgp_runner.claims.trained import how_hard
-from sgp_runner.claims.tuning import remaining
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("results", "reproduced")  # below ROOT

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sgp_runner.claims import archives
-from sgp_runner.claims.archives import LARGEST, archive_of, archived, by_run, members, pack, tar_of, unpack
+from reproduce import archives
+from reproduce.archives import LARGEST, archive_of, archived, by_run, members, pack, tar_of, unpack
 from sgp_runner.divergence import FILE as DIVERGED
 
 REPRODUCED = Path(__file__).parent.parent / "results" / "reproduced"

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, exactly, verdict_of
+from claims.page import WAITS, groups, shown, write
+from claims.tuning import Search
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, exactly, verdict_of
-from sgp_runner.claims.page import WAITS, groups, shown, write
-from sgp_runner.claims.tuning import Search
 
 
 def finished(job: Job, score: float) -> Job:

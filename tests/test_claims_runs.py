@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from claims import asynchronous, pipeline, warmup
+from claims.evidence import Claim, Verdict, verdict_of
+from claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, mean_square
+from reproduce.archives import unpack
 from sgp_runner.batch import Job
-from sgp_runner.claims import asynchronous, pipeline, warmup
-from sgp_runner.claims.archives import unpack
-from sgp_runner.claims.evidence import Claim, Verdict, verdict_of
-from sgp_runner.claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, mean_square
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.schema import make_experiment
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from claims.evidence import Between, Claim, Finding, Sample, paired
+from claims.tuning import Search, quality
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, paired
-from sgp_runner.claims.tuning import Search, quality
 
 SEEDS = (1, 2, 3, 4, 5)
 NODES = (4, 16, 64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, exactly
+from claims.evidence import Between, Claim, Finding, Sample, exactly
 from sgp_runner.topology import DirectedExponential, matrix
 
 POWERS = (2, 4, 8, 16, 32, 64)

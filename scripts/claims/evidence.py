@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from math import isclose
 
+from claims.tuning import Search
 from sgp_runner.batch import Job
-from sgp_runner.claims.tuning import Search
 
 
 class Verdict(Enum):

@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, paired
-from sgp_runner.claims.trained import (
+from claims.evidence import Between, Claim, Finding, Sample, paired
+from claims.trained import (
     ALGORITHMS,
     DIGITS,
     LANGUAGE,
@@ -27,7 +26,8 @@ from sgp_runner.claims.trained import (
     time_ratio,
     tuned,
 )
-from sgp_runner.claims.tuning import quality
+from claims.tuning import quality
+from sgp_runner.batch import Job
 
 TASKS = (SHAPES, DIGITS, LANGUAGE)
 IMAGES = (SHAPES, DIGITS)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from claims.evidence import Claim, Finding, Interval, Verdict, verdict_of
+from claims.tuning import HOLDOUT, SEEDS, Search
+from reproduce.archives import archived
 from sgp_runner.batch import Job, outdated
-from sgp_runner.claims.archives import archived
-from sgp_runner.claims.evidence import Claim, Finding, Interval, Verdict, verdict_of
-from sgp_runner.claims.tuning import HOLDOUT, SEEDS, Search
 
 INTRO = (
     "Each finding is an effect with its 95 % confidence interval over seeds, the same for both sides, and the range that is "
@@ -113,7 +113,7 @@ def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list
     hard = [how_hard(kind, job) for kind, job in shapes.items() if job.finished]
     hard += [sentence] if (sentence := outdated(shapes.values())) else []
     (out / "claims.md").write_text("\n".join(markdown(views, waiting, searches, hard)) + "\n", encoding="utf-8")
-    template = Environment(loader=PackageLoader("sgp_runner.claims", "."), autoescape=True, trim_blocks=True).get_template("page.html")
+    template = Environment(loader=PackageLoader("claims", "."), autoescape=True, trim_blocks=True).get_template("page.html")
     texts = {"intro": INTRO, "not_judged": NOT_JUDGED, "tuning": TUNING, "about_trials": TRIALS, "about_earlier": EARLIER, "waits": WAITS}
     shown_as = {"scores": scores, "chosen": chosen}
     page = template.render(views=views, waiting=waiting, searches=searches, hard=hard, **texts, **shown_as)

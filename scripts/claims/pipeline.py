@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from claims.evidence import Between, Claim, Finding, Sample, alike, exactly, paired
+from claims.timing import ms
+from claims.tuning import Search, quality
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, alike, exactly, paired
-from sgp_runner.claims.timing import ms
-from sgp_runner.claims.tuning import Search, quality
 
 # Of the timing studies: all parameters and times are ResNet-18's, or those of a model with more parameters for its compute time.
 MODELS = {"resnet18": (), "alexnet": ("timed_as.model=alexnet", "timed_as.num_parameters=61100840")}

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, exactly
-from sgp_runner.claims.timing import ms
-from sgp_runner.claims.trained import (
+from claims.evidence import Between, Claim, Finding, Sample, exactly
+from claims.timing import ms
+from claims.trained import (
     ALGORITHMS,
     DIGITS,
     LANGUAGE,
@@ -25,7 +24,8 @@ from sgp_runner.claims.trained import (
     size,
     tuned,
 )
-from sgp_runner.claims.tuning import Joint, Search
+from claims.tuning import Joint, Search
+from sgp_runner.batch import Job
 
 TASKS = (SHAPES, DIGITS, LANGUAGE)
 BASES = ("local_sgd", "sgp", "osgp")

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from claims.evidence import Between, Claim, Finding, Interval, Sample, paired
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Sample, paired
 from sgp_runner.recorder import read_metrics
 
 SEEDS = (1, 2, 3, 4, 5)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from claims.evidence import Between, Claim, Finding, Sample, exactly
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Sample, exactly
 
 SIZES = (4, 8, 16, 32)
 SLOW = (2, 10, 100)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from claims.evidence import Between, Finding, Interval, alike, exactly, paired
+from claims.tuning import Joint, Search, quality
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Finding, Interval, alike, exactly, paired
-from sgp_runner.claims.tuning import Joint, Search, quality
 
 SEEDS = (1, 2, 3, 4, 5)
 CLOCK = ("cluster=sgp_ethernet", "timed_as.model=resnet50", "timed_as.num_parameters=25557032", "timed_as.batch_size=256")

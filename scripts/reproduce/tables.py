@@ -1,27 +1,21 @@
-#!/usr/bin/env python
-"""The papers' tables, as far as one machine can: ``make reproduce`` fills ``results/reproduced/`` and writes ``results/README.md``.
+"""The papers' tables: the runs behind them, and ``results/README.md`` with the report of those that have finished.
 
-Times of every published row come from timing studies on the papers' cluster profiles; accuracies from rehearsals on small data. Finished
-runs are not repeated, so an interrupted call goes on where it was. Archived runs are unpacked first, and all runs archived at the end.
-
-    scripts/reproduce.py [timing | rehearsal] ...     only these parts; the tables are made of whatever is there
+Times of every published row come from timing studies on the papers' cluster profiles; accuracies from rehearsals on small data.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from sgp_runner.batch import Job, outdated, run_and_say
-from sgp_runner.claims import pipeline
-from sgp_runner.claims.archives import archived, pack, unpack
+from claims import pipeline
+from reproduce.archives import archived
+from sgp_runner.batch import Job, outdated
 from sgp_runner.published import Published, published
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "results" / "reproduced"
 PARTS = ("timing", "rehearsal")
 SEEDS = (1, 2, 3)
@@ -80,19 +74,6 @@ def jobs(parts: Sequence[str]) -> Iterator[Job]:
 
 def rows_of(table: str) -> list[str]:
     return [row for row in rows_with(*METRICS) if row.startswith(f"{table}_")]
-
-
-def main(parts: Sequence[str]) -> int:
-    parts = parts or PARTS
-    if unknown := sorted(set(parts) - set(PARTS)):
-        print(f"scripts/reproduce.py: '{unknown[0]}' is neither timing nor rehearsal", file=sys.stderr)
-        return 2
-    os.chdir(ROOT)
-    unpack(OUT)
-    failed = run_and_say(jobs(parts))
-    write_tables()
-    pack(OUT)
-    return 1 if failed else 0
 
 
 # Tables, of the runs that have finished.
@@ -308,7 +289,3 @@ def log(job: Job) -> str:
 def commit(job: Job) -> str:
     facts = json.loads((job.folder / "environment.json").read_text(encoding="utf-8"))
     return str((facts["git"] or {}).get("commit") or "unknown")[:9]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
