@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from sgp_runner import __version__
+
 ROOT = Path(__file__).parent.parent
 METADATA = ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
@@ -23,6 +25,10 @@ def tracked(*folders: str) -> list[str]:
 def test_no_tracked_file_is_a_symbolic_link() -> None:
     files = tracked()
     assert "setup.cfg" in files and not [name for name in files if (ROOT / name).is_symlink()]
+
+
+def test_the_citation_names_this_version() -> None:
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
