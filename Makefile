@@ -7,10 +7,10 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims faults bench lint clean
+.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims logs faults bench lint release-check clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: .venv/.installed  ## train with SGP on 8 simulated nodes and print the result
 	.venv/bin/sgp-run
@@ -33,6 +33,9 @@ reproduce: .venv/.installed  ## the papers' tables, simulated and rehearsed, int
 claims: .venv/.installed  ## whether the papers' conclusions hold here, into results/reproduced/; finished runs are not repeated
 	.venv/bin/python scripts/claims.py
 
+logs:  ## unpack the runs behind both, of results/reproduced/logs/, into results/reproduced/runs/
+	PYTHONPATH=scripts $(PYTHON) -m reproduce.archives results/reproduced
+
 faults: .venv/.installed  ## what each fault does to each algorithm, simulated, into docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
 
@@ -42,6 +45,9 @@ bench: .venv/.bench  ## real runs against what one would use instead, into resul
 lint: .venv/.installed  ## check style, format and types
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+release-check:  ## build wheel and source distribution of the last commit, check them, install and run them; minutes
+	scripts/release_check.sh $(PYTHON)
 
 clean:  ## remove .venv, caches and build products; results stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov

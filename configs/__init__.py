@@ -1,1 +1,1 @@
-"""The Hydra configuration tree. A package, so that ``pkg://sgp_runner.configs`` finds it however it is installed."""
+"""The Hydra configuration tree. In a wheel it is the package ``sgp_runner.configs``."""

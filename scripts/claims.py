@@ -1,6 +1,8 @@
 #!/usr/bin/env python
 """Do the papers' conclusions hold here? ``make claims`` runs what is missing and writes ``results/reproduced/claims.md`` and ``.html``.
 
+Archived runs are unpacked first, and all runs archived at the end.
+
 scripts/claims.py [NUMBER ...]     only these claims; the pages are made of whatever has finished
 """
 
@@ -11,12 +13,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from claims import asynchronous, averaging, gossip, pipeline, slow_momentum, speedup, timing, warmup
+from claims.evidence import Claim
+from claims.page import write
+from claims.trained import how_hard
+from claims.tuning import remaining
+from reproduce.archives import pack, unpack
 from sgp_runner.batch import run_and_say
-from sgp_runner.claims import asynchronous, averaging, gossip, pipeline, slow_momentum, speedup, timing, warmup
-from sgp_runner.claims.evidence import Claim
-from sgp_runner.claims.page import write
-from sgp_runner.claims.trained import how_hard
-from sgp_runner.claims.tuning import remaining
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("results", "reproduced")  # below ROOT
@@ -38,6 +41,7 @@ def all_claims() -> Iterator[Claim]:
 
 def main(words: Sequence[str]) -> int:
     os.chdir(ROOT)
+    unpack(OUT)
     known = {str(claim.number): claim for claim in all_claims()}
     if unknown := [word for word in words if word not in known]:
         print(f"scripts/claims.py: '{unknown[0]}' is none of the claims {', '.join(known)}", file=sys.stderr)
@@ -49,6 +53,7 @@ def main(words: Sequence[str]) -> int:
     failed += 0 if words else run_and_say(shapes.values())
     for view in write(list(known.values()), shapes, OUT):
         print(f"{view.claim.number}. {view.verdict.value}: {view.claim.sentence}")
+    pack(OUT)
     return 1 if failed else 0
 
 

@@ -182,10 +182,12 @@ def ask_hydra(words: Sequence[str]) -> int:
     """Let Hydra answer: ``--cfg``, ``--info``, shell completion. Nothing is run."""
     import hydra
 
+    from sgp_runner.groups import CONFIGS
+
     before = sys.argv
     sys.argv = ["sgp-run", *words]
     try:
-        hydra.main(version_base="1.3", config_path="pkg://sgp_runner.configs", config_name="config")(lambda config: None)()
+        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(lambda config: None)()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     finally:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-CONFIGS = Path(__file__).parent / "configs"
+# In a wheel the folder is in the package, in a clone beside it.
+CONFIGS = next(folder / "configs" for folder in Path(__file__).resolve().parents[:2] if (folder / "configs").is_dir())
 # Parts of an algorithm that are algorithms themselves; every other nested group is a key of its own name.
 ALGORITHM_PARTS = ("first", "then")
 # Groups that are chosen inside another one, never at the root, and where.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.corrections import KEY
 from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.groups import NESTED, group_of, groups
+from sgp_runner.groups import CONFIGS, NESTED, group_of, groups
 from sgp_runner.schema import TARGET, unknown_key
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def typed(word: str) -> str:
 @contextmanager
 def configs() -> Iterator[None]:
     """Hydra, ready to compose from this package's configuration tree."""
-    from hydra import initialize_config_module
+    from hydra import initialize_config_dir
 
-    with initialize_config_module("sgp_runner.configs", job_name="sgp_run", version_base="1.3"):
+    with initialize_config_dir(str(CONFIGS), job_name="sgp_run", version_base="1.3"):
         yield
 
 

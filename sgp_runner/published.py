@@ -1,4 +1,4 @@
-"""What the papers report, by row: ``results/paper/published.csv``. A preset that reproduces a row has the row's id as its name."""
+"""What the papers report, by row: ``published.csv``, which ``results/paper`` explains. A preset that reproduces a row has its name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PATH = Path(__file__).parent / "paper" / "published.csv"
+PATH = Path(__file__).with_name("published.csv")
 IMAGENET_STEPS = 1_281_167 / 8192  # steps of one epoch, with 256 images on each of 32 nodes
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from claims.averaging import find, unevenness
+from claims.evidence import Between, Claim, Finding, Interval, Verdict, exactly, paired, verdict_of
+from claims.gossip import claims as gossip_claims
+from claims.slow_momentum import claims as slow_momentum_claims
+from claims.trained import DIGITS, LANGUAGE, SEEDS, SHAPES, Side, all_jobs, compare, extra, searches, side, time_ratio
+from claims.tuning import Joint, Search, quality, remaining
 from sgp_runner.batch import Job
-from sgp_runner.claims.averaging import find, unevenness
-from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Verdict, exactly, paired, verdict_of
-from sgp_runner.claims.gossip import claims as gossip_claims
-from sgp_runner.claims.slow_momentum import claims as slow_momentum_claims
-from sgp_runner.claims.trained import DIGITS, LANGUAGE, SEEDS, SHAPES, Side, all_jobs, compare, extra, searches, side, time_ratio
-from sgp_runner.claims.tuning import Joint, Search, quality, remaining
 
 
 def test_a_paired_interval_is_students() -> None:

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, exactly, verdict_of
+from claims.page import WAITS, groups, shown, write
+from claims.tuning import Search
 from sgp_runner.batch import Job
-from sgp_runner.claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, exactly, verdict_of
-from sgp_runner.claims.page import WAITS, groups, shown, write
-from sgp_runner.claims.tuning import Search
 
 
 def finished(job: Job, score: float) -> Job:
@@ -41,10 +41,10 @@ def test_an_effect_is_shown_with_its_interval_if_it_has_a_width() -> None:
 
 def test_runs_are_grouped_by_what_they_have_in_common_but_the_seed(tmp_path: Path) -> None:
     jobs = [Job(name, (), tmp_path) for name in ("sgp-n8-s1", "sgp-n8-s12", "timing-sgp_90")]
-    logs = "runs/{}/metrics.jsonl".format
+    logs = "logs/{}.tar.xz#{}/metrics.jsonl".format
     assert groups(jobs, tmp_path) == (
-        ("sgp-n8", (("1", logs("sgp-n8-s1")), ("12", logs("sgp-n8-s12")))),
-        ("timing-sgp_90", (("log", logs("timing-sgp_90")),)),
+        ("sgp-n8", (("1", logs("sgp", "sgp-n8-s1")), ("12", logs("sgp", "sgp-n8-s12")))),
+        ("timing-sgp_90", (("log", logs("timing", "timing-sgp_90")),)),
     )
 
 
@@ -66,8 +66,8 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
         "| 2 | accuracy, points | -1.5 (-2 to -1) | at least 0 | 5 | contradicted |"
     )
     assert "| tune-sgp | optim.lr | 0.1: 0.25, 0.2: 0.75 | 0.2, at the edge of the search |" in page
-    assert "- 1: sgp-n8 [6](runs/sgp-n8-s6/metrics.jsonl) [7](runs/sgp-n8-s7/metrics.jsonl)" in page
+    assert "- 1: sgp-n8 [6](logs/sgp.tar.xz#sgp-n8-s6/metrics.jsonl) [7](logs/sgp.tar.xz#sgp-n8-s7/metrics.jsonl)" in page
     assert f"Repeat it: `.venv/bin/python scripts/claims.py 3`{WAITS}" in page and "- 4. SGP is fast. A table." in page
     assert page[-1] == "On shapes of 16 x 16 pixels ResNet-20 reaches 93.2% (`sgp-run data=shapes`, one seed)."
     html = (tmp_path / "claims.html").read_text(encoding="utf-8")
-    assert '<a href="runs/sgp-n8-s7/metrics.jsonl">7</a>' in html and "<td>Yes: 1.5, not -1.5.</td>" in html
+    assert '<a href="logs/sgp.tar.xz#sgp-n8-s7/metrics.jsonl">7</a>' in html and "<td>Yes: 1.5, not -1.5.</td>" in html

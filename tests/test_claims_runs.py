@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from claims import asynchronous, pipeline, warmup
+from claims.evidence import Claim, Verdict, verdict_of
+from claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, mean_square
+from reproduce.archives import unpack
 from sgp_runner.batch import Job
-from sgp_runner.claims import asynchronous, pipeline, warmup
-from sgp_runner.claims.evidence import Claim, Verdict, verdict_of
-from sgp_runner.claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, mean_square
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.schema import make_experiment
 
@@ -27,8 +29,11 @@ def all_claims() -> list[Claim]:
     return list(script.all_claims())
 
 
-def test_runs_of_claims_are_experiments_and_no_two_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # where the searches have been done
+def test_runs_of_claims_are_experiments_and_no_two_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "results" / "reproduced"
+    shutil.copytree(ROOT / "results/reproduced/logs", results / "logs")
+    unpack(results)  # the searches have been done
+    monkeypatch.chdir(tmp_path)
     claims = all_claims()
     searches = [(*claim.searches, *claim.trials) for claim in claims]
     jobs = {job.name: job for each in searches for search in each for job in search.jobs}

@@ -16,7 +16,7 @@ from processes import hear_interrupts
 
 from sgp_runner import __version__, cli
 from sgp_runner.cli import main
-from sgp_runner.groups import NESTED, groups
+from sgp_runner.groups import CONFIGS, NESTED, groups
 from sgp_runner.overrides import compose, configs, parse
 from sgp_runner.schema import keys_of, make_experiment
 
@@ -194,7 +194,7 @@ def test_hydra_answers_its_own_flags(capsys: pytest.CaptureFixture[str], in_an_e
     out = capsys.readouterr().out
     assert "_target_: sgp_runner.topology.Ring\n" in out and "\ntau: 3\n" in out
     assert main(["--info", "searchpath"]) == 0
-    assert "pkg://sgp_runner.configs" in capsys.readouterr().out
+    assert f"file://{CONFIGS} " in capsys.readouterr().out
     assert list(in_an_empty_folder.iterdir()) == []
 
 

@@ -16,14 +16,14 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def extended(tmp_path: Path) -> Path:
-    """A copy of the package with the two files of the example."""
-    shutil.copytree(ROOT / "sgp_runner", tmp_path / "sgp_runner", ignore=shutil.ignore_patterns("__pycache__"))
+    """A copy of the package and its configurations with the two files of the example."""
+    for folder in ("sgp_runner", "configs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     text = (ROOT / "CONTRIBUTING.md").read_text()
     blocks = re.findall(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", text, flags=re.DOTALL)
     assert [name for name, _ in blocks] == ["sgp_runner/algorithms/gossip_pga.py", "configs/algo/gossip_pga.yaml"]
     for name, content in blocks:
-        path = tmp_path / name.replace("configs/", "sgp_runner/configs/")
-        path.write_text(content)
+        (tmp_path / name).write_text(content)
         assert len(content.splitlines()) < 40
     return tmp_path
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pandas as pd
 
@@ -24,6 +22,9 @@ if TYPE_CHECKING:
 
 
 WORDS = ("method", "kind", "seeds", "commit")
+LOG = "metrics.jsonl"
+# From the folder of a run and the name of a file in it, or an empty one, to where that is, relative to the report.
+Linker: TypeAlias = Callable[[str, str], str]
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,15 @@ class Table:
     words: Sequence[str]
 
 
-def tables(settings: Sequence[Setting], pairs: Sequence[Pair], folder: Path) -> list[Table]:
-    """folder: where the report will be, from which links are relative."""
-    out = [of_settings(settings, folder)]
+def tables(settings: Sequence[Setting], pairs: Sequence[Pair], link: Linker) -> list[Table]:
+    """The tables of a report, the one of pairs if there are any."""
+    out = [of_settings(settings, link)]
     if pairs:
-        out.append(of_pairs(pairs, folder))
-    return [*out, of_runs(settings, folder)]
+        out.append(of_pairs(pairs, link))
+    return [*out, of_runs(settings, link)]
 
 
-def of_settings(settings: Sequence[Setting], folder: Path) -> Table:
+def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
     raw, cells = [], []
     for label, each in zip(labels(settings), settings, strict=True):
         low, high = each.range("quality")
@@ -73,7 +74,7 @@ def of_settings(settings: Sequence[Setting], folder: Path) -> Table:
         quality = {"metric": each.metric, "quality": each.mean("quality"), "quality_min": low, "quality_max": high}
         raw.append(
             {"setting": label, **common, "state": each.state, "clock": each.clock, "seeds": joined(each.seeds), **quality, **means}
-            | {"commits": joined(commits(each.runs)), "logs": joined(log_of(path, folder) for path in each.runs["folder"])}
+            | {"commits": joined(commits(each.runs)), "logs": joined(link(path, LOG) for path in each.runs["folder"])}
         )
         cells.append(
             [
@@ -85,7 +86,7 @@ def of_settings(settings: Sequence[Setting], folder: Path) -> Table:
                 time_cell(each),
                 text(f"{means['ms_per_iteration']:.4g}" if means["ms_per_iteration"] > 0 else ""),
                 text(*sent_words(each)),
-                Cell([Link(f"{seed}", log_of(path, folder)) for seed, path in zip(each.seeds, each.runs["folder"], strict=True)]),
+                Cell([Link(f"{seed}", link(path, LOG)) for seed, path in zip(each.seeds, each.runs["folder"], strict=True)]),
                 text(joined(commits(each.runs))),
             ]
         )
@@ -95,13 +96,13 @@ def of_settings(settings: Sequence[Setting], folder: Path) -> Table:
     return Table("settings", "Settings", note, pd.DataFrame(raw), [*head, *WORDS[2:]], cells, WORDS)
 
 
-def of_runs(settings: Sequence[Setting], folder: Path) -> Table:
+def of_runs(settings: Sequence[Setting], link: Linker) -> Table:
     lines = pd.concat([each.runs for each in settings])
     methods = [each.method for each in settings for _ in each.seeds]
-    raw = lines.drop(columns=["settings"]).assign(folder=[linked(path, folder) for path in lines["folder"]])
+    raw = lines.drop(columns=["settings"]).assign(folder=[link(path, "") for path in lines["folder"]])
     cells = [
         [
-            Cell([Link(line["run"], linked(line["folder"], folder))]),
+            Cell([Link(line["run"], link(line["folder"], ""))]),
             text(method),
             kind_cell(line["kind"]),
             text(line["state"]),
@@ -110,7 +111,7 @@ def of_runs(settings: Sequence[Setting], folder: Path) -> Table:
             text(quality_text(line["quality"], line["metric"]), quality_range(line["low"], line["high"], line["metric"])),
             text(quality_text(line["averaged"], line["metric"])),
             text(time_text(line["time_s"]), CLOCK[line["clock"]].removesuffix(" time")),
-            Cell([Link("log", log_of(line["folder"], folder)), Link("settings", linked(Path(line["folder"], "config.yaml"), folder))]),
+            Cell([Link("log", link(line["folder"], LOG)), Link("settings", link(line["folder"], "config.yaml"))]),
             text(joined(commits(lines.iloc[[number]]))),
         ]
         for number, (method, line) in enumerate(zip(methods, lines.to_dict("records"), strict=True))
@@ -120,11 +121,11 @@ def of_runs(settings: Sequence[Setting], folder: Path) -> Table:
     return Table("runs", "Runs", note, raw.reset_index(drop=True), head, cells, ("run", "method", "kind", "state", "files", "commit"))
 
 
-def of_pairs(pairs: Sequence[Pair], folder: Path) -> Table:
+def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
     raw, cells = [], []
     for pair in pairs:
         figure, each = pair.published, pair.setting
-        logs = [log_of(path, folder) for path in each.runs["folder"]]
+        logs = [link(path, LOG) for path in each.runs["folder"]]
         raw.append(raw_pair(pair) | {"logs": joined(logs)})
         averaged = f"{pair.averaged:.4g} averaged model" if pair.averaged is not None else ""
         cells.append(
@@ -235,11 +236,3 @@ def commits(lines: pd.DataFrame) -> list[str]:
 
 def joined(words: Iterable[object], between: str = " ") -> str:
     return between.join(map(str, words))
-
-
-def linked(path: str | Path, folder: Path) -> str:
-    return Path(os.path.relpath(path, folder)).as_posix()
-
-
-def log_of(path: str | Path, folder: Path) -> str:
-    return linked(Path(path, "metrics.jsonl"), folder)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,17 +28,28 @@ class Report:
     skipped: Sequence[str]
 
 
-def write_report(folders: Sequence[Path], out: Path, target: float | None = None, title: str = "sgp-run report") -> Report:
+def write_report(
+    folders: Sequence[Path],
+    out: Path,
+    target: float | None = None,
+    title: str = "sgp-run report",
+    kept: Callable[[Path], Path] = lambda folder: folder,
+) -> Report:
     """Report on the runs in ``folders``; what an earlier report has left in ``out`` is replaced.
 
-    target: quality whose time is compared; None chooses one. Raises ConfigError if there are no runs, or ``out`` cannot be written.
+    target: quality whose time is compared; None chooses one. kept: from the folder of a run to where links shall lead instead. Raises
+    ConfigError if there are no runs, or ``out`` cannot be written.
     """
+
+    def link(folder: str, file: str) -> str:
+        return Path(os.path.relpath(kept(Path(folder)) / file, out)).as_posix()
+
     runs = read_runs(folders)
     settings = settings_in(runs)
     check_target(target, settings)
     pairs = pairs_of(settings)
     shown = sections(settings, target, pairs)
-    all_tables = tables(settings, pairs, out)
+    all_tables = tables(settings, pairs, link)
     unfinished = sum(len(each.seeds) for each in settings if not each.finished)
     subtitle = f"{count(len(runs.table), 'run')} of {count(len(settings), 'setting')}"
     subtitle += f", of which {count(unfinished, 'run')} unfinished." if unfinished else "."

@@ -1,0 +1,162 @@
+"""From runs to a verdict: paired differences over the same seeds, their confidence interval, and one rule for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import isclose
+
+from claims.tuning import Search
+from sgp_runner.batch import Job
+
+
+class Verdict(Enum):
+    REPRODUCED = "reproduced"
+    CONTRADICTED = "contradicted"
+    UNDECIDED = "undecided at this scale"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over ``seeds`` and its 95 % confidence interval; of one exact value, all three are the same and ``seeds`` is 1."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+    @property
+    def spreadless(self) -> bool:
+        """All seeds gave the same, which says nothing about the next one: there is no interval."""
+        return self.seeds > 1 and self.low == self.high
+
+
+@dataclass(frozen=True)
+class Between:
+    """What a claim expects of an effect: that it lies between two numbers."""
+
+    least: float = float("-inf")
+    most: float = float("inf")
+
+    def judge(self, effect: Interval) -> Verdict:
+        """Reproduced if the whole interval lies inside, contradicted if all of it lies outside, undecided without an interval."""
+        if effect.spreadless:
+            return Verdict.UNDECIDED
+        if self.least <= effect.low and effect.high <= self.most:
+            return Verdict.REPRODUCED
+        if effect.high < self.least or effect.low > self.most:
+            return Verdict.CONTRADICTED
+        return Verdict.UNDECIDED
+
+    def __str__(self) -> str:
+        if self.least == float("-inf"):
+            return f"at most {self.most:.3g}"
+        return f"at least {self.least:.3g}" if self.most == float("inf") else f"{self.least:.3g} to {self.most:.3g}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison. what: in words, with its unit. jobs: the runs that it rests on.
+
+    earlier: it stays in sight, but a new sample decides in its place, which was set down before it was run.
+    """
+
+    what: str
+    effect: Interval
+    expected: Between
+    jobs: tuple[Job, ...] = ()
+    earlier: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.expected.judge(self.effect)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Runs that belong together. searches: what is tuned first. jobs: the runs, once those have finished. find: what is found in them."""
+
+    jobs: Callable[[], Sequence[Job]]
+    find: Callable[[], Sequence[Finding]]
+    searches: tuple[Search, ...] = ()
+
+    @property
+    def tuned(self) -> bool:
+        return all(search.finished for search in self.searches)
+
+    @property
+    def finished(self) -> bool:
+        return self.tuned and all(job.finished for job in self.jobs())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper.
+
+    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the mean of the first finding, and so on.
+    source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
+    samples: the first one is needed; each of the others, which were set down later, counts once it has finished.
+    trials: what was tried on held-out samples to understand a result; they decide nothing.
+    """
+
+    number: int
+    subject: str
+    sentence: str
+    source: str
+    tried: str
+    samples: tuple[Sample, ...]
+    trials: tuple[Search, ...] = ()
+    answer: str = ""
+
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        return tuple(search for sample in self.samples for search in sample.searches)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """As far as they are known: those of a sample are not before its searches have finished."""
+        return tuple(job for sample in self.samples if sample.tuned for job in sample.jobs())
+
+    @property
+    def judged(self) -> bool:
+        return self.samples[0].finished
+
+    @property
+    def complete(self) -> bool:
+        return all(sample.finished for sample in self.samples)
+
+    def find(self) -> list[Finding]:
+        """Of a claim that is judged."""
+        return [finding for sample in self.samples if sample.finished for finding in sample.find()]
+
+
+def verdict_of(findings: Sequence[Finding]) -> Verdict:
+    """Of a claim: contradicted by any of the findings that decide, reproduced only by all of them."""
+    verdicts = {finding.verdict for finding in findings if not finding.earlier}
+    for verdict in (Verdict.CONTRADICTED, Verdict.UNDECIDED):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.REPRODUCED
+
+
+def exactly(value: float) -> Interval:
+    """A result without randomness."""
+    return Interval(value, value, value, 1)
+
+
+def alike(values: Sequence[float]) -> bool:
+    """Equal up to rounding."""
+    return isclose(max(values), min(values), rel_tol=1e-9, abs_tol=1e-9)
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Mean difference of two samples over the same seeds, in the same order, by Student's t; at least two seeds."""
+    from scipy.stats import ttest_rel
+
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean = sum(differences) / len(differences)
+    if alike(differences):  # no spread: the test divides by it
+        return Interval(mean, mean, mean, len(differences))
+    low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
+    return Interval(mean, float(low), float(high), len(differences))

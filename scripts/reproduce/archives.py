@@ -1,0 +1,133 @@
+"""Finished runs as compressed archives, and a table of them.
+
+The runs whose names begin with the same word, as far as the first hyphen, share an archive: those of a claim (``claim8``), of a task that
+several claims train on (``digits``), of searches (``tune``) or of a table (``timing``). Below a folder of results are
+
+- ``runs/NAME/``: the folders of runs, which git ignores;
+- ``logs/WORD.tar.xz``: the same runs. The bytes depend on the contents of the files alone;
+- ``runs.csv``: a line for each run, with its command, its results and the checksum of its ``metrics.jsonl``.
+
+Run as a program, the module unpacks all archives. It imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import lzma
+import shutil
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+
+FILES = ("config.yaml", "diverged.json", "environment.json", "metrics.jsonl", "summary.json")
+FACTS = ("algorithm", "model", "data", "nodes", "epochs", "seed")  # of a summary
+RESULTS = ("metric", "average", "worker_mean", "bleu", "time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
+HEAD = ("run", "archive", "command", *FACTS, *RESULTS, "commit", "dirty", "log_sha256")
+LARGEST = 5_000_000  # bytes
+
+
+def archive_of(run: str) -> str:
+    """The name of the archive that holds the run."""
+    return f"{run.partition('-')[0]}.tar.xz"
+
+
+def archived(folder: Path) -> Path:
+    """The place of a run in its archive, as pages name it: ``logs/digits.tar.xz#digits-sgp-n16-s1`` for ``runs/digits-sgp-n16-s1``."""
+    return folder.parents[1] / "logs" / f"{archive_of(folder.name)}#{folder.name}"
+
+
+def unpack(results: Path) -> None:
+    """Write the folders of all archived runs. A run that was started later than the archived one of its name stays."""
+    for archive in sorted((results / "logs").glob("*.tar.xz")):
+        for run, files in by_run(members(archive)):
+            folder = results / "runs" / run
+            environment = folder / "environment.json"
+            if environment.exists() and started(environment.read_bytes()) > started(files["environment.json"]):
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+
+
+def pack(results: Path) -> None:
+    """Write archives and table of the runs that have finished or diverged. An archive with the same contents keeps its bytes.
+
+    Raises ValueError if an archive would be larger than `LARGEST`.
+    """
+    logs = results / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    finished = {path.parent.name for name in ("summary.json", "diverged.json") for path in results.glob(f"runs/*/{name}")}
+    runs = {run: read(results / "runs" / run) for run in sorted(finished)}
+    names = {archive_of(run) for run in runs}
+    for archive in logs.glob("*.tar.xz"):
+        if archive.name not in names:
+            archive.unlink()
+    for name in sorted(names):
+        files = {f"{run}/{file}": content for run, each in runs.items() if archive_of(run) == name for file, content in each.items()}
+        if not (logs / name).exists() or members(logs / name) != files:
+            (logs / name).write_bytes(compressed(name, tar_of(files)))
+    with (results / "runs.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, HEAD, lineterminator="\n")
+        table.writeheader()
+        table.writerows(line_of(run, files) for run, files in runs.items())
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    """The files of a run that are kept, by name."""
+    return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+
+
+def members(archive: Path) -> dict[str, bytes]:
+    """The contents of an archive by ``RUN/FILE``, in its order."""
+    with tarfile.open(archive) as tar:
+        return {member.name: contents.read() for member in tar if (contents := tar.extractfile(member)) is not None}
+
+
+def by_run(files: Mapping[str, bytes]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Each run of an archive with its files by name."""
+    for run, group in groupby(files.items(), key=lambda item: item[0].partition("/")[0]):
+        yield run, {path.partition("/")[2]: content for path, content in group}
+
+
+def tar_of(files: Mapping[str, bytes]) -> bytes:
+    """A tar archive whose bytes depend on names and contents alone."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in sorted(files):
+            member = tarfile.TarInfo(name)  # of time, owner and group 0, and mode 0644
+            member.size = len(files[name])
+            tar.addfile(member, io.BytesIO(files[name]))
+    return buffer.getvalue()
+
+
+def compressed(name: str, tar: bytes) -> bytes:
+    """The archive compressed by xz, whose header has no time. Raises ValueError if it is too large."""
+    content = lzma.compress(tar)
+    if len(content) > LARGEST:
+        raise ValueError(f"{name} has {len(content)} bytes, over {LARGEST}: begin the names of some of its runs with a word of their own.")
+    return content
+
+
+def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
+    """The line of a run in the table. One that diverged has no summary, so its facts and results are empty."""
+    environment = json.loads(files["environment.json"])
+    summary = json.loads(files.get("summary.json", b"{}"))
+    git = environment["git"] or {}
+    made = {"command": " ".join(environment["command"]), "commit": git.get("commit"), "dirty": git.get("dirty")}
+    log = hashlib.sha256(files["metrics.jsonl"]).hexdigest()
+    return {"run": run, "archive": archive_of(run), **made, **{key: summary.get(key) for key in (*FACTS, *RESULTS)}, "log_sha256": log}
+
+
+def started(environment: bytes) -> str:
+    """The time at which a run was started, in UTC; later times are larger."""
+    return str(json.loads(environment)["started"])
+
+
+if __name__ == "__main__":
+    unpack(Path(*sys.argv[1:]))
