@@ -1,0 +1,75 @@
+"""Collectives: several under way at once, on every backend; and what networks with an order of their own need under random delays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_mpi import mpirun
+from test_simulator import Custom
+from tiny import machines, run
+
+from sgp_runner.cluster import LogNormalTime
+from sgp_runner.worker import Worker
+
+RANK = str(Path(__file__).with_name("collective_rank.py"))
+
+
+@pytest.mark.parametrize(
+    ("network", "devices", "said"),
+    [("gloo", 1, None), ("paired", 1, "in one order"), ("gloo", 2, "in one order"), ("paired", 2, "in one order")],
+)
+def test_collectives_and_pairs_of_messages_of_real_ranks_that_are_late_at_random(network: str, devices: int, said: str | None) -> None:
+    """Over pairs, and where devices share messages, activities of all ranks wake in the same order."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", RANK, network, str(devices)]
+    done = subprocess.run(torchrun, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(" 36\n") and done.stdout.startswith(said or "in ")
+
+
+def test_collectives_over_mpi() -> None:
+    done = mpirun(3, RANK, "mpi", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(" 36\n")
+
+
+def test_simulated_collectives_under_way_together() -> None:
+    """Three nodes; awaited in another order than begun."""
+    seen: dict[int, list[float]] = {}
+
+    async def body(worker: Worker) -> None:
+        first = worker.comm.all_reduce(torch.tensor([float(worker.rank)]))
+        gathered = worker.comm.all_gather(torch.tensor([10.0 * worker.rank]))
+        second = worker.comm.all_reduce(torch.tensor([float(worker.rank**2), 6.0]))
+        values = [*(await second).tolist(), *[float(part) for part in await gathered], *(await first).tolist()]
+        seen[worker.rank] = values
+
+    run(Custom(body), 3, 1, cluster=machines(LogNormalTime(0.5), latency=0.3))
+    assert sorted(seen) == [0, 1, 2]
+    assert all(values == pytest.approx([5 / 3, 6.0, 0.0, 10.0, 20.0, 1.0]) for values in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("collective", "duplex", "seconds"),
+    [
+        ("ring", "full", 3 * (2.0 + 5.0)),  # three rounds, each of which passes on a part of 5 s
+        ("recursive_doubling", "full", 2 * 2.0 + 3 * 5.0),  # two rounds, of one part and of two
+        ("ring", "half", 3 * (2.0 + 2 * 5.0)),
+    ],
+)
+def test_the_time_and_bytes_of_an_all_gather(collective: str, duplex: str, seconds: float) -> None:
+    """Four nodes with a part of 40 bytes each, at 8 bytes a second and 2 s."""
+    ends: list[float] = []
+
+    async def body(worker: Worker) -> None:
+        await worker.comm.all_gather(torch.zeros(5, dtype=torch.float64))
+        ends.append(worker.now)
+
+    cluster = replace(machines(latency=2.0, bandwidth=64.0), collective=collective, duplex=duplex)  # type: ignore[arg-type]
+    result = run(Custom(body), 4, 1, cluster=cluster)
+    assert ends == [seconds] * 4
+    assert [comm.num_bytes_sent for comm in result.simulation.comms] == [3 * 40] * 4
