@@ -28,7 +28,11 @@ class Graph:
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges in the file ``path``. sha256: of the file, as it must be; ``null``: as it is."""
+    """The edges in a file.
+
+    path: relative to where the command is started
+    sha256: checksum that the file must have; null: any, and config.yaml says which it had
+    """
 
     path: str
     sha256: str | None = None

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 class TimedAs:
     """The training that a simulated run takes the time of. ``None``: of what is really trained.
 
-    model: its name in ``cluster.step_seconds``. num_parameters: 4 bytes each on the wire. batch_size: samples per node and step.
+    model: name in cluster.step_seconds
+    num_parameters: 4 bytes each on the wire
+    batch_size: samples per node and step
     """
 
     model: str | None = None

@@ -76,7 +76,7 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
 class DirectedExponential:
     """Hops ``j (m+1)^i`` for ``j = 1..m``, with ``i`` cycling over the steps; one peer (``m = 1``) gives 1, 2, 4, ...
 
-    peers: ``m``, or a schedule by epoch such as ``{0: 2, 30: 1}`` (two peers, from epoch 30 on one).
+    peers: peers per step, m, or a schedule by epoch such as {0: 2, 30: 1} (two peers, from epoch 30 on one)
     """
 
     peers: int | Mapping[int, int] = 1
@@ -249,7 +249,10 @@ class Torus:
 
 @dataclass(frozen=True)
 class RandomMatching:
-    """A fresh random pairing in every step, from ``seed`` and the step alone; with an odd number one node sits out."""
+    """A fresh random pairing in every step; with an odd number one node sits out.
+
+    seed: of the pairing; the run's seed does not change it
+    """
 
     seed: int = 0
     symmetric: ClassVar[bool] = True

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ADPSGD:
-    """topology: every edge joins an odd and an even rank.
+    """Asynchronous gradients and pairwise averages.
 
+    topology: every edge joins an odd and an even rank
     averages_per_gradient: averages for each gradient of any worker, 1 in Alg. 1. The active workers start all of them while they compute,
         equally many for each of their own gradients, so the rate is that of equally fast workers. 0.5 is the authors' bipartite
-        implementation: with as many passive workers, one average per gradient of an active one.
+        implementation: with as many passive workers, one average per gradient of an active one
     """
 
     topology: Topology

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class ARSGD:
     """Every node takes the same step.
 
-    average: ``gradients``, communication overlapping the backward pass, or ``parameters`` after a local step: the same for SGD, not
-        for Adam, where it is the baseline of the SlowMo paper's Transformer.
+    average: gradients, communication overlapping the backward pass, or parameters after a local step: the same for SGD, not for Adam, where
+        it is the baseline of the SlowMo paper's Transformer
     """
 
     average: Literal["gradients", "parameters"] = "gradients"

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DPSGD:
-    """topology: symmetric, so that the uniform weights make ``W`` doubly stochastic.
+    """A local step and a weighted average with the neighbours.
 
-    order: ``combine_while_computing`` or ``adapt_then_combine`` (local step first, then exchange).
+    topology: symmetric, so that the uniform weights make the mixing matrix doubly stochastic
+    order: combine_while_computing, as in the paper, or adapt_then_combine: local step first, then exchange
     """
 
     topology: Topology

@@ -31,12 +31,13 @@ EMA = 0.999
 
 @dataclass(frozen=True)
 class GapAware:
-    """penalty: ``gap`` (GA), ``staleness`` (SA: divide by the number of steps missed, at least 1) or ``none`` (ASGD).
+    """Asynchronous SGD whose server divides stale gradients.
 
-    gap: measured per ``parameter``, per ``layer`` (norms of one parameter tensor) or ``global``.
-    momentum: one buffer at the ``server``, one ``per_worker``, or ``dana``: one per worker, and workers get the look-ahead
-        ``x - gamma m sum_j v_j``, against which the gap is measured as well. ``per_worker`` with Nesterov momentum sends the same
-        point (DANA-Slim), so ``dana`` takes plain momentum.
+    penalty: what a gradient is divided by: gap (GA), staleness (SA: the number of steps missed, at least 1) or none (ASGD)
+    gap: measured per parameter, per layer (norms of one parameter tensor) or global
+    momentum: one buffer at the server, one per_worker, or dana: one per worker, and workers get the look-ahead x - gamma m sum_j v_j,
+        against which the gap is measured as well. per_worker with Nesterov momentum sends the same point (DANA-Slim), so dana takes
+        plain momentum
     """
 
     penalty: Literal["gap", "staleness", "none"] = "gap"

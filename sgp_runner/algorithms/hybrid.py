@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hybrid:
-    """first: until ``switch_epoch``. then: afterwards. Both are synchronous.
+    """Two synchronous algorithms in turn. At the switch models and optimizer buffers are averaged, exactly.
 
-    At the switch models and optimizer buffers are averaged, exactly.
+    first: the algorithm until switch_epoch
+    then: the algorithm afterwards
+    switch_epoch: epochs of the first
     """
 
     first: Algorithm
     then: Algorithm
-    switch_epoch: float
+    switch_epoch: float = 5
     asynchronous: ClassVar[bool] = False
     servers: ClassVar[int] = 0
 

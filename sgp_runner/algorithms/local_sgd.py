@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """tau: steps between exact averages, the last one at the end; ``null`` never averages (as the base of SlowMo)."""
+    """Independent steps and a periodic average.
+
+    tau: steps between exact averages, the last one at the end; null: never, as the base of SlowMo
+    """
 
     tau: int | None = 12
     title: ClassVar[str] = "Local SGD"

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OSGP:
-    """tau: how many steps late a message may be before the worker waits for it; see the module for what it counts in each layout.
+    """SGP with messages that may be late.
 
-    topology: any.
-    interval: send every ``interval`` steps (the paper's listing ties it to ``tau``).
-    layout: order of the four parts of a step, see the module.
-    push_sum_weight: ``false`` is the biased ablation: the same messages, but the model is never divided by ``w``.
+    topology: any graph
+    tau: steps a message may be late before the worker waits for it; 0 is SGP (with layout=released: the authors' 1-OSGP)
+    interval: steps between sends (the paper's listing ties it to tau)
+    layout: order of receive, gradient, step and send: paper | released | released_2019, see the module
+    push_sum_weight: false is the biased ablation: the same messages, but the model is never divided by the weight
     """
 
     topology: Topology

@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PipeSGD:
-    """depth: width ``K`` of the pipeline.
+    """Gradients averaged in a pipeline.
 
-    warmup_epochs: epochs that run with ``K = 1``.
-    clip: largest norm of the mean gradient, applied after averaging; ``null`` does not clip.
-    compression: of every message inside the all-reduce: ``none``, ``truncate16`` (bfloat16 by truncation) or ``quantize8`` (8-bit
-        linear, scaled by the largest magnitude).
+    depth: width K of the pipeline; 1 is AR-SGD
+    warmup_epochs: epochs that run with depth 1
+    clip: largest norm of the mean gradient, applied after averaging; null does not clip
+    compression: of every message inside the all-reduce: none, truncate16 (bfloat16 by truncation) or quantize8 (8-bit linear, scaled by the
+        largest magnitude)
     """
 
     depth: int = 2
-    warmup_epochs: float = 0.0
+    warmup_epochs: float = 0
     clip: float | None = None
     compression: Literal["none", "truncate16", "quantize8"] = "none"
     title: ClassVar[str] = "Pipe-SGD"

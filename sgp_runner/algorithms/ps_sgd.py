@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PSSGD:
-    """No options."""
+    """Synchronous steps on a parameter server."""
 
     title: ClassVar[str] = "PS-SGD"
     asynchronous: ClassVar[bool] = False

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SGP:
-    """topology: any; directed ones are what push-sum is for."""
+    """A local step and one round of push-sum.
+
+    topology: any graph; directed ones are what push-sum is for
+    """
 
     topology: Topology
     title: ClassVar[str] = "SGP"

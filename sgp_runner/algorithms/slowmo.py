@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlowMo:
-    """base: the fast algorithm; it drains its messages whenever it stops.
+    """Slow momentum over a synchronous algorithm.
 
-    tau: fast steps between slow ones; ``null`` is 12 over local SGD and 48 over the others, as in the paper.
-    alpha: slow learning rate. beta: slow momentum.
-    buffers: what happens to the fast optimizer's buffers at a slow step: ``reset``, ``keep``, ``average`` over the nodes (double
-        averaging), or ``auto``: reset for SGD, keep for Adam, as in the paper.
-    exact_average: ``false`` skips the exact average; every node then has its own ``u`` and ``x_0`` and keeps its push-sum weight.
+    base: the fast algorithm; it drains its messages whenever it stops
+    tau: fast steps between slow ones; null is 12 over local SGD and 48 over the others, as in the paper
+    alpha: slow learning rate
+    beta: slow momentum
+    buffers: the fast optimizer's buffers at a slow step: reset, keep, average over the nodes (double averaging), or auto: reset for SGD,
+        keep for Adam, as in the paper
+    exact_average: false skips the exact average; every node then has its own slow momentum and keeps its push-sum weight
     """
 
     base: Algorithm

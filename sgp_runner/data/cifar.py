@@ -23,13 +23,20 @@ PIXELS_100 = Pixels(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762))
 
 @dataclass(frozen=True)
 class Cifar10:
-    """Ten classes."""
+    """Ten classes.
 
-    root: str = "data"  #: with cifar-10-batches-py/
-    augment: bool = True  #: train on random crops and mirror images
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer classes per node
-    label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+    root: with cifar-10-batches-py/; may move: it is no part of a run's name
+    augment: train on random crops and mirror images
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by class
+    alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
+    label_smoothing: share of the target's probability that is spread over all classes
+    """
+
+    root: str = "data"
+    augment: bool = True
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+    label_smoothing: float = 0.0
 
     name: ClassVar[str] = "cifar10"
     task: ClassVar[str] = "classification"
@@ -47,13 +54,20 @@ class Cifar10:
 
 @dataclass(frozen=True)
 class Cifar100:
-    """A hundred classes."""
+    """A hundred classes.
 
-    root: str = "data"  #: with cifar-100-python/
-    augment: bool = True  #: train on random crops and mirror images
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer classes per node
-    label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+    root: with cifar-100-python/; may move: it is no part of a run's name
+    augment: train on random crops and mirror images
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by class
+    alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
+    label_smoothing: share of the target's probability that is spread over all classes
+    """
+
+    root: str = "data"
+    augment: bool = True
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+    label_smoothing: float = 0.0
 
     name: ClassVar[str] = "cifar100"
     task: ClassVar[str] = "classification"

@@ -21,14 +21,22 @@ _OFFSETS = 65_521  # a prime, so that an affine map of the index visits all of t
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Images of Gaussian noise with random labels. Sample ``i`` is always the same; nothing is stored per sample."""
+    """Images of Gaussian noise with random labels. Sample ``i`` is always the same; nothing is stored per sample.
 
-    image_size: int = 224  #: height and width in pixels, 3 channels
+    image_size: height and width in pixels, 3 channels
+    num_classes: classes, all of them equally likely
+    size: training images; the default is as many as ImageNet has
+    valid_size: validation images
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by label
+    alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
+    """
+
+    image_size: int = 224
     num_classes: int = 1000
-    size: int = 1_281_167  #: training images; the default is ImageNet's
-    valid_size: int = 512  #: validation images
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition
+    size: int = 1_281_167
+    valid_size: int = 512
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
 
     name: ClassVar[str] = "synthetic"
     task: ClassVar[str] = "classification"

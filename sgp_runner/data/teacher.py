@@ -23,14 +23,21 @@ class TeacherData:
 
     A training target carries normal noise, drawn anew each time it is read, so a stochastic gradient is the true one plus noise of
     mean zero. The validation split has all points once and without noise: its gradient is the true gradient.
+
+    dimension: of an input
+    width: hidden units of the network that made the targets
+    points: different inputs
+    samples: readings in an epoch, all nodes together; a multiple of points: sample i is point i modulo points
+    noise: standard deviation of a training target's noise; those of the targets themselves are about 1
+    problem_seed: which problem; independent of the run's seed
     """
 
     dimension: int = 8
-    width: int = 8  #: hidden units of the network that made the targets
-    points: int = 64  #: different inputs
-    samples: int = 4096  #: readings in an epoch; sample i is point i modulo points
-    noise: float = 1.0  #: standard deviation of a training target's noise; those of the targets themselves are about 1
-    problem_seed: int = 0  #: which problem; independent of the run's seed
+    width: int = 8
+    points: int = 64
+    samples: int = 4096
+    noise: float = 1.0
+    problem_seed: int = 0
 
     name: ClassVar[str] = "teacher"
     task: ClassVar[str] = "regression"
