@@ -15,8 +15,8 @@ ALGORITHM_PARTS = ("first", "then")
 # Groups that are chosen inside another one, never at the root, and where.
 NESTED = {"base": "algo.base", "topology": "algo.topology", "schedule": "optim.schedule", "compute_time": "cluster.compute_time"}
 
-#: Group -> choice -> its frozen dataclass. A group of one class has no names for it: its files differ in their values alone. Nor have files
-#: that vary another choice of their group.
+#: Group -> choice -> its frozen dataclass, which is told its choice if it has a field ``name``. A group of one class has no names for it: its
+#: files differ in their values alone. Nor have files that vary another choice of their group.
 CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "algo": {
         "ad_psgd": "sgp_runner.algorithms.ad_psgd:ADPSGD",
@@ -38,8 +38,8 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "log_normal": "sgp_runner.cluster:LogNormalTime",
     },
     "data": {
-        "cifar10": "sgp_runner.data.cifar:Cifar10",
-        "cifar100": "sgp_runner.data.cifar:Cifar100",
+        "cifar10": "sgp_runner.data.cifar:Cifar",
+        "cifar100": "sgp_runner.data.cifar:Cifar",
         "digits": "sgp_runner.data.digits:Digits",
         "imagenet": "sgp_runner.data.imagenet:ImageNet",
         "numbers_en_de": "sgp_runner.data.numbers_en_de:NumbersEnDe",
@@ -55,10 +55,10 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "fairseq_transformer": "sgp_runner.models.fairseq_transformer:FairseqTransformer",
         "mlp": "sgp_runner.models.mlp:MLP",
         "quadratic": "sgp_runner.models.quadratic:Quadratic",
-        "resnet18": "sgp_runner.models.resnet18:ResNet18",
-        "resnet20": "sgp_runner.models.resnet20:ResNet20",
-        "resnet50": "sgp_runner.models.resnet50:ResNet50",
-        "resnet8": "sgp_runner.models.resnet8:ResNet8",
+        "resnet18": "sgp_runner.models.resnet:ResNet",
+        "resnet20": "sgp_runner.models.resnet:ResNet",
+        "resnet50": "sgp_runner.models.resnet:ResNet",
+        "resnet8": "sgp_runner.models.resnet:ResNet",
         "timing_only": "sgp_runner.models.timing_only:TimingOnly",
         "transformer": "sgp_runner.models.transformer:Transformer",
     },

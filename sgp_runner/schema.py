@@ -83,7 +83,7 @@ def stored(experiment: Experiment) -> dict[str, object]:
 def completed(node: Tree, key: str = "") -> dict[str, object]:
     """``node`` with the defaults of its class and those of its parts, in the order of their fields."""
     cls = class_at(node, key)
-    fields = {} if cls is None else fields_of(cls)
+    fields = {} if cls is None else fields_of(cls, key)
     given = {**{name: {} for name in OWN_PARTS if not key}, **node}
     given = {name: completed(value, inner) if is_node(value, inner := join(key, name)) else value for name, value in given.items()}
     if key == PROFILE:
@@ -108,8 +108,9 @@ def class_at(node: Tree, key: str) -> type[Any] | None:
     return (OWN_PARTS.get(key) if key else Run) if group is None else class_of(group, str(node.get(NAME)))
 
 
-def fields_of(cls: type[Any]) -> Mapping[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(cls)}
+def fields_of(cls: type[Any], key: str) -> Mapping[str, dataclasses.Field[Any]]:
+    """The settings of ``cls`` at ``key``, where ``name`` may be the choice itself."""
+    return {field.name: field for field in dataclasses.fields(cls) if field.name != NAME or not is_named(key)}
 
 
 def has_default(field: dataclasses.Field[Any]) -> bool:
@@ -129,14 +130,14 @@ def check_tree(tree: Tree) -> Part:
 
 def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> Part:
     """``node``, of ``cls``, with every value as its annotation wants it (1 becomes 1.0 for a float, so that both name the same run)."""
-    fields, named = fields_of(cls), is_named(key)
+    fields, named = fields_of(cls, key), is_named(key)
     values = {}
     for name, value in node.items():
         if name == NAME and named:
             continue
         if name not in fields:
             raise unknown_key(join(key, name), root, [join(key, field) for field in fields])
-        values[name] = check(value, annotation(cls, name), join(key, name), root)
+        values[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
     for name, field in fields.items():
         if name not in node and not has_default(field):
             raise choice_error(join(key, name), None) if group_of(join(key, name)) else missing(join(key, name))
@@ -149,11 +150,11 @@ def is_named(key: str) -> bool:
     return group is not None and has_names(group)
 
 
-def annotation(cls: type[Any], name: str) -> Any:
+def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
     """The type of a field; ``object`` where its name is only known to type checkers, as those of parts with a class are."""
-    holder = types.SimpleNamespace(__annotations__={name: fields_of(cls)[name].type})
+    holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
-        return typing.get_type_hints(holder, vars(importlib.import_module(cls.__module__)))[name]
+        return typing.get_type_hints(holder, vars(importlib.import_module(cls.__module__)))[field.name]
     except NameError:
         return object
 
@@ -227,7 +228,7 @@ def check_name(name: object, hint: Any, key: str) -> object:
 def build(part: Part, key: str) -> object:
     """The object that a checked part stands for, parts first. A class with a field ``name`` is told which choice it is."""
     values = {name: built(value, join(key, name)) for name, value in part.values.items()}
-    named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls) else {}
+    named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls, "") else {}
     try:
         return part.cls(**values, **named)
     except ConfigError as error:
@@ -273,7 +274,7 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
 def keys_of(node: Tree, parent: str) -> Iterator[str]:
     """Every dotted key below ``node`` that is a setting, outer ones first."""
     cls = class_at(node, parent)
-    names = node if cls is None else [name for name in fields_of(cls) if name != NAME or not is_named(parent)]
+    names = node if cls is None else fields_of(cls, parent)
     yield from (join(parent, str(name)) for name in names)
     for name in names:
         value = node.get(name)

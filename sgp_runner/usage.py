@@ -29,7 +29,7 @@ CFG_INDENT = 32
 def descriptions(cls: type[Any]) -> Mapping[str, str]:
     """Field -> its description, on one line."""
     found = re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(cls) or "", re.MULTILINE)
-    return {name: " ".join(text.replace("``", "").split()) for name, text in found if name in fields_of(cls)}
+    return {name: " ".join(text.replace("``", "").split()) for name, text in found if name in fields_of(cls, "")}
 
 
 def usage() -> str:

@@ -39,13 +39,13 @@ def test_a_file_names_its_class_and_sets_only_what_differs_from_its_defaults(gro
     of = node.get("name", next((entry for entry in node.get("defaults", []) if isinstance(entry, str)), ""))
     cls = class_of(group, of if has_names(group) else "")
     assert cls is not None and (choice.startswith(of) or not has_names(group))
-    fields = fields_of(cls)
+    fields = fields_of(cls, group)
     own = {*node} - {"defaults", *(["name"] if has_names(group) else [])}
     assert group == "cluster" or not [name for name in own if has_default(fields[name]) and node[name] == default_of(fields[name])]
 
 
 def test_every_model_sets_only_what_differs_from_the_defaults_of_a_run() -> None:
-    fields = fields_of(Run)
+    fields = fields_of(Run, "")
     for choice in groups()["model"]:
         file = yaml.safe_load((CONFIGS / "model" / f"{choice}.yaml").read_text())
         assert not [

@@ -20,10 +20,7 @@ from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.dropout import SeededDropout, dropout_buffers
 from sgp_runner.models.mlp import MLP
 from sgp_runner.models.quadratic import Quadratic
-from sgp_runner.models.resnet8 import ResNet8
-from sgp_runner.models.resnet18 import ResNet18
-from sgp_runner.models.resnet20 import ResNet20
-from sgp_runner.models.resnet50 import ResNet50
+from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.models.transformer import Transformer
 
@@ -37,11 +34,11 @@ def _images(channels: int, pixels: int, classes: int) -> Dataset:
 @pytest.mark.parametrize(
     ("model", "channels", "pixels", "classes", "parameters"),
     [
-        (ResNet50(), 3, 224, 1000, 25_557_032),
-        (ResNet18(), 3, 224, 1000, 11_689_512),
-        (ResNet50(), 1, 8, 10, 23_519_690),
-        (ResNet20(), 3, 32, 10, 269_722),
-        (ResNet8(), 1, 8, 10, 75_002),
+        (ResNet("resnet50"), 3, 224, 1000, 25_557_032),
+        (ResNet("resnet18"), 3, 224, 1000, 11_689_512),
+        (ResNet("resnet50"), 1, 8, 10, 23_519_690),
+        (ResNet("resnet20"), 3, 32, 10, 269_722),
+        (ResNet("resnet8"), 1, 8, 10, 75_002),
         (MLP(hidden=(64,)), 1, 8, 10, 4_810),
     ],
 )
@@ -55,12 +52,12 @@ def test_size_and_output_shape(model: ModelConfig, channels: int, pixels: int, c
 
 def test_small_images_keep_their_size_in_the_stem() -> None:
     with torch.device("meta"):
-        small, large = ResNet18().build(_images(1, 63, 10)), ResNet18().build(_images(1, 64, 10))
+        small, large = ResNet("resnet18").build(_images(1, 63, 10)), ResNet("resnet18").build(_images(1, 64, 10))
     assert small.get_parameter("conv1.weight").shape == (64, 1, 3, 3) and isinstance(small.maxpool, nn.Identity)
     assert large.get_parameter("conv1.weight").shape == (64, 1, 7, 7) and isinstance(large.maxpool, nn.MaxPool2d)
 
 
-@pytest.mark.parametrize("model", [ResNet8(), ResNet18()])
+@pytest.mark.parametrize("model", [ResNet("resnet8"), ResNet("resnet18")])
 def test_residual_branches_and_classifier_start_small(model: ModelConfig) -> None:
     torch.manual_seed(0)
     module = model.build(_images(1, 8, 1000))
@@ -71,7 +68,7 @@ def test_residual_branches_and_classifier_start_small(model: ModelConfig) -> Non
 
 
 def test_a_new_block_is_its_shortcut() -> None:
-    module = ResNet8().build(_images(1, 8, 10)).eval()
+    module = ResNet("resnet8").build(_images(1, 8, 10)).eval()
     x = torch.rand(2, 16, 8, 8)
     assert torch.equal(module.get_submodule("3")(x), x)
     y = module.get_submodule("4")(x)

@@ -119,7 +119,9 @@ class Dataset:
 class DataConfig(Protocol):
     """A frozen dataclass that names a data set and loads it."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str: ...
+
     task: ClassVar[str]
     stand_in: ClassVar[bool]  #: for the data that results are published on
 
