@@ -15,8 +15,8 @@ ALGORITHM_PARTS = ("first", "then")
 # Groups that are chosen inside another one, never at the root, and where.
 NESTED = {"base": "algo.base", "topology": "algo.topology", "schedule": "optim.schedule", "compute_time": "cluster.compute_time"}
 
-#: Group -> choice -> its frozen dataclass, which is told its choice if it has a field ``name``. A group of one class has no names for it: its
-#: files differ in their values alone. Nor have files that vary another choice of their group.
+#: Group -> choice -> its frozen dataclass, which is told its choice if it has a field ``name``. A group of one class has no names for it:
+#: its files differ in their values alone. Nor have files that vary another choice of their group.
 CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "algo": {
         "ad_psgd": "sgp_runner.algorithms.ad_psgd:ADPSGD",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError
 from sgp_runner.proof import prove
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ADPSGD:
+class ADPSGD(Algorithm):
     """Asynchronous gradients and pairwise averages.
 
     topology: every edge joins an odd and an even rank
@@ -37,7 +38,6 @@ class ADPSGD:
     averages_per_gradient: float = 1.0
     title: ClassVar[str] = "AD-PSGD"
     asynchronous: ClassVar[bool] = True
-    servers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.averages_per_gradient < inf:
@@ -71,7 +71,7 @@ class ADPSGD:
         due = (worker.count("gradients") + 1) * self.averages_per_gradient * worker.size / actives
         while worker.tally("averages") < due:
             t = worker.count("averages")
-            peers = self.topology.out_peers(worker.rank, worker.size, t, worker.epoch)
+            peers = self.topology.at(worker.epoch).out_peers(worker.rank, worker.size, t)
             j = peers[t % len(peers)]
             sent = x.clone()
             worker.comm.send(j, sent)

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.errors import ConfigError, inside
 from sgp_runner.push_sum import average
 
 if TYPE_CHECKING:
-    from sgp_runner.algorithms import Algorithm
     from sgp_runner.optim import Optimizer
     from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
 @dataclass(frozen=True)
-class SlowMo:
+class SlowMo(Algorithm):
     """Slow momentum over a synchronous algorithm.
 
     base: the fast algorithm; it drains its messages whenever it stops
@@ -43,8 +43,6 @@ class SlowMo:
     beta: float = 0.5
     buffers: Literal["auto", "reset", "keep", "average"] = "auto"
     exact_average: bool = True
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
 
     @property
     def title(self) -> str:
