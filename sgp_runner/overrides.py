@@ -233,10 +233,10 @@ def put_together(settings: Sequence[Setting], hydra_too: bool) -> DictConfig:
     return config
 
 
-def tree_of(config: DictConfig) -> dict[str, Any]:
+def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
-    tree = OmegaConf.to_container(config)
+    tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
 
@@ -266,17 +266,14 @@ def delete(config: DictConfig, key: str) -> None:
 
 
 def resolved(config: DictConfig) -> dict[str, object]:
-    from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
     try:
-        tree = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        return tree_of(config, resolve=True)
     except MissingMandatoryValue as error:
         raise ConfigError(str(error.full_key), f"it has no value; write {error.full_key}=...") from error
     except OmegaConfBaseException as error:
         raise ConfigError(str(error.full_key), f"it cannot be resolved: {first_line(error)}.") from error
-    assert isinstance(tree, dict)
-    return {str(key): value for key, value in tree.items()}
 
 
 def misplaced(words: Sequence[str]) -> ConfigError | None:
