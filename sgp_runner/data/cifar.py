@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Batch, Dataset, Pixels, check_label_smoothing
+from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_label_smoothing
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.errors import ConfigError
@@ -80,27 +80,19 @@ class Cifar:
 
 
 @dataclass(frozen=True)
-class Images:
+class Images(Split):
     """Labelled images in memory. ``augment``: each is moved by up to ``MARGIN`` pixels and mirrored half of the time."""
 
     images: Tensor  #: uint8 [N, C, H, W]
     labels: Tensor  #: int64 [N]
     augment: bool
 
-    ahead: ClassVar[int] = 0
-
     def __len__(self) -> int:
         return len(self.labels)
-
-    def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Nothing to do."""
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         images = self.images[indices]
         return (moved(images, seeds_of(seed, indices)) if self.augment else images,), self.labels[indices]
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def moved(images: Tensor, seeds: Tensor) -> Tensor:

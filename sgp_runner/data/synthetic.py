@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Batch, Dataset
+from sgp_runner.data.dataset import Batch, Dataset, Split
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.errors import ConfigError
@@ -70,7 +70,7 @@ class Synthetic:
 
 
 @dataclass(frozen=True)
-class NoiseSplit:
+class NoiseSplit(Split):
     """Sample ``i`` is a window of one long noise vector, so making a batch costs one copy."""
 
     noise: Tensor  #: [C*H*W + number of offsets]
@@ -78,19 +78,11 @@ class NoiseSplit:
     shape: tuple[int, int, int]
     first: int  #: index of sample 0 in the numbering that both splits share
 
-    ahead: ClassVar[int] = 0
-
     def __len__(self) -> int:
         return len(self.labels)
-
-    def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Nothing to do."""
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         channels, height, width = self.shape
         windows = self.noise.unfold(0, channels * height * width, 1)
         offsets = (indices + self.first) * (seed_of(_SEED) % _OFFSETS) % _OFFSETS
         return (windows[offsets].view(-1, *self.shape),), self.labels[indices]
-
-    def close(self) -> None:
-        """Nothing is open."""

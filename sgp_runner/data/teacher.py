@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.dataset import Dataset, Split, TensorSplit
 from sgp_runner.data.tasks import Regression
 from sgp_runner.errors import ConfigError
 from sgp_runner.seeding import generator, seeds_of
@@ -74,21 +74,17 @@ class TeacherData:
 
 
 @dataclass(frozen=True)
-class NoisySplit:
+class NoisySplit(Split):
     """A split whose targets [N, 1] get normal noise at every reading; it depends on the reading's seed and the sample alone."""
 
     inputs: Tensor
     targets: Tensor
     noise: float
 
-    labels: ClassVar[None] = None
-    ahead: ClassVar[int] = 0
+    labels: None = None
 
     def __len__(self) -> int:
         return len(self.targets)
-
-    def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Nothing to do."""
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         import torch
@@ -96,6 +92,3 @@ class NoisySplit:
         uniform = (((seeds_of(seed, indices) >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53  # in (0, 1)
         noise = self.noise * torch.special.ndtri(uniform).unsqueeze(-1)
         return (self.inputs[indices],), self.targets[indices] + noise.to(self.targets.dtype)
-
-    def close(self) -> None:
-        """Nothing is open."""
