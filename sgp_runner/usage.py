@@ -32,29 +32,47 @@ def descriptions(cls: type[Any]) -> Mapping[str, str]:
     return {name: " ".join(text.replace("``", "").split()) for name, text in found if name in fields_of(cls, "")}
 
 
+HELP = """\
+Trains with a decentralised algorithm, in simulated time or on real processes.
+
+usage: sgp-run [GROUP=CHOICE ...] [KEY=VALUE ...]
+       sgp-run -m GROUP=A,B KEY=1,2 ...   a sweep: one run for each combination
+
+groups (the default comes first)
+{groups}
+
+chosen inside these
+{nested}
+
+keys (with their defaults; a model brings its own batch_size and epochs)
+{keys}
+
+examples
+  sgp-run algo=osgp model=resnet50 nodes=32
+  sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05
+
+  sgp-run algo=osgp --cfg job     all settings of a run, and what they are
+  sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/
+  sgp-run calibrate nodes=4 ...   measure this machine for the simulator
+  sgp-run --version"""
+
+
 def usage() -> str:
     text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
-    lines = ["Trains with a decentralised algorithm, in simulated time or on real processes.", ""]
-    lines += ["usage: sgp-run [GROUP=CHOICE ...] [KEY=VALUE ...]"]
-    lines += ["       sgp-run -m GROUP=A,B KEY=1,2 ...   a sweep: one run for each combination", ""]
-    lines += ["groups (the default comes first)"]
-    for group in [*(name for name in defaults if name in groups()), *others(defaults)]:
-        lines += row(f"  {group}=", listed(group, defaults.get(group, "")))
-    lines += ["", "chosen inside these"]
-    for group, key in NESTED.items():
-        lines += row(f"  {key}=", listed(group, ""))
-    lines += row("  " + " ".join(f"algo.{part}=" for part in ALGORITHM_PARTS), "an algorithm; for algo=hybrid")
-    lines += ["", "keys (with their defaults; a model brings its own batch_size and epochs)"]
-    for key, value, description in settings(completed({}), ""):
-        lines += row(f"  {key}={value if isinstance(value, str) else json.dumps(value)}", description)
-    lines += ["", "examples", "  sgp-run algo=osgp model=resnet50 nodes=32"]
-    lines += ["  sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05", ""]
-    lines += ["  sgp-run algo=osgp --cfg job     all settings of a run, and what they are"]
-    lines += ["  sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/"]
-    lines += ["  sgp-run calibrate nodes=4 ...   measure this machine for the simulator"]
-    lines += ["  sgp-run --version"]
-    return "\n".join(lines)
+    outer = [*(name for name in defaults if name in groups()), *others(defaults)]
+    nested = {key: listed(group, "") for group, key in NESTED.items()}
+    nested |= {"= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"}
+    keys = {key: (value if isinstance(value, str) else json.dumps(value), said) for key, value, said in settings(completed({}), "")}
+    return HELP.format(
+        groups=rows({f"{group}=": listed(group, defaults.get(group, "")) for group in outer}),
+        nested=rows({f"{key}=": choices for key, choices in nested.items()}),
+        keys=rows({f"{key}={value}": said for key, (value, said) in keys.items()}),
+    )
+
+
+def rows(texts: Mapping[str, str]) -> str:
+    return "\n".join(line for left, right in texts.items() for line in row(f"  {left}", right))
 
 
 def described(config: DictConfig, package: str, resolve: bool) -> str:
