@@ -104,7 +104,7 @@ def page(rows: Sequence[Sequence[str]], words: Mapping[str, str]) -> str:
         "# What faults do to each algorithm: simulated",
         "",
         "`make faults` writes this page. ResNet-50's messages and compute times on eight nodes with 10 Gbit/s, 200 steps of each node, the",
-        "algorithms with the defaults of `configs/algo/`; all times are simulated. *Slows*: the run takes so many times longer. *Waits*:",
+        "algorithms with their default settings; all times are simulated. *Slows*: the run takes so many times longer. *Waits*:",
         f"at least half of the {SPELL:g} s that the fault lasts are lost. *Goes on*: less than half, or less than 2 %. *Stops*: ends with",
         "an error, or is refused.",
         "",

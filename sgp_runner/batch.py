@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -18,7 +18,7 @@ from sgp_runner.recorder import read_summary
 from sgp_runner.schema import FORMAT
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment
+    pass
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ def run(job: Job) -> str | None:
     import sys
 
     from sgp_runner.execution import perform, sentence_of
+    from sgp_runner.overrides import experiment_of
 
     words = [*job.words, f"name={job.name}", f"results={job.results}", "logger=jsonl", *(["resume=never"] if job.replaces else [])]
     sys.argv = job.command.split()  # what environment.json will say
@@ -135,12 +136,3 @@ def run(job: Job) -> str | None:
     except Exception as error:  # the others go on
         return sentence_of(error)
     return None
-
-
-def experiment_of(words: Sequence[str]) -> Experiment:
-    """What ``sgp-run`` would run with these settings, as typed."""
-    from sgp_runner.overrides import compose, configs, parse
-    from sgp_runner.schema import make_experiment
-
-    with configs():
-        return make_experiment(compose([setting.word for setting in parse(words)]))

@@ -32,13 +32,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """every_steps: steps of a node between checkpoints; ``null``: not by steps. every_minutes: of real time; ``null``: not by time.
+    """When the state of a run is saved.
 
-    keep: how many of the latest stay on disk.
+    every_steps: steps of a node; null: not by steps
+    every_minutes: real time; null: not by time
+    keep: how many stay on disk; all go when the run has finished
     """
 
     every_steps: int | None = None
-    every_minutes: float | None = 30.0
+    every_minutes: float | None = 30
     keep: int = 2
 
     def __post_init__(self) -> None:

@@ -14,21 +14,23 @@ from sgp_runner import STARTED
 from sgp_runner.credentials import redacted, refuse_secrets
 from sgp_runner.errors import DIVERGED, SAVED, Aborted, ConfigError, Diverged, DivergedBefore, Stopped
 
-# Flags that Hydra answers: how many words follow.
-HYDRA_FLAGS = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--info": 1, "-i": 1, "--resolve": 0, "--hydra-help": 0}
-COMPLETION = ("--shell-completion", "-sc")
 SECONDS_TO_SPEAK = 5.0  # for a rank that first closes its files and, if it keeps the store, waits until the others have read why
-OWN_FLAGS = ("--help", "-h", "--version", "--multirun", "-m", "--config-dir", "-cd")
+# Options, with an example of what follows those that want something.
+OPTIONS = {
+    **dict.fromkeys(("--help", "--version", "--multirun", "--resolve", "--hydra-help", "--shell-completion")),
+    **{"--cfg": "job", "--package": "algo", "--info": "searchpath", "--config-dir": "results"},
+}
+SHORT = {"-h": "--help", "-m": "--multirun", "-sc": "--shell-completion", "-c": "--cfg", "-p": "--package", "-i": "--info"}
+SHORT |= {"-cd": "--config-dir"}
+FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
 
 
 @dataclass
 class Command:
-    """What the words of a command line ask for."""
+    """The words of a command line. options: by their long names, and what follows them."""
 
     settings: list[str] = field(default_factory=list)
-    hydra_flags: list[str] = field(default_factory=list)
-    config_dir: str | None = None
-    sweep: bool = False
+    options: dict[str, str] = field(default_factory=dict)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,61 +104,47 @@ def act(words: Sequence[str]) -> int:
 
         print(f"sgp-run {__version__}")
         return 0
-    if any(flag in words for flag in COMPLETION):
-        return ask_hydra(words)
     command = read(words)
     for word in words:
         refuse_secrets(word, word.partition("=")[0])
 
-    from sgp_runner.overrides import compose, configs, parse, rehearsed, search_in, with_whole_mappings
-    from sgp_runner.schema import check_node
+    from sgp_runner.overrides import configs, parse, search_in
 
     with configs():
-        if command.config_dir is not None:
-            command.settings.append(search_in(command.config_dir))
+        if folder := command.options.get("--config-dir"):
+            command.settings.append(search_in(folder))
+        if asked := [option for option in FOR_HYDRA if option in command.options]:
+            return ask_hydra(asked[0], command)
         settings = parse(command.settings)
-        if command.sweep:
+        if "--multirun" in command.options:
             from sgp_runner.sweep import sweep
 
             return sweep(settings)
         for setting in settings:
             if setting.swept:
                 raise ConfigError(setting.name, "several values make a sweep; add -m to run one after the other.")
-            if setting.name == "hydra/launcher" and not command.hydra_flags:
+            if setting.name == "hydra/launcher" and "--cfg" not in command.options:
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
-        hydra_words = [setting.word for setting in settings]
-        if not command.hydra_flags:
-            return run(hydra_words)
-        tree = compose(hydra_words)  # also for the sake of what it refuses
-        check_node(tree, "", tree)
-        hydra_words = with_whole_mappings(rehearsed(hydra_words))
-    return ask_hydra([*command.hydra_flags, *hydra_words])
+        return print_settings(command) if "--cfg" in command.options else run(command.settings)
 
 
 def read(words: Sequence[str]) -> Command:
-    """Tell flags from settings. Raises ConfigError for a flag that does not exist or lacks its value."""
+    """Tell options from settings. Raises ConfigError for an option that does not exist or lacks its value."""
     command = Command()
     rest = iter(words)
     for word in rest:
-        flag, equals, value = word.partition("=")
-        if not flag.startswith("-"):
+        if not word.startswith("-"):
             command.settings.append(word)
-        elif flag in ("-m", "--multirun"):
-            command.sweep = True
-        elif flag in ("-cd", "--config-dir"):
-            command.config_dir = value if equals else next(rest, None)
-            if command.config_dir is None:
-                raise ConfigError(flag, "the folder is missing.")
-        elif flag in HYDRA_FLAGS:
-            command.hydra_flags.append(word)
-            if HYDRA_FLAGS[flag] and not equals:
-                if (value := next(rest, "")) == "":
-                    raise ConfigError(flag, "its value is missing, for example --cfg job.")
-                command.hydra_flags.append(value)
-        else:
-            close = difflib.get_close_matches(flag, [*OWN_FLAGS, *HYDRA_FLAGS], n=1, cutoff=0.7)
+            continue
+        option, equals, value = word.partition("=")
+        name = SHORT.get(option, option)
+        if name not in OPTIONS:
+            close = difflib.get_close_matches(option, OPTIONS, n=1, cutoff=0.7)
             hint = f" Did you mean '{close[0]}'?" if close else ""
-            raise ConfigError(flag, f"there is no such option; settings are written key=value, for example nodes=4.{hint}")
+            raise ConfigError(option, f"there is no such option; settings are written key=value, for example nodes=4.{hint}")
+        if OPTIONS[name] and not (value := value if equals else next(rest, "")):
+            raise ConfigError(option, f"its value is missing, for example {name} {OPTIONS[name]}.")
+        command.options[name] = value
     return command
 
 
@@ -178,18 +166,41 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def ask_hydra(words: Sequence[str]) -> int:
-    """Let Hydra answer: ``--cfg``, ``--info``, shell completion. Nothing is run."""
-    import hydra
+def print_settings(command: Command) -> int:
+    from omegaconf import OmegaConf
 
-    from sgp_runner.groups import CONFIGS
+    from sgp_runner.overrides import compose, compose_all
+    from sgp_runner.schema import check_tree
+    from sgp_runner.usage import described
 
-    before = sys.argv
-    sys.argv = ["sgp-run", *words]
-    try:
-        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(lambda config: None)()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    finally:
-        sys.argv = before
+    what = command.options["--cfg"]
+    if what not in ("job", "hydra", "all"):
+        raise ConfigError("--cfg", f"'{what}' is none of job, hydra, all.")
+    check_tree(compose(command.settings))
+    config = compose_all(command.settings, hydra_too=what != "job")
+    if what == "hydra":
+        config = OmegaConf.masked_copy(config, "hydra")
+    print(described(config, command.options.get("--package", ""), "--resolve" in command.options))
+    return 0
+
+
+def ask_hydra(option: str, command: Command) -> int:
+    """Let Hydra answer ``option``, one of `FOR_HYDRA`. Nothing is run."""
+    from hydra._internal.utils import get_args_parser
+    from hydra.core.global_hydra import GlobalHydra
+
+    from sgp_runner.overrides import completes, parse
+
+    hydra = GlobalHydra.instance().hydra
+    assert hydra is not None
+    if option == "--shell-completion":
+        completes(hydra.config_loader)
+        hydra.shell_completion("config", command.settings)
+        return 0
+    words = [setting.word for setting in parse(command.settings)]
+    if option == "--info":
+        hydra.show_info(command.options[option], "config", words)
+    else:
+        parser = get_args_parser()
+        hydra.hydra_help("config", parser, parser.parse_args(words))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, log, log2
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner.errors import ConfigError
 
@@ -34,7 +34,10 @@ class ConstantTime:
 
 @dataclass(frozen=True)
 class LogNormalTime:
-    """Log-normal with coefficient of variation ``cv``."""
+    """Log-normal around the mean.
+
+    cv: coefficient of variation
+    """
 
     cv: float = 0.05
 
@@ -48,7 +51,10 @@ class LogNormalTime:
 
 @dataclass(frozen=True)
 class GammaTime:
-    """Gamma(``shape``), scaled to the mean; its coefficient of variation is ``1 / sqrt(shape)`` (Barkai et al. 2020: 100)."""
+    """Gamma around the mean (Barkai et al. 2020: shape 100).
+
+    shape: of the law; its coefficient of variation is 1 / sqrt(shape)
+    """
 
     shape: float = 100.0
 
@@ -75,34 +81,34 @@ def check_ranks(key: str, factors: Mapping[int, float], ranks: int) -> None:
 class Cluster:
     """A cluster of ``nodes`` identical nodes, but for ``node_factors``.
 
-    name: what reports call it.
-    devices_per_node: devices that share a node's work and its interface; the times here are of a whole node.
-    step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models that are not listed.
+    compute_time: how the time of a gradient varies from step to step
+    name: what reports call it
+    devices_per_node: devices that share a node's work and its interface; the times here are of a whole node
+    step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models that are not listed
     step_batch: samples per node that a time is meant for; other batches take proportionally longer. The times of models that are
-        not listed do not depend on the batch.
+        not listed do not depend on the batch
     input_seconds: part of that time, at its beginning, in which parameters are not needed yet: loading and copying the batch. It
-        goes on while a node waits for messages, but not while it waits for an all-reduce, which holds up its stream.
-    compute_time: how that time varies from step to step.
-    node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast.
-    heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is drawn once; 0 for equal nodes.
-    bandwidth: bits per second of a node's network interface, in each direction.
-    latency_seconds: from the first bit leaving to the first bit arriving.
-    message_overhead_seconds: time the sender's interface spends on each message before its first bit.
-    duplex: ``full``: a queue for each direction; ``half``: sending and receiving share one.
-    collective: the all-reduce algorithm.
-    overlap: share of a gradient's compute time during which its all-reduce can already run (bucketed backward pass).
-    bucket_bytes: size of the last bucket, which can only start when the gradient is complete.
+        goes on while a node waits for messages, but not while it waits for an all-reduce, which holds up its stream
+    node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast
+    heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is drawn once; 0 for equal nodes
+    bandwidth: bits per second of a node's network interface, in each direction
+    latency_seconds: from the first bit leaving to the first bit arriving
+    message_overhead_seconds: time the sender's interface spends on each message before its first bit
+    duplex: ``full``: a queue for each direction; ``half``: sending and receiving share one
+    collective: the all-reduce algorithm
+    overlap: share of a gradient's compute time during which its all-reduce can already run (bucketed backward pass)
+    bucket_bytes: size of the last bucket, which can only start when the gradient is complete
     host_seconds_per_byte: time for the processor to add up or copy one byte of a message, where the network stack is on the
         host: once for what each round of an all-reduce adds, and `ASYNC_HOST_PASSES` times for each gradient of an asynchronous
-        algorithm, whose model lives where others can reach it at any time.
-    all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was measured; ``None``: as ``bandwidth``.
-    all_reduce_latency_seconds: of a round of it, likewise; ``None``: ``latency_seconds`` and ``message_overhead_seconds``.
-    mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that it receives, before its next gradient.
+        algorithm, whose model lives where others can reach it at any time
+    all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was measured; null: as bandwidth
+    all_reduce_latency_seconds: of a round of it, likewise; null: latency_seconds and message_overhead_seconds
+    mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that it receives, before its next gradient
     contention_seconds_per_byte: by how much a gradient takes longer for each byte that the node sends or receives meanwhile: they
-        share the processor.
+        share the processor
     serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it, while others come in: that of Gap-Aware
-        ASGD, while others do less with it. It answers one after the other.
-    fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the times of others are predictions.
+        ASGD, while others do less with it. It answers one after the other
+    fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the times of others are predictions
     """
 
     step_seconds: Mapping[str, float]
@@ -127,14 +133,6 @@ class Cluster:
     mixing_seconds_per_byte: float = 0.0
     contention_seconds_per_byte: float = 0.0
     serving_seconds_per_byte: float = 0.0
-    #: These only profiles that were measured have; the files of others may leave them out.
-    only_measured: ClassVar[tuple[str, ...]] = (
-        "all_reduce_bandwidth",
-        "all_reduce_latency_seconds",
-        "mixing_seconds_per_byte",
-        "contention_seconds_per_byte",
-        "serving_seconds_per_byte",
-    )
 
     def __post_init__(self) -> None:
         check_positive("cluster.bandwidth", self.bandwidth)

@@ -1,15 +1,40 @@
-"""How the smaller commands say what is wrong with their arguments."""
+"""How the smaller commands say what is wrong, in one sentence on stderr."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import NoReturn
+
+from sgp_runner.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):
-    """Says it in one sentence on stderr, with exit code 2."""
+    """What is wrong with the arguments ends the command with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}", file=sys.stderr, flush=True)
+        say(self.prog, message)
         sys.exit(2)
+
+
+def say(command: str, sentence: str) -> None:
+    print(f"{command}: {sentence}", file=sys.stderr, flush=True)
+
+
+def exit_code(command: str, work: Callable[[], int]) -> int:
+    """What ``work`` returns; 1 for an error, 2 for what cannot work, 130 after Ctrl-C."""
+    try:
+        return work()
+    except ConfigError as error:
+        say(command, str(error))
+        return 2
+    except KeyboardInterrupt:
+        say(command, "interrupted")
+        return 130
+    except Exception as error:
+        from sgp_runner.execution import print_traceback_if_wanted, sentence_of
+
+        print_traceback_if_wanted(error)
+        say(command, sentence_of(error))
+        return 1

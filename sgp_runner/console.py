@@ -10,19 +10,18 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+
+from rich.box import ROUNDED, SIMPLE_HEAD, Box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from sgp_runner.units import duration, milliseconds, num_bytes, number, percent
-
-if TYPE_CHECKING:
-    from rich.box import Box
-    from rich.console import Console, RenderableType
-    from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
 
 LOSSES = 64  # training losses behind the one shown: a single batch says little
 QUIET_SECONDS = 60.0  # a line appears at least this often while records arrive, so that a log shows the run is alive
@@ -56,8 +55,6 @@ class ConsoleListener:
         self._started = self._said_at = time.monotonic()
         console = stdout_console()
         if console.is_terminal:
-            from rich.live import Live
-
             self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
             self._live.start(refresh=True)
         else:
@@ -131,10 +128,6 @@ class ConsoleListener:
         return between.join(parts)
 
     def _render(self) -> RenderableType:
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
 
         line = Table.grid(padding=(0, 2), expand=True)
         line.add_column(ratio=1)
@@ -149,7 +142,6 @@ class ConsoleListener:
 
 def stdout_console() -> Console:
     """A console on stdout: with colour on a terminal, plain text without control characters anywhere else."""
-    from rich.console import Console
 
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return Console(file=sys.stdout, force_terminal=terminal, no_color=None if terminal else True, highlight=False)
@@ -162,8 +154,6 @@ def show(table: Table) -> None:
 
 def summary_table(summary: Mapping[str, object]) -> Table:
     """The end of one run: quality per worker and of the averaged model, time, bytes, where the results are."""
-    from rich.box import ROUNDED
-    from rich.text import Text
 
     # Below the frame, on a line of its own that is never folded, a path can be copied.
     results = [f"results in {_short_path(str(summary['run_dir']))}"] if "run_dir" in summary else []
@@ -177,30 +167,28 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         if value is not None:
             table.add_row(Text(name), Text(value, style=style))
 
-    quality = _metric_name(summary)
+    def said(key: str, text: Callable[[float], str]) -> str | None:
+        value = number(summary.get(key))
+        return None if value is None else text(value)
+
+    quality, clock = _metric_name(summary), _text(summary, "clock")
     model = "server model" if summary.get("server") else "averaged model"
     mean, low, high = (_shown(summary, key) for key in ("worker_mean", "worker_min", "worker_max"))
     row(f"{quality} per worker", mean and f"{mean} mean, {low} min, {high} max")
     row(f"{quality} of the {model}", _shown(summary, "average"), "bold green")
-    if (bleu := number(summary.get("bleu"))) is not None and summary.get("metric") != "bleu":
-        row(f"BLEU of the {model}", f"{bleu:.1f}")
-    if (step := number(summary.get("ms_per_iteration"))) is not None:
-        row(f"{_text(summary, 'clock')} time per iteration", milliseconds(step))
-        hours, iterations = number(summary.get("hours")), number(summary.get("iterations"))
-        if hours is not None and iterations is not None:
-            row(f"{_text(summary, 'clock')} time of the schedule", f"{hours:.2f} h for {iterations:,.0f} iterations")
-    elif (time_s := number(summary.get("time_s"))) is not None:
-        row(CLOCKS.get(_text(summary, "clock"), "time"), duration(time_s))
-    if (real_s := number(summary.get("real_s"))) is not None:
-        row("real time, all included", duration(real_s))
-    if (sent := number(summary.get("bytes_per_node"))) is not None:
-        if step is not None:
-            row("sent per node and iteration", num_bytes(sent / (number(summary.get("steps")) or 1)))
-        else:
-            row("sent per node", num_bytes(sent))
-    if (distance := number(summary.get("consensus_distance"))) is not None:
-        row("consensus distance", f"{distance:.3g}")
-    row("trained for" if step is None else "simulated", _amount(summary))
+    row(f"BLEU of the {model}", said("bleu", "{:.1f}".format) if summary.get("metric") != "bleu" else None)
+    study, steps = summary.get("ms_per_iteration") is not None, number(summary.get("steps")) or 1
+    if study:
+        row(f"{clock} time per iteration", said("ms_per_iteration", milliseconds))
+        hours, iterations = said("hours", "{:.2f} h".format), said("iterations", "{:,.0f} iterations".format)
+        row(f"{clock} time of the schedule", hours and iterations and f"{hours} for {iterations}")
+    else:
+        row(CLOCKS.get(clock, "time"), said("time_s", duration))
+    row("real time, all included", said("real_s", duration))
+    each = steps if study else 1
+    row(f"sent per node{' and iteration' if study else ''}", said("bytes_per_node", lambda sent: num_bytes(sent / each)))
+    row("consensus distance", said("consensus_distance", "{:.3g}".format))
+    row("simulated" if study else "trained for", _amount(summary))
     lost = summary.get("lost")
     row("gone for good", ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None)
     return table
@@ -213,7 +201,6 @@ def comparison_table(rows: Sequence[Mapping[str, object]], title: str = "Compari
     which those that have no column are shown below the algorithm; ``failed``, a sentence, marks a run without results,
     which still needs ``algorithm`` and ``nodes``, and so does a run that is ``unfinished``.
     """
-    from rich.text import Text
 
     done = [row for row in rows if not _state(row)]
     if done and all(number(row.get("ms_per_iteration")) is not None for row in done):
@@ -246,7 +233,6 @@ def comparison_table(rows: Sequence[Mapping[str, object]], title: str = "Compari
 
 def timing_table(rows: Sequence[Mapping[str, object]], title: str) -> Table:
     """The end of a sweep of timing studies; rows as in `comparison_table`."""
-    from rich.text import Text
 
     clock = next((_text(row, "clock") for row in rows if not _state(row)), "")
     table = _comparison(rows, title)
@@ -265,8 +251,6 @@ def timing_table(rows: Sequence[Mapping[str, object]], title: str) -> Table:
 
 def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
     """Published figures beside ours: ``row metric published ours error_percent ours_is`` of each."""
-    from rich.box import SIMPLE_HEAD
-    from rich.text import Text
 
     table = _table("Published beside ours", Text("errors in percent of the published figure"), SIMPLE_HEAD)
     table.show_edge, table.pad_edge, table.collapse_padding = False, False, True
@@ -285,7 +269,6 @@ def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
 
 def _state(row: Mapping[str, object]) -> Text | None:
     """In place of results, where there are none."""
-    from rich.text import Text
 
     if row.get("failed"):
         return Text(_failure(row), style="bold red")
@@ -294,8 +277,6 @@ def _state(row: Mapping[str, object]) -> Text | None:
 
 def _comparison(rows: Sequence[Mapping[str, object]], title: str) -> Table:
     """A table with its first column, and the failures below it."""
-    from rich.box import SIMPLE_HEAD
-    from rich.text import Text
 
     failures = [f"{_job(row)} {_failure(row)}: {row['failed']}" for row in rows if row.get("failed")]
     table = _table(title, Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
@@ -306,15 +287,12 @@ def _comparison(rows: Sequence[Mapping[str, object]], title: str) -> Table:
 
 def _first_cells(row: Mapping[str, object]) -> tuple[Text, Text]:
     """The algorithm with the settings that have no column, and the number of nodes."""
-    from rich.text import Text
 
     settings = ((f"\n{word}", "dim") for word in _settings(row))
     return Text.assemble(_text(row, "algorithm") or "?", *settings), Text(_text(row, "nodes") or "?")
 
 
 def _table(title: str, notes: Text, box: Box) -> Table:
-    from rich.table import Table
-    from rich.text import Text
 
     return Table(
         title=Text(title, style="bold"),

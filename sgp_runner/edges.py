@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from sgp_runner.errors import ConfigError
-from sgp_runner.topology import Peers, Phase
+from sgp_runner.topology import Peers, Phase, Topology
 
 KEY = "algo.topology.path"
 
@@ -27,8 +27,12 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Edges:
-    """The edges in the file ``path``. sha256: of the file, as it must be; ``null``: as it is."""
+class Edges(Topology):
+    """The edges in a file.
+
+    path: relative to where the command is started
+    sha256: checksum that the file must have; null: any, and config.yaml says which it had
+    """
 
     path: str
     sha256: str | None = None
@@ -59,10 +63,10 @@ class Edges:
     def steps(self) -> list[tuple[dict[int, Peers], dict[int, Peers]]]:
         return list(zip(self.graph.out, self.graph.into, strict=True))
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return self.graph.out[step % len(self.graph.out)].get(rank, ())
 
-    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def in_peers(self, rank: int, size: int, step: int) -> Peers:
         return self.graph.into[step % len(self.graph.into)].get(rank, ())
 
     def phases(self, size: int) -> list[Phase]:

@@ -23,13 +23,18 @@ REAL = ("slow_node", "pause")  # what a real run can do to its ranks
 
 @dataclass(frozen=True)
 class Event:
-    """What happens to ``ranks`` from ``start`` to ``end``, in seconds of the run's clock; ``end: null`` is for ever.
+    """What happens to some ranks for some time.
 
-    slow_node: gradients take ``factor`` times longer. slow_link: the bandwidth is divided by ``factor``.
-    pause: they stand still; their interfaces go on receiving, and they read it afterwards.
-    crash: they stand still and so do their interfaces: what they have queued does not leave, what is sent to them waits outside.
-        They go on from the state that they had.
-    partition: messages between ``ranks`` and all other ranks wait outside.
+    slow_node: gradients take ``factor`` times longer; slow_link: the bandwidth is divided by ``factor``. pause: they stand still; their
+    interfaces go on receiving, and they read it afterwards. crash: they stand still and so do their interfaces: what they have queued
+    does not leave, what is sent to them waits outside; they go on from the state that they had. partition: messages between them and all
+    others wait outside.
+
+    what: slow_node | slow_link | pause | crash | partition
+    ranks: whom it happens to
+    start: seconds of the run's clock
+    end: seconds of the run's clock; null is for ever
+    factor: of slow_node and slow_link
     """
 
     what: Literal["slow_node", "slow_link", "pause", "crash", "partition"]
@@ -68,12 +73,18 @@ class Event:
 
 @dataclass(frozen=True)
 class Faults:
-    """slow_nodes, slow_links: by rank, the factor of an event that lasts for the whole run. events: what has a start and an end.
+    """What goes wrong in a run.
 
-    delay_seconds: mean extra time that each message travels, by ``delay_law``: ``constant``; ``exponential`` or ``uniform`` (from 0 to
-        twice the mean), with which messages of different senders overtake each other. Messages of one sender to one receiver never do.
-    drop_probability: that a message is lost. resend_seconds: after that time it is sent again, and may be lost again, as a reliable
-        transport does; its second way through the sender's queue is neglected. Only a run that loses nothing may have ``null``, never.
+    slow_nodes: {rank: factor}: its gradients take longer, all the time
+    slow_links: {rank: factor}: its bandwidth is divided, all the time
+    events: what has a start and an end, each {what: ..., ranks: [...], start: s, end: s or null, factor: ...}; what: slow_node, slow_link:
+        gradients, messages take factor times longer; pause: they compute, send and read nothing; crash: as a pause, but nothing leaves or
+        enters their interfaces; partition: messages between these ranks and all others wait
+    delay_seconds: s; mean extra time that each message travels. Messages of one sender to one receiver never overtake each other
+    delay_law: constant | exponential | uniform (from 0 to twice the mean)
+    drop_probability: that a message is lost
+    resend_seconds: s until a lost message is sent again, and may be lost again (0.2: Linux's shortest for TCP); its second way through the
+        sender's queue is neglected. null: never, in a run that loses nothing
     """
 
     slow_nodes: Mapping[int, float] = field(default_factory=dict)

@@ -1,18 +1,93 @@
-"""The groups of ``configs/`` and their choices, read from its folders, and where in a configuration each belongs."""
+"""The groups of ``configs/`` and their choices, the class of each choice, and where in a configuration a group belongs."""
 
 from __future__ import annotations
 
 import functools
-import re
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 # In a wheel the folder is in the package, in a clone beside it.
 CONFIGS = next(folder / "configs" for folder in Path(__file__).resolve().parents[:2] if (folder / "configs").is_dir())
+PRESET = "experiment"  # the group whose files set anything
 # Parts of an algorithm that are algorithms themselves; every other nested group is a key of its own name.
 ALGORITHM_PARTS = ("first", "then")
 # Groups that are chosen inside another one, never at the root, and where.
 NESTED = {"base": "algo.base", "topology": "algo.topology", "schedule": "optim.schedule", "compute_time": "cluster.compute_time"}
+
+#: Group -> choice -> its frozen dataclass, which is told its choice if it has a field ``name``. A group of one class has no names for it:
+#: its files differ in their values alone. Nor have files that vary another choice of their group.
+CLASSES: Mapping[str, Mapping[str, str] | str] = {
+    "algo": {
+        "ad_psgd": "sgp_runner.algorithms.ad_psgd:ADPSGD",
+        "ar_sgd": "sgp_runner.algorithms.ar_sgd:ARSGD",
+        "d_psgd": "sgp_runner.algorithms.d_psgd:DPSGD",
+        "gap_aware": "sgp_runner.algorithms.gap_aware:GapAware",
+        "hybrid": "sgp_runner.algorithms.hybrid:Hybrid",
+        "local_sgd": "sgp_runner.algorithms.local_sgd:LocalSGD",
+        "osgp": "sgp_runner.algorithms.osgp:OSGP",
+        "pipe_sgd": "sgp_runner.algorithms.pipe_sgd:PipeSGD",
+        "ps_sgd": "sgp_runner.algorithms.ps_sgd:PSSGD",
+        "sgp": "sgp_runner.algorithms.sgp:SGP",
+        "slowmo": "sgp_runner.algorithms.slowmo:SlowMo",
+    },
+    "cluster": "sgp_runner.cluster:Cluster",
+    "compute_time": {
+        "constant": "sgp_runner.cluster:ConstantTime",
+        "gamma": "sgp_runner.cluster:GammaTime",
+        "log_normal": "sgp_runner.cluster:LogNormalTime",
+    },
+    "data": {
+        "cifar10": "sgp_runner.data.cifar:Cifar",
+        "cifar100": "sgp_runner.data.cifar:Cifar",
+        "digits": "sgp_runner.data.digits:Digits",
+        "imagenet": "sgp_runner.data.imagenet:ImageNet",
+        "numbers_en_de": "sgp_runner.data.numbers_en_de:NumbersEnDe",
+        "quadratic": "sgp_runner.data.quadratic:QuadraticData",
+        "shapes": "sgp_runner.data.shapes:Shapes",
+        "synthetic": "sgp_runner.data.synthetic:Synthetic",
+        "teacher": "sgp_runner.data.teacher:TeacherData",
+        "wmt16_en_de": "sgp_runner.data.wmt16_en_de:WMT16EnDe",
+    },
+    "faults": "sgp_runner.faults:Faults",
+    "logger": {"jsonl": "sgp_runner.loggers.jsonl:Jsonl", "wandb": "sgp_runner.loggers.wandb:Wandb"},
+    "model": {
+        "fairseq_transformer": "sgp_runner.models.fairseq_transformer:FairseqTransformer",
+        "mlp": "sgp_runner.models.mlp:MLP",
+        "quadratic": "sgp_runner.models.quadratic:Quadratic",
+        "resnet18": "sgp_runner.models.resnet:ResNet",
+        "resnet20": "sgp_runner.models.resnet:ResNet",
+        "resnet50": "sgp_runner.models.resnet:ResNet",
+        "resnet8": "sgp_runner.models.resnet:ResNet",
+        "timing_only": "sgp_runner.models.timing_only:TimingOnly",
+        "transformer": "sgp_runner.models.transformer:Transformer",
+    },
+    "network": {
+        "gloo": "sgp_runner.networks.gloo:Gloo",
+        "mpi": "sgp_runner.networks.mpi:Mpi",
+        "nccl": "sgp_runner.networks.nccl:Nccl",
+        "sim": "sgp_runner.networks.sim:Sim",
+    },
+    "optim": {"adam": "sgp_runner.optim:Adam", "sgd": "sgp_runner.optim:SGD"},
+    "schedule": {
+        "constant": "sgp_runner.optim:Constant",
+        "cosine": "sgp_runner.optim:Cosine",
+        "inverse_sqrt": "sgp_runner.optim:InverseSqrt",
+        "steps": "sgp_runner.optim:Steps",
+    },
+    "topology": {
+        "bipartite": "sgp_runner.topology:BipartiteExponential",
+        "complete": "sgp_runner.topology:Complete",
+        "edges": "sgp_runner.edges:Edges",
+        "exponential": "sgp_runner.topology:DirectedExponential",
+        "exponential_both": "sgp_runner.topology:BidirectionalExponential",
+        "random_matching": "sgp_runner.topology:RandomMatching",
+        "ring": "sgp_runner.topology:Ring",
+        "static_exponential": "sgp_runner.topology:StaticExponential",
+        "torus": "sgp_runner.topology:Torus",
+    },
+}
 
 
 @functools.cache
@@ -22,21 +97,20 @@ def groups() -> Mapping[str, tuple[str, ...]]:
     return {folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml"))) for folder in folders}
 
 
+def has_names(group: str) -> bool:
+    """Whether a configuration names the class of this group, ``name: sgp``."""
+    return group == "base" or not isinstance(CLASSES[group], str)
+
+
 @functools.cache
-def classes(group: str) -> Mapping[str, str]:
-    """Choice -> the class that its file names; files that name none are variants of other choices.
-
-    Where a group has several classes, a stored configuration tells them apart by these choices. A base of SlowMo stands for the algorithm
-    of its name.
-    """
-    folder = CONFIGS / ("algo" if group == "base" else group)
-    texts = {choice: (folder / f"{choice}.yaml").read_text(encoding="utf-8") for choice in groups()[group]}
-    found = {choice: re.search(r"^ *_target_: *(\S+)", text, re.MULTILINE) for choice, text in texts.items()}
-    return {choice: match[1] for choice, match in found.items() if match}
-
-
-def has_one_class(group: str) -> bool:
-    return len({*classes(group).values()}) == 1
+def class_of(group: str, choice: str) -> type[Any] | None:
+    """The class that ``choice`` names; None if there is none of this name. A base of SlowMo stands for the algorithm of its name."""
+    known = CLASSES["algo" if group == "base" else group]
+    if not isinstance(known, str) and choice not in groups()[group]:
+        return None
+    module, _, name = (known if isinstance(known, str) else known.get(choice, "")).partition(":")
+    cls: type[Any] | None = getattr(importlib.import_module(module), name) if module else None
+    return cls
 
 
 def group_of(key: str) -> str | None:

@@ -55,13 +55,15 @@ def warmed_up(epoch: float, epochs: float, start: float) -> float:
 
 @dataclass(frozen=True)
 class Steps:
-    """Goyal et al. 2017: linear warm-up, then a drop at each milestone.
+    """Linear warm-up, then a drop at each milestone (Goyal et al. 2017).
 
-    milestones: epochs of a ``reference_epochs`` schedule; other run lengths scale them in proportion.
-    decay: factor at each milestone.
-    warmup_epochs: not scaled. warmup_from: ``reference`` starts at the learning rate of one reference batch (Goyal), ``one_over_n``
-        at peak / nodes (Gap-Aware), ``zero`` at 0.
-    reference_batch: the batch size that ``optim.lr`` is meant for in ``warmup_from=reference``.
+    milestones: epochs of a schedule of reference_epochs; other run lengths scale them in proportion
+    reference_epochs: the length of a run that milestones are meant for
+    decay: factor at each milestone
+    warmup_epochs: epochs of the warm-up, not scaled
+    warmup_from: where it starts: reference is the learning rate of one reference batch (Goyal), one_over_n is peak / nodes (Gap-Aware),
+        zero is 0
+    reference_batch: the batch size that optim.lr is meant for in warmup_from=reference
     """
 
     milestones: tuple[float, ...] = (30, 60, 80)
@@ -97,7 +99,10 @@ class Steps:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Half a cosine from the peak to zero at the end, after a linear warm-up from zero over ``warmup_epochs``."""
+    """Half a cosine from the peak to zero at the end, after a linear warm-up from zero.
+
+    warmup_epochs: epochs of the warm-up
+    """
 
     warmup_epochs: float = 4
 
@@ -113,9 +118,12 @@ class Cosine:
 
 @dataclass(frozen=True)
 class InverseSqrt:
-    """Vaswani et al. 2017: linear from zero over ``warmup_steps`` updates, then the peak times ``sqrt(warmup_steps / step)``."""
+    """Linear from zero, then the peak times ``sqrt(warmup_steps / step)`` (Vaswani et al. 2017).
 
-    warmup_steps: int = 4000
+    warmup_steps: updates of the warm-up; 4000 in the paper, for runs of 100,000
+    """
+
+    warmup_steps: int = 60
 
     def __post_init__(self) -> None:
         check_schedule(positive=True, warmup_steps=self.warmup_steps)
@@ -165,7 +173,15 @@ def check_lr(lr: float, weight_decay: float, reference_batch: int | None) -> Non
 
 @dataclass(frozen=True)
 class SGD:
-    """SGD with (Nesterov) momentum and weight decay, as in PyTorch: ``v <- m v + g``, step ``lr (g + m v)`` or ``lr v``."""
+    """SGD with (Nesterov) momentum and weight decay, as in PyTorch: ``v <- m v + g``, step ``lr (g + m v)`` or ``lr v``.
+
+    schedule: how the learning rate changes over a run
+    lr: peak learning rate
+    lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one (Goyal et al. 2017); null: lr as it is
+    momentum: m, in [0, 1)
+    nesterov: whether the step looks ahead
+    weight_decay: times the parameters, added to the gradient
+    """
 
     schedule: Schedule
     lr: float = 0.1
@@ -198,7 +214,16 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma & Ba 2015) with bias correction; weight decay is added to the gradient."""
+    """Adam (Kingma & Ba 2015) with bias correction.
+
+    schedule: how the learning rate changes over a run
+    lr: peak learning rate
+    lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one (Goyal et al. 2017); null: lr as it is
+    beta1: decay of the mean of gradients
+    beta2: decay of the mean of their squares
+    eps: added to the root of the mean square
+    weight_decay: times the parameters, added to the gradient
+    """
 
     schedule: Schedule
     lr: float = 1e-3

@@ -1,9 +1,9 @@
-"""What users type, made into what Hydra understands, and what Hydra objects to, made into one sentence.
+"""From what users type to a configuration.
 
-``algo.topology=ring`` reads like a value but is a choice from the group ``topology``: Hydra's name for it is
-``topology@algo.topology=ring``. Values are handed over as ``++key=value``, which Hydra always accepts; whether the key
-exists and the value fits is for `sgp_runner.schema` to say, which knows the dataclasses. A mapping replaces the one that a preset
-has, where Hydra would merge them; single entries are set by their dotted names, ``faults.slow_nodes.3=10``.
+A word is a choice from a group (``algo=sgp``), which Hydra composes from its files, or a value (``nodes=4``), which is set afterwards.
+``algo.topology=ring`` reads like a value but is a choice: Hydra's name for it is ``topology@algo.topology=ring``. Whether a key exists and
+its value fits is for `sgp_runner.schema` to say, which knows the dataclasses. A mapping replaces the one that a preset has; single entries
+are set by their dotted names, ``faults.slow_nodes.3=10``.
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sgp_runner.corrections import KEY
 from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.groups import CONFIGS, NESTED, group_of, groups
-from sgp_runner.schema import TARGET, unknown_key
+from sgp_runner.groups import CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.schema import NAME, completed, is_named, is_part, join, keys_of, make_experiment, unknown_key
 
 if TYPE_CHECKING:
+    from hydra.core.config_loader import ConfigLoader
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
+    from sgp_runner.run import Experiment
 
-PRESET = "experiment"  # its files set anything, so their place is the root: Hydra's experiment@_global_
+GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the root
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One word of the command line, as Hydra wants it.
-
-    swept: it has several values. choice: it chooses from a group.
-    """
+    """One word of the command line. word: as Hydra wants it. choice: it chooses from a group."""
 
     word: str
-    swept: bool
+    override: Override
     choice: bool
 
     @property
@@ -45,15 +44,31 @@ class Setting:
         return typed(self.word).partition("=")[0]
 
     @property
+    def swept(self) -> bool:
+        """It has several values."""
+        return self.override.is_sweep_override()
+
+    @property
     def for_hydra(self) -> bool:
         """Meant for Hydra itself rather than for the run."""
         return self.name.startswith(("hydra.", "hydra/"))
 
+    @property
+    def composed(self) -> bool:
+        """By Hydra, from its files."""
+        return self.choice or "/" in self.name or self.for_hydra
+
+    def apply(self, config: DictConfig) -> None:
+        """Set the value, or delete it."""
+        if self.override.is_delete():
+            delete(config, self.override.key_or_group)
+        else:
+            put(config, self.override.key_or_group, self.override.value())
+
 
 def typed(word: str) -> str:
     """What a user types for Hydra's ``word``."""
-    word = word.replace(f"{PRESET}@_global_", PRESET)
-    return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", word)
+    return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", word.replace(GLOBAL, PRESET))
 
 
 @contextmanager
@@ -63,6 +78,26 @@ def configs() -> Iterator[None]:
 
     with initialize_config_dir(str(CONFIGS), job_name="sgp_run", version_base="1.3"):
         yield
+
+
+def loader() -> ConfigLoader:
+    from hydra.core.global_hydra import GlobalHydra
+
+    return GlobalHydra.instance().config_loader()
+
+
+def completes(loader: ConfigLoader) -> None:
+    """Let ``loader`` add the defaults of the dataclasses to what it loads, which the shell then completes to."""
+    from omegaconf import OmegaConf
+
+    load = loader.load_configuration
+
+    def load_all(*arguments: Any, **named: Any) -> DictConfig:
+        config = OmegaConf.create(completed(tree_of(load(*arguments, **named))))
+        assert OmegaConf.is_dict(config)
+        return config
+
+    setattr(loader, "load_configuration", load_all)  # noqa: B010
 
 
 def search_in(folder: str) -> str:
@@ -78,14 +113,16 @@ def quoted(text: str) -> str:
 
 
 def parse(words: Sequence[str]) -> list[Setting]:
-    """The settings on a command line, in their order. Raises ConfigError for what is none and for unknown choices."""
+    """The settings on a command line, in their order. Raises ConfigError for what is none and for unknown choices.
+
+    A word that is Hydra's already stays as it is.
+    """
     overrides = [parse_word(word) for word in words]
     search = [str(override.input_line) for override in overrides if override.key_or_group == "hydra.searchpath"]
     return [translate(override, search) for override in overrides]
 
 
 def parse_word(word: str) -> Override:
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -93,8 +130,7 @@ def parse_word(word: str) -> Override:
     if "=" not in word and not word.startswith("~"):
         raise ConfigError(key, "this is not a setting; write key=value, for example nodes=4.")
     try:
-        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        override = parser.parse_override(word)
+        override = OverridesParser.create(config_loader=loader()).parse_override(word)
     except HydraException:
         raise ConfigError(key, f"cannot read '{word}'; write key=value, and quote special characters: \"key='a b'\".") from None
     if not override.key_or_group:
@@ -104,25 +140,25 @@ def parse_word(word: str) -> Override:
 
 
 def translate(override: Override, search: Sequence[str]) -> Setting:
-    word, key, swept = str(override.input_line), override.key_or_group, override.is_sweep_override()
+    word, key = str(override.input_line), override.key_or_group
     group = group_of(key)
     if override.package is not None:  # in Hydra's own notation
         group, key = key, override.package
     if "/" in key or key.startswith("hydra.") or override.is_delete():
-        return Setting(word, swept, False)
+        return Setting(word, override, False)
     if key in NESTED and override.package is None:
         raise ConfigError(key, f"this is part of something; write {NESTED[key]}=...")
     names = choices_named(override)
     if group is None or (names is None and "." in key):
-        return Setting(f"++{word.lstrip('+')}", swept, False)
+        return Setting(f"++{word.lstrip('+')}", override, False)
     if override.is_force_add():
         raise ConfigError(key, f"a choice is made without ++: write {typed(word)}.")
     check_choices(key, group, names or [word.partition("=")[2]], search)
-    if key == PRESET:
-        return Setting(word.replace(PRESET, f"{PRESET}@_global_", 1), swept, True)
-    if "." not in key or override.package is not None:
-        return Setting(word, swept, True)
-    return Setting(f"{'+' if override.is_add() else ''}{group}@{word.lstrip('+')}", swept, True)
+    if override.package is None and key == PRESET:
+        word = word.replace(PRESET, GLOBAL, 1)
+    elif override.package is None and "." in key:
+        word = f"{'+' if override.is_add() else ''}{group}@{word.lstrip('+')}"
+    return Setting(word, override, True)
 
 
 def choices_named(override: Override) -> list[str] | None:
@@ -130,7 +166,7 @@ def choices_named(override: Override) -> list[str] | None:
     if override.is_discrete_sweep():
         values: list[object] = list(override.sweep_string_iterator())
     else:
-        value = None if override.is_delete() else override.value()
+        value = override.value()
         values = list(value) if isinstance(value, list) else [value]
     if all(isinstance(value, str | int | float) and not re.search(r"[${}]", str(value)) for value in values):
         return [str(value) for value in values]
@@ -138,130 +174,139 @@ def choices_named(override: Override) -> list[str] | None:
 
 
 def check_choices(key: str, group: str, names: Sequence[str], search: Sequence[str]) -> None:
-    from hydra.core.global_hydra import GlobalHydra
-
     choices: Sequence[str] = groups().get(group, ())
-    if set(names) <= set(choices):
-        return
-    if search:  # presets of the user's own may have more
-        loader = GlobalHydra.instance().config_loader()
-        choices = loader.get_group_options(group, config_name="config", overrides=list(search))
+    if search and not set(names) <= set(choices):  # presets of the user's own may have more
+        choices = loader().get_group_options(group, config_name="config", overrides=list(search))
     for name in names:
         if name not in choices:
             raise no_choice(key, name, choices)
 
 
+def experiment_of(words: Sequence[str]) -> Experiment:
+    """What ``sgp-run`` would run with these settings, as typed."""
+    with configs():
+        return make_experiment(compose(words))
+
+
 def compose(words: Sequence[str]) -> dict[str, object]:
-    """The resolved configuration of one run, from words that were translated."""
-    config = resolved(compose_all(rehearsed(words), hydra_too=False))
-    config.pop("rehearse", None)
+    """The resolved configuration of one run from its settings."""
+    config = resolved(compose_all(words))
     if KEY in config:
         raise unknown_key(KEY, config)
     return config
 
 
-def rehearsed(words: Sequence[str]) -> list[str]:
-    """With ``rehearsal=true``, also the words that a preset lists under ``rehearse``, before those that are given and say otherwise."""
-    if "++rehearsal=true" not in words:
-        return list(words)
-    rehearse = resolved(compose_all(words, hydra_too=False)).get("rehearse")
-    if not isinstance(rehearse, list):
-        raise ConfigError("rehearsal", "only presets that say how can be rehearsed; choose one, for example experiment=sgp_sgp_90.")
-    named = {typed(word).partition("=")[0] for word in words}
-    return [*(setting.word for setting in parse(list(map(str, rehearse))) if setting.name not in named), *words]
+def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
+    """The configuration, complete but not resolved, with Hydra's own settings if ``hydra_too``.
+
+    With ``rehearsal=true``, the words that a preset lists under ``rehearse`` come before those that are given and say otherwise.
+    """
+    settings = parse(words)
+    config = put_together(settings, hydra_too)
+    rehearse = config.pop("rehearse", None)
+    if config.rehearsal is True:
+        if rehearse is None:
+            raise ConfigError("rehearsal", "only presets that say how can be rehearsed; choose one, for example experiment=sgp_sgp_90.")
+        named = {setting.name for setting in settings}
+        config = put_together([*(each for each in parse(list(rehearse)) if each.name not in named), *settings], hydra_too)
+        del config["rehearse"]
+    return config
 
 
-def compose_all(words: Sequence[str], hydra_too: bool) -> DictConfig:
-    """The configuration, with Hydra's own settings if ``hydra_too``. Whatever goes wrong comes out as a ConfigError."""
-    return merged(with_whole_mappings(words), hydra_too)
-
-
-def merged(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
-    """The configuration that Hydra composes, which merges mappings."""
-    import hydra
-
-    try:
-        return hydra.compose("config", overrides=list(words), return_hydra_config=hydra_too)
-    except Exception as error:
-        raise explained(error, words) from error
-
-
-def with_whole_mappings(words: Sequence[str]) -> list[str]:
-    """``words``, and before each that gives a mapping one that removes the preset's."""
-    ours = (word for word in words if "{" in word and not Setting(word, False, False).for_hydra)
-    mappings = {word: value for word in ours if isinstance(value := parse_word(word).value(), dict)}
-    if not mappings:
-        return list(words)
-    config = merged(words)
-    out = []
-    for word in words:
-        if word in mappings:
-            key = word.lstrip("+").partition("=")[0]
-            out += [f"++{each}=null" for each in mappings_in(config, key, mappings[word])]
-        out.append(word)
-    return out
-
-
-def mappings_in(config: DictConfig, key: str, value: dict[str, object]) -> list[str]:
-    """The keys of mappings that ``key={...}`` sets. A part, which has a class, is no mapping: its settings are set one by one."""
+def put_together(settings: Sequence[Setting], hydra_too: bool) -> DictConfig:
+    """The choices, composed by Hydra, then the values, then the defaults of what nobody has set."""
+    from hydra import compose as compose_choices
     from omegaconf import OmegaConf
 
-    part = OmegaConf.select(config, key)
-    if not (OmegaConf.is_dict(part) and TARGET in part and TARGET not in value):
-        return [key]
-    return [each for name, inner in value.items() if isinstance(inner, dict) for each in mappings_in(config, f"{key}.{name}", inner)]
+    words = [setting.word for setting in settings if setting.composed]
+    try:
+        composed = compose_choices("config", overrides=words, return_hydra_config=hydra_too)
+    except Exception as error:
+        raise misplaced(words) or unclear(error) from error
+    OmegaConf.set_struct(composed, False)
+    OmegaConf.set_readonly(composed, False)
+    for setting in settings:
+        if not setting.composed:
+            setting.apply(composed)
+    config = OmegaConf.create(completed(tree_of(composed)))
+    assert OmegaConf.is_dict(config)
+    return config
 
 
-def resolved(config: DictConfig) -> dict[str, object]:
+def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
-    try:
-        tree = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except Exception as error:
-        raise explained(error, ()) from error
+    tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
 
 
-def explained(error: Exception, words: Sequence[str]) -> ConfigError:
-    """A complaint of Hydra or OmegaConf, in one sentence."""
-    from hydra.errors import MissingConfigException
+def put(config: DictConfig, key: str, value: object) -> None:
+    """A part keeps the settings that a mapping does not name, unless it names another class."""
+    from omegaconf import OmegaConf
+
+    if isinstance(value, dict) and is_part(key) and not (NAME in value and is_named(key)):
+        for name, inner in value.items():
+            put(config, join(key, name), inner)
+    else:
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+
+
+def delete(config: DictConfig, key: str) -> None:
+    """Let ``key`` have its default again."""
+    from omegaconf import OmegaConf
+
+    tree = completed(tree_of(config))
+    if key not in keys_of(tree, ""):
+        raise unknown_key(key, tree)
+    parent, _, last = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    for name in [name for name in node or () if str(name) == last]:
+        del node[name]
+
+
+def resolved(config: DictConfig) -> dict[str, object]:
     from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-    text = first_line(error)
-    cause = error.__cause__
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = error.missing_cfg_file.rpartition("/")
-        if name == "submitit_slurm":
-            return ConfigError(group, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'")
-        return no_choice(group, name, error.options or [])
-    if match := re.match(r"Error merging override \+*([\w.]+)=(.*)", text):
-        return ConfigError(
-            match[1], f"{match[2] or 'this'} does not fit here{f' ({first_line(cause)})' if isinstance(cause, Exception) else ''}."
-        )
-    if match := re.match(r"Could not (?:override|delete from config\.) '([^'=]+)", text):
-        return nothing_to_override(match[1], words)
-    if isinstance(error, MissingMandatoryValue):
-        return ConfigError(str(error.full_key), f"it has no value; write {error.full_key}=...")
-    if isinstance(error, OmegaConfBaseException) and error.full_key:
-        return ConfigError(str(error.full_key), f"it cannot be resolved: {text}.")
-    because = f" ({first_line(cause)})" if isinstance(cause, Exception) else ""
-    return ConfigError("settings", f"they cannot be put together: {text or type(error).__name__}{because}.")
+    try:
+        return tree_of(config, resolve=True)
+    except MissingMandatoryValue as error:
+        raise ConfigError(str(error.full_key), f"it has no value; write {error.full_key}=...") from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error.full_key), f"it cannot be resolved: {first_line(error)}.") from error
+
+
+def misplaced(words: Sequence[str]) -> ConfigError | None:
+    """For the first of the choices ``words`` that Hydra cannot make; those inside others come after them."""
+    from hydra import compose as compose_choices
+    from hydra.errors import MissingConfigException
+
+    made: list[str] = []
+    for word in sorted(words, key=lambda word: typed(word).partition("=")[0].count(".")):
+        key, _, name = typed(word).partition("=")
+        try:
+            composed = compose_choices("config", overrides=made)
+            compose_choices("config", overrides=[*made, word])
+        except MissingConfigException as error:
+            if str(error.missing_cfg_file).endswith("submitit_slurm"):
+                return ConfigError(key, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'")
+            return no_choice(key, name, error.options or [])
+        except Exception:
+            if key.startswith("hydra"):
+                return ConfigError(key, "Hydra has no such setting.")
+            return unknown_key(key, tree_of(composed))
+        made.append(word)
+    return None
+
+
+def unclear(error: Exception) -> ConfigError:
+    because = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
+    return ConfigError("settings", f"they cannot be put together: {first_line(error) or type(error).__name__}{because}.")
 
 
 def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
     those = f"is none of {', '.join(choices)}.{nearest(name, choices)}" if choices else "does not exist; there is no choice yet."
     return ConfigError(key, f"'{name}' {those}")
-
-
-def nothing_to_override(name: str, words: Sequence[str]) -> ConfigError:
-    """For a choice, or a deletion, of something that the configuration does not have."""
-    group, at, package = name.partition("@")
-    key = package if at else group
-    if key.startswith("hydra"):
-        return ConfigError(key, "Hydra has no such setting.")
-    others = [word for word in words if not word.lstrip("+~").startswith(name)]
-    return unknown_key(key, compose(others))
 
 
 def first_line(error: Exception) -> str:

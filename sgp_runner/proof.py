@@ -36,10 +36,11 @@ def prove(topology: Topology, size: int, needs: Need = "columns", by: str = "thi
     """
     topology.check(size)
     for epoch, period in topology.phases(size):
+        graph = topology.at(epoch)
         reaches: list[set[int]] = [set() for _ in range(size)]
         for step in range(period):
-            out = [topology.out_peers(rank, size, step, epoch) for rank in range(size)]
-            into = [topology.in_peers(rank, size, step, epoch) for rank in range(size)]
+            out = [graph.out_peers(rank, size, step) for rank in range(size)]
+            into = [graph.in_peers(rank, size, step) for rank in range(size)]
             where = f"in step {step}" + (f" from epoch {epoch:g} on" if epoch else "")
             check_edges(out, into, where)
             NEEDS[needs](out, into, f"{by} needs", where)

@@ -44,13 +44,13 @@ class DependsOnTime(Exception):
 
 def clusters_in(word: str) -> dict[str, object]:
     """``cluster=a,b``: the settings of each by its name."""
-    from sgp_runner.overrides import compose, configs, parse
+    from sgp_runner.overrides import compose, configs
 
     key, _, names = word.partition("=")
     if key != "cluster" or not names:
         raise ConfigError(KEY, f"'{word}' names no clusters: write {KEY} cluster=infiniband_100g,ethernet_10g.")
     with configs():
-        return {name: compose([setting.word for setting in parse([f"cluster={name}"])])["cluster"] for name in names.split(",")}
+        return {name: compose([f"cluster={name}"])["cluster"] for name in names.split(",")}
 
 
 def retime_all(folders: Sequence[Path], word: str, out: Path) -> list[Path]:

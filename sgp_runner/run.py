@@ -55,35 +55,38 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
     return kept(config, "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One experiment.
 
-    nodes: optimisation workers (a parameter server is extra). gpus_per_node: devices of one node, each a process of a real run.
-    epochs: passes over the training set, all nodes together. batch_size: samples per node and step.
-    seed: decides the initial parameters, the data order, dropout and simulated compute times.
-    eval_every: epochs between evaluations (the last one always happens). log_every: steps between records of a worker.
-    eval_workers: whether each worker's own model is evaluated then, besides the average; at the end it always is.
-    checkpoint: when the state of the run is saved.
-    record: whether a real run writes down what `sgp-replay` needs to repeat it; such a run is not saved.
-    resume: ``auto`` leaves a finished run alone and continues one that was cut off; ``never`` starts over.
-    on_failure: ``stop`` ends the run when a rank is gone for good; ``continue`` lets the others go on without it, see `sgp_runner.crew`.
-    name: of the folder in ``results``/runs; ``null`` makes one from the settings.
-    timed_as: the training that simulated time stands for. row: the published row that this reproduces.
-    rehearsal: whether small data and a small model stand for those of the published row.
-    results: folder for results, relative to where the command was started.
+    nodes: optimisation workers; a parameter server is extra
+    gpus_per_node: devices of one node, each a process of a real run
+    epochs: passes over the training set, all nodes together
+    batch_size: samples per node and step
+    seed: decides initial parameters, data order, dropout and simulated compute times
+    dtype: float32 | float64
+    eval_every: epochs between evaluations; the last one always happens
+    eval_workers: evaluate each worker's own model then, not only their average; at the end always
+    log_every: steps between records of one worker
+    checkpoint: when the state of the run is saved
+    record: true: a real run writes down what sgp-replay needs to repeat it; it is not saved meanwhile
+    timed_as: the training that simulated time stands for; null: what is really trained
+    row: the published row that a preset reproduces
+    rehearsal: true: small data and a small model, as the preset says; same algorithm, its time simulated
+    on_failure: stop | continue: without a rank that is gone for good (gossip and asynchronous algorithms; sim and gloo)
+    resume: auto: a finished run is not repeated, one that was cut off goes on; never: start over
+    name: folder in results/runs; null: made from the settings
+    results: where results go, relative to where the command is started
+    algo: the algorithm
+    data: what is trained on
+    optim: the local optimizer
+    network: what moves the messages, and in whose time
+    cluster: the machines that network=sim imitates
+    faults: what goes wrong
+    logger: where metrics go besides metrics.jsonl
+    model: what is trained; may bring data, an optimizer and sizes that suit it
     """
 
-    algo: Algorithm
-    model: ModelConfig
-    data: DataConfig
-    network: Network
-    cluster: Cluster
-    faults: Faults
-    optim: Optimizer
-    logger: Logger
-    checkpoint: Checkpoints = field(default=Checkpoints())
-    timed_as: TimedAs = field(default=TimedAs())
     nodes: int = 8
     gpus_per_node: int = 1
     epochs: float = 15
@@ -93,13 +96,23 @@ class Run:
     eval_every: int = 1
     eval_workers: bool = True
     log_every: int = 10
+    checkpoint: Checkpoints = field(default=Checkpoints())
     record: bool = False
-    resume: Literal["auto", "never"] = "auto"
-    on_failure: Literal["stop", "continue"] = "stop"
+    timed_as: TimedAs = field(default=TimedAs())
     row: str | None = None
     rehearsal: bool = False
+    on_failure: Literal["stop", "continue"] = "stop"
+    resume: Literal["auto", "never"] = "auto"
     name: str | None = None
     results: str = "results"
+    algo: Algorithm
+    data: DataConfig
+    optim: Optimizer
+    network: Network
+    cluster: Cluster
+    faults: Faults
+    logger: Logger
+    model: ModelConfig
 
     def __post_init__(self) -> None:
         for key in ("nodes", "gpus_per_node", "batch_size", "eval_every", "log_every"):

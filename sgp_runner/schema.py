@@ -1,8 +1,7 @@
 """From a configuration tree to validated objects.
 
-Every part of the tree stands for a frozen dataclass of this package, whose fields and annotations are the schema: nothing else says which
-keys exist and what they may hold. In ``configs/``, and so in what Hydra composes, ``_target_`` names the class. What is stored has the name
-of the choice instead, ``name: sgp``, where there are several, so that classes may move.
+Every part of the tree stands for a frozen dataclass of this package, whose fields are the schema: nothing else says which keys exist, what
+they may hold and what they are if nothing sets them. Where a group has several classes, ``name`` tells them apart: ``algo: {name: sgp}``.
 """
 
 from __future__ import annotations
@@ -15,18 +14,31 @@ import math
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Literal, TypeGuard, Union
 
 from sgp_runner import corrections
 from sgp_runner.credentials import refuse_secrets
 from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.groups import classes, group_of, groups, has_one_class
+from sgp_runner.groups import class_of, group_of, groups, has_names
 from sgp_runner.run import Experiment, Run
 
-TARGET, NAME = "_target_", "name"
+NAME = "name"
 FORMAT = 2  # of a stored configuration
+PROFILE = "cluster"  # its files are data, not choices of code: what they leave out is not stored
+# Parts of a run that are of one class each and chosen from no group.
+OWN_PARTS = {field.name: type(field.default) for field in dataclasses.fields(Run) if dataclasses.is_dataclass(field.default)}
 Tree = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a configuration sets of ``cls``, every value as its annotation wants it. name: of the choice, where its group has names."""
+
+    cls: type[Any]
+    name: str | None
+    values: Mapping[str, object]
 
 
 def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
@@ -34,14 +46,13 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 
     Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings that do not go together.
     """
-    settings = {key: value for key, value in tree.items() if key != corrections.KEY}
-    config = check_node(settings, "", settings)
-    refuse_secrets(config, "")
-    run = build(config, "")
+    part = check_tree({key: value for key, value in tree.items() if key != corrections.KEY})
+    refuse_secrets(tree, "")
+    run = build(part, "")
     assert isinstance(run, Run)
-    named = with_names(recorded(config, run), "")
-    version = tree.get(corrections.KEY, corrections.results_version(named))
-    return Experiment(run, {**named, corrections.KEY: version} if version else named, group)
+    config = plain(part, run)
+    version = tree.get(corrections.KEY, corrections.results_version(config))
+    return Experiment(run, {**config, corrections.KEY: version} if version else config, group)
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
@@ -59,7 +70,7 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
     """The experiment that the stored configuration ``tree`` in ``path`` describes. Raises ConfigError for one of another format."""
-    if tree.get("format") != FORMAT or f"'{TARGET}':" in str(tree):
+    if tree.get("format") != FORMAT:
         raise ConfigError("config.yaml", f"{path} was written by another version of sgp-run, which this one cannot read: run it again.")
     return make_experiment({corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}}, group)
 
@@ -69,82 +80,74 @@ def stored(experiment: Experiment) -> dict[str, object]:
     return {"format": FORMAT, **experiment.config}
 
 
-def check_node(node: Tree, key: str, root: Tree) -> dict[str, object]:
-    """``node`` with every value as its annotation wants it (1 becomes 1.0 for a float, so that both name the same run)."""
-    node = with_class(node, key)
-    cls = target_of(node, key)
-    check_place(cls, key)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    out: dict[str, object] = {TARGET: node[TARGET]}
-    for name, value in node.items():
-        if name == TARGET:
-            continue
-        if name not in fields:
-            raise unknown_key(join(key, name), root, [join(key, field) for field in fields])
-        out[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
-    for name, field in fields.items():
-        if name not in node and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise choice_error(join(key, name), None) if group_of(join(key, name)) else missing(join(key, name))
-    return out
+def completed(node: Tree, key: str = "") -> dict[str, object]:
+    """``node`` with the defaults of its class and those of its parts, in the order of their fields."""
+    cls = class_at(node, key)
+    fields = {} if cls is None else fields_of(cls, key)
+    given = {**{name: {} for name in OWN_PARTS if not key}, **node}
+    given = {name: completed(value, inner) if is_node(value, inner := join(key, name)) else value for name, value in given.items()}
+    if key == PROFILE:
+        return given
+    defaults = {name: default_of(field) for name, field in fields.items() if has_default(field)}
+    names = [name for name in ([NAME] if is_named(key) else []) + list(fields) if name in given or name in defaults]
+    return {name: given.get(name, defaults.get(name)) for name in names} | given
 
 
-def with_class(node: Tree, key: str) -> Tree:
-    """``node`` with the class that the name of its choice, or its place alone, stands for."""
-    group = group_of(key)
-    if TARGET in node or (key and group is None):
-        return node
-    if group is None:
-        return {TARGET: f"{Run.__module__}.{Run.__qualname__}", **node}
-    known = classes(group)
-    if has_one_class(group):
-        return {TARGET: next(iter(known.values())), **node}
-    if node.get(NAME) not in known:
-        raise choice_error(key, node.get(NAME))
-    return {TARGET: known[str(node[NAME])], **{name: value for name, value in node.items() if name != NAME}}
-
-
-def with_names(node: Tree, key: str) -> dict[str, object]:
-    """``node`` without classes, and with the names of choices where they tell classes apart."""
-    group = group_of(key)
-    chosen = {} if group is None or has_one_class(group) else {NAME: next(k for k, v in classes(group).items() if v == node[TARGET])}
-    return chosen | {name: without_classes(value, join(key, name)) for name, value in node.items() if name != TARGET}
-
-
-def without_classes(value: object, key: str) -> object:
-    if isinstance(value, list):
-        return [without_classes(each, f"{key}[{i}]") for i, each in enumerate(value)]
-    return with_names(value, key) if isinstance(value, Mapping) and TARGET in value else value
+def is_node(value: object, key: str) -> TypeGuard[Tree]:
+    """Whether ``value`` is a part, for which a class stands; other mappings are values."""
+    return isinstance(value, Mapping) and is_part(key)
 
 
 def is_part(key: str) -> bool:
-    """Whether a class stands at ``key``; other mappings there are values."""
-    return group_of(key) is not None or key in {field.name for field in dataclasses.fields(Run) if dataclasses.is_dataclass(field.default)}
+    return group_of(key) is not None or key in OWN_PARTS
 
 
-def target_of(node: Tree, key: str) -> type[Any]:
-    """The dataclass that ``node`` stands for."""
-    name = node.get(TARGET)
-    if name is None:
-        raise choice_error(key, None)
-    module, _, word = str(name).rpartition(".")
-    if not module.startswith("sgp_runner."):
-        raise ConfigError(join(key, TARGET), f"'{name}' is refused: only classes of sgp_runner can be configured.")
-    try:
-        cls = getattr(importlib.import_module(module), word, None)
-    except ImportError:
-        cls = None
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls) and getattr(cls, "__dataclass_params__").frozen):  # noqa: B009
-        raise ConfigError(join(key, TARGET), f"'{name}' is not a frozen dataclass of sgp_runner.")
-    return cls
-
-
-def check_place(cls: type[Any], key: str) -> None:
-    """Raises ConfigError for a class that does not belong at ``key``."""
+def class_at(node: Tree, key: str) -> type[Any] | None:
+    """The dataclass of the part ``node`` at ``key``; None if its name is none of its group."""
     group = group_of(key)
-    if not key and cls is not Run:
-        raise ConfigError(TARGET, f"a configuration describes a sgp_runner.run.Run, not a {cls.__name__}.")
-    if group is not None and f"{cls.__module__}.{cls.__name__}" not in classes(group).values():
-        raise ConfigError(join(key, TARGET), f"{cls.__name__} does not belong here; choose with {key}={'|'.join(groups()[group])}.")
+    return (OWN_PARTS.get(key) if key else Run) if group is None else class_of(group, str(node.get(NAME)))
+
+
+def fields_of(cls: type[Any], key: str) -> Mapping[str, dataclasses.Field[Any]]:
+    """The settings of ``cls`` at ``key``, where ``name`` may be the choice itself."""
+    return {field.name: field for field in dataclasses.fields(cls) if field.name != NAME or not is_named(key)}
+
+
+def has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def default_of(field: dataclasses.Field[Any]) -> object:
+    """As it would stand in a file."""
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def check_tree(tree: Tree) -> Part:
+    """A whole run. Raises ConfigError for what no run can have, whatever else is set."""
+    return check_part(tree, "", Run, tree)
+
+
+def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> Part:
+    """``node``, of ``cls``, with every value as its annotation wants it (1 becomes 1.0 for a float, so that both name the same run)."""
+    fields, named = fields_of(cls, key), is_named(key)
+    values = {}
+    for name, value in node.items():
+        if name == NAME and named:
+            continue
+        if name not in fields:
+            raise unknown_key(join(key, name), root, [join(key, field) for field in fields])
+        values[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
+    for name, field in fields.items():
+        if name not in node and not has_default(field):
+            raise choice_error(join(key, name), None) if group_of(join(key, name)) else missing(join(key, name))
+    return Part(cls, str(node[NAME]) if named else None, values)
+
+
+def is_named(key: str) -> bool:
+    """Whether ``name`` says which class is at ``key``."""
+    group = group_of(key)
+    return group is not None and has_names(group)
 
 
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
@@ -176,7 +179,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
             return {check_name(name, arms[0], key): check(value[name], arms[1], join(key, str(name)), root) for name in value}
     elif kind in (Sequence, tuple, list):
         if isinstance(value, list):
-            return [check(stand_in(each, arms[0]), arms[0], f"{key}[{i}]", root) for i, each in enumerate(value)]
+            return [check(each, arms[0], f"{key}[{i}]", root) for i, each in enumerate(value)]
     elif kind is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return finite(value, key)
@@ -186,23 +189,15 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         if kind is str and value is not None:
             raise ConfigError(key, f"""{shown(value)} is not text; quote it: "{key}='{value}'".""")
     elif isinstance(value, Mapping):
-        node = stand_in(value, kind)
-        assert isinstance(node, Mapping)
-        if dataclasses.is_dataclass(kind) and target_of(node, key) is not kind:
-            raise ConfigError(join(key, TARGET), f"{node[TARGET]} does not belong here.")
-        return check_node(node, key, root)
+        cls: Any = kind if dataclasses.is_dataclass(kind) else class_at(value, key)
+        if cls is None:
+            raise choice_error(key, value.get(NAME))
+        return check_part(value, key, cls, root)
     else:
         raise choice_error(key, value)
     if value is None:
         raise missing(key)
     raise ConfigError(key, f"{shown(value)} is not {words_for(hint)}.")
-
-
-def stand_in(value: object, hint: Any) -> object:
-    """A part that can only be of one class, with that class."""
-    if isinstance(value, Mapping) and dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return {TARGET: f"{hint.__module__}.{hint.__qualname__}", **value}
-    return value
 
 
 def kind_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -230,11 +225,12 @@ def check_name(name: object, hint: Any, key: str) -> object:
     return name
 
 
-def build(node: Tree, key: str) -> object:
-    """The object that a checked node stands for, parts first."""
-    values = {name: built(value, join(key, name)) for name, value in node.items() if name != TARGET}
+def build(part: Part, key: str) -> object:
+    """The object that a checked part stands for, parts first. A class with a field ``name`` is told which choice it is."""
+    values = {name: built(value, join(key, name)) for name, value in part.values.items()}
+    named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls, "") else {}
     try:
-        return target_of(node, key)(**values)
+        return part.cls(**values, **named)
     except ConfigError as error:
         # A part does not know where it is used: algo.tau may be algo.base.tau.
         field = error.key.rpartition(".")[2]
@@ -243,25 +239,28 @@ def build(node: Tree, key: str) -> object:
         raise ConfigError(key or "settings", f"these do not go together ({type(error).__name__}: {error}).") from error
 
 
-def recorded(node: Tree, part: object) -> dict[str, object]:
-    """``node`` with what ``part``, which it stands for, has put in place of null: the checksum of a file, for example."""
-    values = {name: getattr(part, name) if value is None else value for name, value in node.items()}
-    return {
-        name: recorded(value, getattr(part, name)) if isinstance(value, Mapping) and TARGET in value else value
-        for name, value in values.items()
-    }
-
-
 def built(value: object, key: str) -> object:
-    if isinstance(value, Mapping) and TARGET in value:
+    if isinstance(value, Part):
         return build(value, key)
     return tuple(built(each, f"{key}[{i}]") for i, each in enumerate(value)) if isinstance(value, list) else value
+
+
+def plain(part: Part, made: object) -> dict[str, object]:
+    """``part`` as it is stored; where it has null, what ``made``, which was built of it, has put there, such as the checksum of a file."""
+    named = {} if part.name is None else {NAME: part.name}
+    return named | {name: plain_value(value, getattr(made, name)) for name, value in part.values.items()}
+
+
+def plain_value(value: object, made: Any) -> object:
+    if isinstance(value, list):
+        return [plain_value(each, other) for each, other in zip(value, made, strict=True)]
+    return plain(value, made) if isinstance(value, Part) else made if value is None else value
 
 
 def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
     """Says which keys there are, the most similar one if there is any; ``siblings``: those beside it, if ``root`` does not tell."""
     parent, _, word = key.rpartition(".")
-    everywhere = list(keys_of(root, ""))
+    everywhere = list(keys_of(completed(root), ""))
     siblings = list(siblings) or [other for other in everywhere if other.rpartition(".")[0] == parent]
     siblings += ["experiment"] if not parent else []
     same = [other for other in everywhere if last(other) == word]
@@ -274,15 +273,13 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
 
 def keys_of(node: Tree, parent: str) -> Iterator[str]:
     """Every dotted key below ``node`` that is a setting, outer ones first."""
-    names = {str(name): value for name, value in node.items() if name != TARGET}
-    if TARGET in node:
-        with contextlib.suppress(ConfigError):
-            fields = dataclasses.fields(target_of(node, parent))
-            names = {field.name: node.get(field.name) for field in fields}
-    yield from (join(parent, name) for name in names)
-    for name, value in names.items():
+    cls = class_at(node, parent)
+    names = node if cls is None else fields_of(cls, parent)
+    yield from (join(parent, str(name)) for name in names)
+    for name in names:
+        value = node.get(name)
         if isinstance(value, Mapping):
-            yield from keys_of(value, join(parent, name))
+            yield from keys_of(value, join(parent, str(name)))
 
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:
@@ -295,7 +292,7 @@ def choice_error(key: str, value: object) -> ConfigError:
     """For a part that has to be chosen from a group."""
     group = group_of(key)
     if group is None:
-        return ConfigError(key, f"{shown(value)} is not a set of settings with a {TARGET}.")
+        return ConfigError(key, f"{shown(value)} is not a set of settings.")
     choices = groups()[group]
     close = nearest(value, choices) if isinstance(value, str) else ""
     if value is None:

@@ -14,7 +14,7 @@ from sgp_runner import slurm
 from sgp_runner.errors import ConfigError, Diverged, Stopped
 from sgp_runner.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.launchers import launched_rank
-from sgp_runner.overrides import Setting, compose, compose_all, parse, quoted, typed
+from sgp_runner.overrides import Setting, compose, compose_all, loader, parse, quoted, typed
 from sgp_runner.schema import make_experiment
 
 if TYPE_CHECKING:
@@ -111,11 +111,10 @@ def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
 def combinations(settings: Sequence[Setting]) -> list[list[str]]:
     """The words of each job, in the order in which Hydra runs them."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-    overrides = parser.parse_overrides([as_sweep(setting) for setting in settings if not setting.for_hydra])
+    words = [as_sweep(setting) for setting in settings if not setting.for_hydra]
+    overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
     return BasicSweeper.split_arguments(overrides, None)[0]
 
 

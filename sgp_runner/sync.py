@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sgp_runner.command import exit_code
 from sgp_runner.errors import ConfigError
 
 
@@ -18,12 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0].startswith("-"):
         print("usage: sgp-sync RUN_DIR...   (folders in results/runs)", file=sys.stdout if "--help" in words else sys.stderr)
         return 0 if "--help" in words else 2
-    try:
-        sent = [sync(Path(word)) for word in words]
-    except ConfigError as error:
-        print(f"sgp-sync: {error}", file=sys.stderr, flush=True)
-        return 2
-    return 0 if all(sent) else 1
+    return exit_code("sgp-sync", lambda: 0 if all([sync(Path(word)) for word in words]) else 1)
 
 
 def sync(run_dir: Path) -> bool:

@@ -9,8 +9,9 @@ of the time in a sample of 1,440 steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
+from sgp_runner.data.dataset import Split
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 class TimedAs:
     """The training that a simulated run takes the time of. ``None``: of what is really trained.
 
-    model: its name in ``cluster.step_seconds``. num_parameters: 4 bytes each on the wire. batch_size: samples per node and step.
+    model: name in cluster.step_seconds
+    num_parameters: 4 bytes each on the wire
+    batch_size: samples per node and step
     """
 
     model: str | None = None
@@ -94,12 +97,11 @@ def make_problem(run: Run, study: Study, model: ModelConfig | None = None) -> Pr
 
 
 @dataclass(frozen=True)
-class Unread:
+class Unread(Split):
     """A data set of which only the length matters, and its sampler; whatever would read it is refused."""
 
     steps_per_epoch: float
     labels: None = None
-    ahead: ClassVar[int] = 0
 
     def __len__(self) -> int:
         return 0
@@ -110,14 +112,8 @@ class Unread:
     def weight(self, worker: int, step: int, part: Part) -> float:
         raise no_data()
 
-    def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        raise no_data()
-
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         raise no_data()
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def no_data() -> RuntimeError:

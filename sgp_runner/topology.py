@@ -24,21 +24,35 @@ Phase = tuple[float, int]  # from which epoch on, and after how many steps the g
 
 @runtime_checkable
 class Topology(Protocol):
-    """A time-varying graph. ``epoch`` matters only where the number of peers follows a schedule."""
+    """A graph that may change from step to step, and with the epoch.
+
+    Where ``symmetric``, a node receives from those to whom it sends in the same step.
+    """
 
     @property
-    def symmetric(self) -> bool: ...  # whoever I send to sends to me in the same step
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers: ...
-    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers: ...
-    def phases(self, size: int) -> list[Phase]: ...
-    def check(self, size: int) -> None: ...  # ConfigError for a number of nodes that cannot work
+    def symmetric(self) -> bool: ...
+    def out_peers(self, rank: int, size: int, step: int) -> Peers: ...
+
+    def in_peers(self, rank: int, size: int, step: int) -> Peers:
+        return self.out_peers(rank, size, step)
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, 1)]
+
+    def at(self, epoch: float) -> Topology:
+        """The graph in ``epoch``."""
+        return self
+
+    def check(self, size: int) -> None:
+        """Raise ConfigError for a number of nodes that cannot work."""
+        return None
 
 
-def matrix(topology: Topology, size: int, step: int, epoch: float = 0.0) -> list[list[float]]:
+def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
     """Mixing matrix ``P`` [size, size]; ``P[i][j]`` is the share of ``j``'s message that ``i`` receives. Columns sum to one."""
     mixing = [[0.0] * size for _ in range(size)]
     for j in range(size):
-        peers = topology.out_peers(j, size, step, epoch)
+        peers = topology.out_peers(j, size, step)
         for i in (j, *peers):
             mixing[i][j] += 1 / (len(peers) + 1)
     return mixing
@@ -73,10 +87,10 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
 
 
 @dataclass(frozen=True)
-class DirectedExponential:
+class DirectedExponential(Topology):
     """Hops ``j (m+1)^i`` for ``j = 1..m``, with ``i`` cycling over the steps; one peer (``m = 1``) gives 1, 2, 4, ...
 
-    peers: ``m``, or a schedule by epoch such as ``{0: 2, 30: 1}`` (two peers, from epoch 30 on one).
+    peers: peers per step, m, or a schedule by epoch such as {0: 2, 30: 1} (two peers, from epoch 30 on one)
     """
 
     peers: int | Mapping[int, int] = 1
@@ -87,27 +101,24 @@ class DirectedExponential:
         if 0 not in schedule or any(epoch < 0 or m < 1 for epoch, m in schedule.items()):
             raise ConfigError("algo.topology.peers", f"{self.peers} must be at least 1 and, as a schedule, start at epoch 0.")
 
-    def count(self, epoch: float) -> int:
+    def at(self, epoch: float) -> DirectedExponential:
         if isinstance(self.peers, int):
-            return self.peers
-        return self.peers[max(start for start in self.peers if start <= epoch)]
+            return self
+        return with_peers(self.peers[max(start for start in self.peers if start <= epoch)])
 
-    def strides(self, size: int, epoch: float) -> tuple[int, ...]:
-        return powers(self.count(epoch) + 1, size)
-
-    def hops(self, size: int, step: int, epoch: float) -> tuple[int, ...]:
-        period = multiples(self.count(epoch), size)
+    def hops(self, size: int, step: int) -> tuple[int, ...]:
+        period = multiples(self.peers if isinstance(self.peers, int) else self.peers[0], size)
         return period[step % len(period)]
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
-        return shifted(rank, size, self.hops(size, step, epoch))
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
+        return shifted(rank, size, self.hops(size, step))
 
-    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
-        return shifted(rank, size, [-hop for hop in self.hops(size, step, epoch)])
+    def in_peers(self, rank: int, size: int, step: int) -> Peers:
+        return shifted(rank, size, [-hop for hop in self.hops(size, step)])
 
     def phases(self, size: int) -> list[Phase]:
-        epochs = sorted(self.peers) if isinstance(self.peers, Mapping) else [0]
-        return [(float(epoch), len(self.strides(size, epoch))) for epoch in epochs]
+        schedule = {0: self.peers} if isinstance(self.peers, int) else self.peers
+        return [(float(epoch), len(multiples(schedule[epoch], size))) for epoch in sorted(schedule)]
 
     def check(self, size: int) -> None:
         most = max(self.peers.values()) if isinstance(self.peers, Mapping) else self.peers
@@ -115,8 +126,13 @@ class DirectedExponential:
             raise ConfigError("algo.topology.peers", f"{most} peers need at least {most + 1} nodes; nodes={size}.")
 
 
+@functools.cache
+def with_peers(peers: int) -> DirectedExponential:
+    return DirectedExponential(peers)
+
+
 @dataclass(frozen=True)
-class BidirectionalExponential:
+class BidirectionalExponential(Topology):
     """One peer a step, the hop cycling over +1, -1, +2, -2, +4, ...; hops that reach the same node are listed once."""
 
     symmetric: ClassVar[bool] = False
@@ -128,58 +144,41 @@ class BidirectionalExponential:
         hops = self.hops(size)
         return hops[step % len(hops)]
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return shifted(rank, size, [self.hop(size, step)])
 
-    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def in_peers(self, rank: int, size: int, step: int) -> Peers:
         return shifted(rank, size, [-self.hop(size, step)])
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, len(self.hops(size)))]
 
-    def check(self, size: int) -> None:
-        """Any number of nodes works."""
-
 
 @dataclass(frozen=True)
-class StaticExponential:
+class StaticExponential(Topology):
     """All hops 1, 2, 4, ... in every step."""
 
     symmetric: ClassVar[bool] = False
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return shifted(rank, size, powers_of_two(size))
 
-    def in_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def in_peers(self, rank: int, size: int, step: int) -> Peers:
         return shifted(rank, size, [-hop for hop in powers_of_two(size)])
-
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 1)]
-
-    def check(self, size: int) -> None:
-        """Any number of nodes works."""
 
 
 @dataclass(frozen=True)
-class Ring:
+class Ring(Topology):
     """Both neighbours, weights 1/3 (two nodes: each other, weights 1/2)."""
 
     symmetric: ClassVar[bool] = True
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return shifted(rank, size, [1, -1])
-
-    in_peers = out_peers
-
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 1)]
-
-    def check(self, size: int) -> None:
-        """Any number of nodes works."""
 
 
 @dataclass(frozen=True)
-class BipartiteExponential:
+class BipartiteExponential(Topology):
     """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... (1 and ``1 + 2^j``).
 
     With an odd number the graph is that of one node more, without the last: each step one even node sits out.
@@ -190,47 +189,34 @@ class BipartiteExponential:
     def hops(self, size: int) -> list[int]:
         return [1] + [1 + power for power in powers_of_two(size)[1:] if 1 + power < size]
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
         even = size + size % 2
         hops = self.hops(even)
         hop = hops[step % len(hops)]
         peer = (rank + (hop if rank % 2 else -hop)) % even
         return (peer,) if peer < size else ()
 
-    in_peers = out_peers
-
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, len(self.hops(size + size % 2)))]
 
-    def check(self, size: int) -> None:
-        """Any number of nodes works."""
-
 
 @dataclass(frozen=True)
-class Complete:
+class Complete(Topology):
     """Everybody with everybody, every step."""
 
     symmetric: ClassVar[bool] = True
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return shifted(rank, size, list(range(1, size)))
-
-    in_peers = out_peers
-
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 1)]
-
-    def check(self, size: int) -> None:
-        """Any number of nodes works."""
 
 
 @dataclass(frozen=True)
-class Torus:
+class Torus(Topology):
     """The four neighbours on the most nearly square grid with wrap-around; a prime number of nodes gives a ring."""
 
     symmetric: ClassVar[bool] = True
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
         rows = max(d for d in range(1, isqrt(size) + 1) if size % d == 0)
         columns = size // rows
         row, column = divmod(rank, columns)
@@ -238,32 +224,22 @@ class Torus:
         peers = [r % rows * columns + c % columns for r, c in around]
         return tuple(dict.fromkeys(peer for peer in peers if peer != rank))
 
-    in_peers = out_peers
-
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 1)]
-
-    def check(self, size: int) -> None:
-        """Any number of nodes works."""
-
 
 @dataclass(frozen=True)
-class RandomMatching:
-    """A fresh random pairing in every step, from ``seed`` and the step alone; with an odd number one node sits out."""
+class RandomMatching(Topology):
+    """A fresh random pairing in every step; with an odd number one node sits out.
+
+    seed: of the pairing; the run's seed does not change it
+    """
 
     seed: int = 0
     symmetric: ClassVar[bool] = True
 
-    def out_peers(self, rank: int, size: int, step: int, epoch: float = 0.0) -> Peers:
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return matching(self.seed, size, step)[rank]
-
-    in_peers = out_peers
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 64)]  # it never starts over; these stand for all
-
-    def check(self, size: int) -> None:
-        """Any number of nodes works."""
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,50 +1,129 @@
-"""What ``sgp-run --help`` prints. Groups, choices, keys and defaults are read from ``configs/``, so it is never out of date."""
+"""What ``sgp-run`` says of its settings, ``--help`` and ``--cfg job``: read from the dataclasses and ``configs/``, so never out of date.
+
+A field is described in the docstring of its class, in a line that starts with its name and may go on below, indented.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
+import math
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from sgp_runner.errors import ConfigError
 from sgp_runner.groups import ALGORITHM_PARTS, CONFIGS, NESTED, groups
+from sgp_runner.schema import class_at, completed, fields_of, is_node, is_part, join
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 WIDTH = 80
 INDENT = 25
+CFG_WIDTH = 100
+CFG_INDENT = 32
+
+
+def descriptions(cls: type[Any]) -> Mapping[str, str]:
+    """Field -> its description, on one line."""
+    found = re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(cls) or "", re.MULTILINE)
+    return {name: " ".join(text.replace("``", "").split()) for name, text in found if name in fields_of(cls, "")}
+
+
+HELP = """\
+Trains with a decentralised algorithm, in simulated time or on real processes.
+
+usage: sgp-run [GROUP=CHOICE ...] [KEY=VALUE ...]
+       sgp-run -m GROUP=A,B KEY=1,2 ...   a sweep: one run for each combination
+
+groups (the default comes first)
+{groups}
+
+chosen inside these
+{nested}
+
+keys (with their defaults; a model brings its own batch_size and epochs)
+{keys}
+
+examples
+  sgp-run algo=osgp model=resnet50 nodes=32
+  sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05
+
+  sgp-run algo=osgp --cfg job     all settings of a run, and what they are
+  sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/
+  sgp-run calibrate nodes=4 ...   measure this machine for the simulator
+  sgp-run --version"""
 
 
 def usage() -> str:
     text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
-    lines = ["Trains with a decentralised algorithm, in simulated time or on real processes.", ""]
-    lines += ["usage: sgp-run [GROUP=CHOICE ...] [KEY=VALUE ...]"]
-    lines += ["       sgp-run -m GROUP=A,B KEY=1,2 ...   a sweep: one run for each combination", ""]
-    lines += ["groups (the default comes first)"]
-    for group in [*(name for name in defaults if name in groups()), *others(defaults)]:
-        lines += row(f"{group}=", listed(group, defaults.get(group, "")))
-    lines += ["", "chosen inside these"]
-    for group, key in NESTED.items():
-        lines += row(f"{key}=", listed(group, ""))
-    lines += row(" ".join(f"algo.{part}=" for part in ALGORITHM_PARTS), "an algorithm; for algo=hybrid")
-    lines += ["", "keys (with their defaults; a model brings its own batch_size and epochs)"]
-    for key, value, comment in keys(text):
-        lines += row(f"{key}={value}", comment)
-    lines += ["", "examples", "  sgp-run algo=osgp model=resnet50 nodes=32"]
-    lines += ["  sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05", ""]
-    lines += ["  sgp-run algo=osgp --cfg job     all settings of a run, and what they are"]
-    lines += ["  sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/"]
-    lines += ["  sgp-run calibrate nodes=4 ...   measure this machine for the simulator"]
-    lines += ["  sgp-run --version"]
-    return "\n".join(lines)
+    outer = [*(name for name in defaults if name in groups()), *others(defaults)]
+    nested = {key: listed(group, "") for group, key in NESTED.items()}
+    nested |= {"= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"}
+    keys = {key: (value if isinstance(value, str) else json.dumps(value), said) for key, value, said in settings(completed({}), "")}
+    return HELP.format(
+        groups=rows({f"{group}=": listed(group, defaults.get(group, "")) for group in outer}),
+        nested=rows({f"{key}=": choices for key, choices in nested.items()}),
+        keys=rows({f"{key}={value}": said for key, (value, said) in keys.items()}),
+    )
 
 
-def keys(text: str) -> Iterator[tuple[str, str, str]]:
-    """(key, default, comment) of the settings in ``config.yaml`` that have one."""
-    parent = ""
-    for line in text.splitlines():
-        if match := re.fullmatch(r"(\w+):(?: +#.*)?", line):
-            parent = f"{match[1]}."
-        elif match := re.fullmatch(r"( *)(\w+): (\S+) +# (.+)", line):
-            yield (parent if match[1] else "") + match[2], match[3], match[4]
+def rows(texts: Mapping[str, str]) -> str:
+    return "\n".join(line for left, right in texts.items() for line in row(f"  {left}", right))
+
+
+def described(config: DictConfig, package: str, resolve: bool) -> str:
+    """The settings as YAML, each with its description; those below ``package`` alone, if it names one. ``resolve``: as plain YAML."""
+    from omegaconf import Container, OmegaConf
+
+    node = OmegaConf.select(config, package) if package not in ("", "_global_") else config
+    if node is None:
+        raise ConfigError("--package", f"there is nothing at '{package}'.")
+    if not isinstance(node, Container):
+        return str(node)
+    key = package.removeprefix("_global_")
+    head = [f"# @package {key}"] if key else []
+    if resolve or "hydra" in config or (key and not is_part(key)):
+        return "\n".join([*head, OmegaConf.to_yaml(node, resolve=resolve).rstrip()])
+    tree: Any = OmegaConf.to_container(node)
+    return "\n".join([*head, *commented(tree, key, "")])
+
+
+def commented(node: Mapping[str, object], key: str, indent: str) -> Iterator[str]:
+    import yaml
+
+    cls = class_at(node, key)
+    texts = {} if cls is None else descriptions(cls)
+    for name, value in node.items():
+        inner = join(key, name)
+        block = isinstance(value, Mapping) and (value or is_part(inner))
+        left = f"{indent}{name}:" if block else f"{indent}{name}: {flow(value)}"
+        yield from row(left, texts.get(name, ""), CFG_INDENT, CFG_WIDTH, "# ")
+        if is_node(value, inner):
+            yield from commented(value, inner, indent + "  ")
+        elif block:
+            yield from textwrap.indent(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), indent + "  ").splitlines()
+
+
+def flow(value: object) -> str:
+    """On one line of YAML."""
+    import yaml
+
+    return str(yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)).removesuffix("...\n").strip()
+
+
+def settings(node: Mapping[str, object], parent: str) -> Iterator[tuple[str, object, str]]:
+    """(key, value, description) of every setting below ``node`` that stands in no group."""
+    cls = class_at(node, parent)
+    for name, value in node.items():
+        key = join(parent, name)
+        if is_node(value, key):
+            yield from settings(value, key)
+        elif cls is not None:
+            yield key, value, descriptions(cls)[name]
 
 
 def others(defaults: dict[str, str]) -> Iterator[str]:
@@ -57,10 +136,9 @@ def listed(group: str, default: str) -> str:
     return " ".join(sorted(choices, key=lambda choice: choice != default)) or "(none yet)"
 
 
-def row(left: str, right: str) -> list[str]:
-    """``left``, and beside it, or below when it is too long, ``right`` folded into its column."""
-    folded = textwrap.wrap(right, WIDTH - INDENT)
-    first = f"  {left}"
-    if len(first) < INDENT:
-        return [first.ljust(INDENT) + folded[0], *(" " * INDENT + line for line in folded[1:])]
-    return [first, *(" " * INDENT + line for line in folded)]
+def row(left: str, right: str, indent: int = INDENT, width: int = WIDTH, mark: str = "") -> list[str]:
+    """``left``, and beside it, or below when it is too long, ``right`` folded into its column; ``mark`` begins each of its lines."""
+    folded = [mark + line for line in textwrap.wrap(right, width - indent - len(mark))]
+    if len(left) < indent and folded:
+        left, *folded = [left.ljust(indent) + folded[0], *folded[1:]]
+    return [left, *(" " * indent + line for line in folded)]

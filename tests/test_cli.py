@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from processes import hear_interrupts
 
 from sgp_runner import __version__, cli
@@ -85,7 +86,7 @@ BAD: list[tuple[str, str, str]] = [
     ("algo=gap_aware faults.slow_nodes={8:2}", "faults.slow_nodes.8", "there is no such rank here; use 0 to 7."),
     ("cluster.node_factors={8:2}", "cluster.node_factors.8", "there is no such rank here; use 0 to 7."),
     ("optim.lr=${nodez}", "optim.lr", "it cannot be resolved: Interpolation key 'nodez' not found."),
-    ("optim.schedule={_target_:os.system}", "optim.schedule._target_", "'os.system' is refused"),
+    ("optim.schedule={_target_:os.system}", "optim.schedule._target_", "there is no such setting; optim.schedule has milestones, "),
     ("nodes", "nodes", "write key=value, for example nodes=4."),
     ("nodes==3", "nodes", "cannot read 'nodes==3'; write key=value"),
     ("nodes=[1", "nodes", "cannot read 'nodes=[1'; write key=value"),
@@ -95,6 +96,10 @@ BAD: list[tuple[str, str, str]] = [
     ("--cgf job", "--cgf", "Did you mean '--cfg'?"),
     ("--cfg job nodez=4", "nodez", "Did you mean 'nodes'?"),
     ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
+    ("--cfg jib", "--cfg", "'jib' is none of job, hydra, all."),
+    ("--cfg job -p algo.nowhere", "--package", "there is nothing at 'algo.nowhere'."),
+    ("--cfg job nodes=${nodez}", "nodes", "it cannot be resolved: Interpolation key 'nodez' not found."),
+    ("~algo.tau", "algo.tau", "there is no such setting; algo has topology."),
     ("--config-dir nowhere", "--config-dir", "there is no folder 'nowhere'."),
     ("-m nodes=4 algo=sgp,sgpp", "algo", "Did you mean 'sgp'?"),
     ("-m nodes=4,5 algo=d_psgd,ad_psgd algo.topology=ring", "algo.topology", "or ring. (Job 4 of 4: nodes=5 algo=ad_psgd)"),
@@ -192,10 +197,50 @@ def test_hydra_answers_its_own_flags(capsys: pytest.CaptureFixture[str], in_an_e
     monkeypatch.setattr(logging.root, "level", logging.root.level)
     assert main(["--cfg", "job", "-p", "algo", "algo=osgp", "algo.topology=ring", "algo.tau=3"]) == 0
     out = capsys.readouterr().out
-    assert "_target_: sgp_runner.topology.Ring\n" in out and "\ntau: 3\n" in out
+    assert "\n  name: ring\n" in out and re.search(r"^tau: 3 +# steps a message may be late", out, re.MULTILINE)
     assert main(["--info", "searchpath"]) == 0
     assert f"file://{CONFIGS} " in capsys.readouterr().out
     assert list(in_an_empty_folder.iterdir()) == []
+
+
+def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["algo=slowmo", "algo.base=osgp", "faults=slow_node", "cluster=sgp_ethernet", "nodes=${algo.base.tau}", "--cfg", "job"]
+    assert main(words) == 0
+    described = capsys.readouterr().out
+    assert main([*words, "--resolve"]) == 0
+    plain = capsys.readouterr().out
+    assert yaml.safe_load(described) == {**yaml.safe_load(plain), "nodes": "${algo.base.tau}"} and yaml.safe_load(plain)["nodes"] == 1
+    assert "#" not in plain and max(map(len, described.splitlines())) <= 100
+    lines = described.splitlines()
+    assert lines[0] == "nodes: ${algo.base.tau}         # optimisation workers; a parameter server is extra"
+    assert "    interval: 1                 # steps between sends (the paper's listing ties it to tau)" in lines
+    above = lines.index("  slow_nodes:                   # {rank: factor}: its gradients take longer, all the time")
+    assert lines[above + 1] == "    0: 4.0"
+    unsaid = [line.split()[0] for line in lines if "#" not in line]
+    below = {"host_seconds_per_byte:", "collective:", "fitted_on:"}  # these are too long to have their text beside them
+    assert {*unsaid} == {"name:", "0:", "resnet50:"} | below
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["--cfg=job", "-p", "nodes"], "8\n"),
+        (["--cfg", "job", "--package=checkpoint", "--resolve"], "# @package checkpoint\nevery_steps: null\nevery_minutes: 30\nkeep: 2\n"),
+        (["--cfg", "hydra", "-p", "hydra.job.chdir"], "False\n"),
+        (["--cfg", "all", "-p", "faults", "faults=drop"], "# @package faults\nslow_nodes: {}\nslow_links: {}\n"),
+    ],
+)
+def test_some_settings_are_printed(words: list[str], printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith(printed)
+
+
+def test_the_shell_completes_settings_that_only_have_a_default() -> None:
+    line = "sgp-run algo=osgp algo.in"
+    environment = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    command = [sys.executable, "-m", "sgp_runner", "-sc", "query=bash"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["algo.interval="]
 
 
 def test_a_run_writes_its_files_and_is_not_repeated(capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path) -> None:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,15 +12,14 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cli import main
 from sgp_runner.cluster import GammaTime, LogNormalTime
-from sgp_runner.groups import CONFIGS, NESTED, group_of, groups
+from sgp_runner.groups import CLASSES, CONFIGS, NESTED, class_of, group_of, groups, has_names
 from sgp_runner.overrides import compose, compose_all, configs, parse
 from sgp_runner.run import Experiment, Run
-from sgp_runner.schema import build, make_experiment, target_of
+from sgp_runner.schema import completed, default_of, fields_of, has_default, make_experiment
 from sgp_runner.sweep import plan
 from sgp_runner.topology import DirectedExponential
 
-ROOT = yaml.safe_load((CONFIGS / "config.yaml").read_text())
-FILES = [(group, choice) for group, choices in groups().items() for choice in choices if group != "experiment"]
+FILES = [(group, choice) for group in CLASSES for choice in groups()[group]]
 
 
 @pytest.fixture(autouse=True)
@@ -32,39 +29,49 @@ def hydra_is_ready() -> Iterator[None]:
 
 
 def experiment(*words: str) -> Experiment:
-    return make_experiment(compose([setting.word for setting in parse([*words, "logger=jsonl"])]))
-
-
-def parts(node: dict[str, Any]) -> set[str]:
-    """The fields that a file's defaults list fills."""
-    return {key.rpartition("@")[2] for entry in node.get("defaults", []) if isinstance(entry, dict) for key in entry}
+    return make_experiment(compose([*words, "logger=jsonl"]))
 
 
 @pytest.mark.parametrize(("group", "choice"), FILES)
-def test_a_file_has_the_fields_of_its_class_and_no_others(group: str, choice: str) -> None:
-    file = yaml.safe_load((CONFIGS / group / f"{choice}.yaml").read_text())
-    node = file[group] if group == "model" else file
-    keys = set(node) - {"defaults", "_target_"}
-    if "_target_" not in node:  # a variant of another choice
-        parent = next(entry for entry in node["defaults"] if isinstance(entry, str)).removesuffix("@_here_")
-        path = CONFIGS / (parent.lstrip("/") if parent.startswith("/") else f"{group}/{parent}")
-        node = yaml.safe_load(path.with_suffix(".yaml").read_text())
-        assert keys <= {field.name for field in dataclasses.fields(target_of(node, group))}
-    else:
-        cls = target_of(node, group)
-        optional = set(getattr(cls, "only_measured", ())) - keys
-        assert keys | parts(node) == {field.name for field in dataclasses.fields(cls)} - optional
+def test_a_file_names_its_class_and_sets_only_what_differs_from_its_defaults(group: str, choice: str) -> None:
+    file = yaml.safe_load((CONFIGS / group / f"{choice}.yaml").read_text()) or {}
+    node = file["model"] if group == "model" else file
+    of = node.get("name", next((entry for entry in node.get("defaults", []) if isinstance(entry, str)), ""))
+    cls = class_of(group, of if has_names(group) else "")
+    assert cls is not None and (choice.startswith(of) or not has_names(group))
+    fields = fields_of(cls, group)
+    own = {*node} - {"defaults", *(["name"] if has_names(group) else [])}
+    assert group == "cluster" or not [name for name in own if has_default(fields[name]) and node[name] == default_of(fields[name])]
 
 
-def test_the_root_has_the_fields_of_a_run_and_no_others() -> None:
-    keys = {key for key in ROOT if key not in ("defaults", "_target_", "hydra")}
-    chosen = {
-        group.removesuffix("@_global_") for entry in ROOT["defaults"] if isinstance(entry, dict) for group in entry if "hydra" not in group
-    }
-    assert keys | (chosen - {"experiment"}) == {field.name for field in dataclasses.fields(Run)}
-    # Their defaults agree, but for those that every model replaces.
-    values = {key: build(ROOT[key], key) if isinstance(ROOT[key], dict) else ROOT[key] for key in keys}
-    assert {field.name: field.default for field in dataclasses.fields(Run) if field.name in keys} == values
+def test_every_model_sets_only_what_differs_from_the_defaults_of_a_run() -> None:
+    fields = fields_of(Run, "")
+    for choice in groups()["model"]:
+        file = yaml.safe_load((CONFIGS / "model" / f"{choice}.yaml").read_text())
+        assert not [
+            name for name, value in file.items() if name in fields and has_default(fields[name]) and default_of(fields[name]) == value
+        ]
+
+
+def test_the_root_chooses_and_sets_nothing() -> None:
+    root = yaml.safe_load((CONFIGS / "config.yaml").read_text())
+    assert {*root} == {"defaults", "hydra"}
+
+
+def test_defaults_are_added_in_the_order_of_the_fields() -> None:
+    tree = completed({"seed": 2, "algo": {"tau": 2, "name": "osgp"}, "cluster": {"bandwidth": 1.0}, "odd": 1})
+    assert tree["algo"] == {"name": "osgp", "tau": 2, "interval": 1, "layout": "paper", "push_sum_weight": True}
+    assert list(tree["algo"]) == ["name", "tau", "interval", "layout", "push_sum_weight"]  # type: ignore[call-overload]
+    assert (tree["nodes"], tree["seed"], tree["odd"]) == (8, 2, 1)
+    assert tree["checkpoint"] == {"every_steps": None, "every_minutes": 30, "keep": 2}
+    assert tree["cluster"] == {"bandwidth": 1.0}  # a profile is stored as it is written
+
+
+def test_a_default_can_be_referred_to_and_restored() -> None:
+    assert experiment("nodes=${gpus_per_node}", "epochs=${optim.schedule.reference_epochs}").run.epochs == 90
+    assert experiment("model=resnet50").run.eval_every == 5
+    assert experiment("model=resnet50", "~eval_every", "~timed_as").run == experiment("model=resnet50", "eval_every=1", "~timed_as").run
+    assert experiment("~checkpoint.keep").run.checkpoint.keep == 2
 
 
 def test_a_key_belongs_to_a_group() -> None:
@@ -199,7 +206,7 @@ def test_mappings_replace_each_other_wherever_they_are() -> None:
 def test_a_part_keeps_the_settings_that_a_mapping_does_not_name() -> None:
     run = experiment("checkpoint={every_steps: 5}", "cluster.compute_time=log_normal", "cluster.compute_time={cv: 0.3}").run
     assert (run.checkpoint.every_steps, run.checkpoint.keep, run.cluster.compute_time) == (5, 2, LogNormalTime(0.3))
-    other = "cluster.compute_time={_target_: sgp_runner.cluster.GammaTime, shape: 4}"
+    other = "cluster.compute_time={name: gamma, shape: 4}"
     assert experiment("cluster.compute_time=log_normal", other).run.cluster.compute_time == GammaTime(4.0)
 
 

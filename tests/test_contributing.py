@@ -1,4 +1,4 @@
-"""The worked example of CONTRIBUTING.md runs as printed: one Python file, one YAML file, nothing else touched."""
+"""The worked example of CONTRIBUTING.md runs as printed: one Python file, one YAML file and a line that names its class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def extended(tmp_path: Path) -> Path:
-    """A copy of the package and its configurations with the two files of the example."""
+    """A copy of the package and its configurations with the two files and the line of the example."""
     for folder in ("sgp_runner", "configs"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     text = (ROOT / "CONTRIBUTING.md").read_text()
@@ -24,7 +24,10 @@ def extended(tmp_path: Path) -> Path:
     assert [name for name, _ in blocks] == ["sgp_runner/algorithms/gossip_pga.py", "configs/algo/gossip_pga.yaml"]
     for name, content in blocks:
         (tmp_path / name).write_text(content)
-        assert len(content.splitlines()) < 40
+        assert len(content.splitlines()) < 50
+    (line,) = re.findall(r'^    ("gossip_pga": ".+",)$', text, flags=re.MULTILINE)
+    registry = tmp_path / "sgp_runner/groups.py"
+    registry.write_text(registry.read_text().replace('    "algo": {\n', f'    "algo": {{\n        {line}\n'))
     return tmp_path
 
 

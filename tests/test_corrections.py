@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from sgp_runner.batch import Job, experiment_of, outdated, run_all
+from sgp_runner.batch import Job, outdated, run_all
 from sgp_runner.checkpoint import latest
 from sgp_runner.cli import main
 from sgp_runner.corrections import CORRECTIONS, KEY, results_version, since
 from sgp_runner.errors import ConfigError
+from sgp_runner.overrides import experiment_of
 from sgp_runner.report.runs import read_runs
 from sgp_runner.retiming import finished
 from sgp_runner.schema import load_experiment

@@ -13,7 +13,7 @@ from sgp_runner.data.numbers_en_de import NumbersEnDe
 from sgp_runner.engine import Engine, Gradient, Loop, NoGradients, Vmap, make_engine
 from sgp_runner.fabric import WrittenAfterSend
 from sgp_runner.models.mlp import MLP
-from sgp_runner.models.resnet8 import ResNet8
+from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.transformer import Transformer
 from sgp_runner.problem import Problem, make_problem
 
@@ -33,7 +33,7 @@ PROBLEMS = {
         NumbersEnDe(train_size=64, valid_size=8),
         dtype,
     ),
-    "resnet8": lambda dtype: problem_of(ResNet8(), Digits(), dtype),
+    "resnet8": lambda dtype: problem_of(ResNet("resnet8"), Digits(), dtype),
 }
 
 

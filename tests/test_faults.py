@@ -361,7 +361,7 @@ def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: P
         ("{what: pause, ranks: 1}", "faults.events[0].ranks", "1 is not a list such as [1,2]."),
         ("{what: pause, ranks: [1], end: 0}", "faults.events[0].end", "0.0 must be after the start, 0.0; null is for ever."),
         ("{ranks: [1]}", "faults.events[0].what", "it has no value; write faults.events[0].what=..."),
-        ("3", "faults.events[0]", "3 is not a set of settings with a _target_."),
+        ("3", "faults.events[0]", "3 is not a set of settings."),
     ],
 )
 def test_a_bad_event_is_named(events: str, key: str, sentence: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from experiments import final_parameters, instrumented, make_experiment, steps_t
 from PIL import Image
 
 from sgp_runner.cli import main
-from sgp_runner.data.cifar import MARGIN, Cifar10, Cifar100, moved
+from sgp_runner.data.cifar import MARGIN, Cifar, moved
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.errors import ConfigError, DataError
@@ -228,12 +229,12 @@ def test_a_damaged_image_is_named(workers: int, tmp_path: Path) -> None:
 # CIFAR
 
 
-@pytest.mark.parametrize(("config", "classes", "sizes"), [(Cifar10, 10, (200, 40)), (Cifar100, 100, (200, 200))])
+@pytest.mark.parametrize(("name", "classes", "sizes"), [("cifar10", 10, (200, 40)), ("cifar100", 100, (200, 200))])
 def test_cifar_is_read_by_torchvision(
-    config: type[Cifar10 | Cifar100], classes: int, sizes: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: Literal["cifar10", "cifar100"], classes: int, sizes: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = cifar(tmp_path, monkeypatch)
-    data = config(root=str(root)).load(torch.float32)
+    data = Cifar(name, root=str(root)).load(torch.float32)
     assert (len(data.train), len(data.valid), data.num_classes, data.input_shape) == (*sizes, classes, (3, 32, 32))
     (images,), labels = data.valid.batch(torch.tensor([1, 2, 3]))
     assert images.dtype == torch.uint8 and labels.tolist() == [1, 2, 3]
@@ -256,7 +257,7 @@ def test_other_files_than_the_published_ones_are_refused(tmp_path: Path, monkeyp
     with (root / "cifar-10-batches-py" / "data_batch_3").open("ab") as file:
         file.write(b"x")
     with pytest.raises(ConfigError, match="cifar-10-batches-py is missing, or not all of cifar10; get it with: curl"):
-        Cifar10(root=str(root)).load(torch.float32)
+        Cifar("cifar10", root=str(root)).load(torch.float32)
 
 
 def test_an_image_is_moved_and_mirrored() -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,47 +12,58 @@ import yaml
 
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.checkpoint import Checkpoints
+from sgp_runner.cluster import Cluster
 from sgp_runner.errors import ConfigError
-from sgp_runner.groups import classes, groups, has_one_class
+from sgp_runner.faults import Event
+from sgp_runner.groups import CLASSES, class_of, groups, has_names
 from sgp_runner.optim import SGD, Steps
-from sgp_runner.schema import load_experiment, make_experiment, stored
+from sgp_runner.run import Run
+from sgp_runner.schema import fields_of, load_experiment, make_experiment, stored
+from sgp_runner.timing import TimedAs
 from sgp_runner.topology import DirectedExponential
+from sgp_runner.usage import descriptions
+
+CONFIGURED = {cls for group in CLASSES for choice in (CLASSES[group] if has_names(group) else [""]) if (cls := class_of(group, choice))} | {
+    Run,
+    Checkpoints,
+    TimedAs,
+    Event,
+}
 
 
 def tree() -> dict[str, Any]:
     """A whole run, as Hydra resolves it."""
     return {
-        "_target_": "sgp_runner.run.Run",
         "nodes": 4,
         "epochs": 2,
         "algo": {
-            "_target_": "sgp_runner.algorithms.slowmo.SlowMo",
+            "name": "slowmo",
             "tau": 12,
             "base": {
-                "_target_": "sgp_runner.algorithms.osgp.OSGP",
+                "name": "osgp",
                 "tau": 2,
-                "topology": {"_target_": "sgp_runner.topology.DirectedExponential", "peers": {0: 2, 30: 1}},
+                "topology": {"name": "exponential", "peers": {0: 2, 30: 1}},
             },
         },
-        "model": {"_target_": "sgp_runner.models.mlp.MLP", "hidden": [32, 16], "dropout": 0},
-        "data": {"_target_": "sgp_runner.data.digits.Digits"},
-        "network": {"_target_": "sgp_runner.networks.sim.Sim"},
+        "model": {"name": "mlp", "hidden": [32, 16], "dropout": 0},
+        "data": {"name": "digits"},
+        "network": {"name": "sim"},
         "cluster": {
-            "_target_": "sgp_runner.cluster.Cluster",
             "step_seconds": {"default": 0.5},
-            "compute_time": {"_target_": "sgp_runner.cluster.ConstantTime"},
+            "compute_time": {"name": "constant"},
             "bandwidth": 1e10,
             "latency_seconds": 5e-5,
             "node_factors": {"3": 2},
         },
-        "faults": {"_target_": "sgp_runner.faults.Faults", "slow_nodes": {}, "slow_links": {}},
+        "faults": {"slow_nodes": {}, "slow_links": {}},
         "optim": {
-            "_target_": "sgp_runner.optim.SGD",
+            "name": "sgd",
             "lr": 1,
             "lr_reference_batch": None,
-            "schedule": {"_target_": "sgp_runner.optim.Steps", "milestones": [1, 2.5]},
+            "schedule": {"name": "steps", "milestones": [1, 2.5]},
         },
-        "logger": {"_target_": "sgp_runner.loggers.jsonl.Jsonl"},
+        "logger": {"name": "jsonl"},
     }
 
 
@@ -88,7 +102,7 @@ def test_what_is_stored_names_choices_and_no_classes() -> None:
     """So that the digest, which names runs and is in checkpoints and recordings, does not depend on where classes are."""
     experiment = make_experiment(tree())
     config: Any = experiment.config
-    assert "sgp_runner" not in json.dumps(config) and "_target_" not in json.dumps(config)
+    assert "sgp_runner" not in json.dumps(config)
     assert (config["algo"]["name"], config["algo"]["base"]["name"], config["algo"]["base"]["topology"]["name"]) == (
         "slowmo",
         "osgp",
@@ -98,9 +112,30 @@ def test_what_is_stored_names_choices_and_no_classes() -> None:
     assert set(config["faults"]) == {"slow_nodes", "slow_links"}  # it can only be of one class
 
 
-@pytest.mark.parametrize("group", [group for group in groups() if group != "experiment"])
-def test_every_class_of_a_group_has_one_name(group: str) -> None:
-    assert classes(group) and (has_one_class(group) or len({*classes(group).values()}) == len(classes(group)))
+@pytest.mark.parametrize("group", CLASSES)
+def test_every_choice_has_a_frozen_dataclass_that_is_imported_without_heavy_packages(group: str) -> None:
+    for choice in CLASSES[group] if has_names(group) else [""]:
+        cls: Any = class_of(group, choice)
+        assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen
+    code = f"""
+import sys
+from sgp_runner.groups import CLASSES, class_of, has_names
+[class_of({group!r}, choice) for choice in (CLASSES[{group!r}] if has_names({group!r}) else [""])]
+assert not {{"torch", "torchvision", "numpy", "wandb", "sklearn", "sacrebleu"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_groups_have_classes_and_their_choices_files() -> None:
+    assert {*groups()} == {*CLASSES, "base", "experiment"}
+    for group, known in CLASSES.items():
+        assert isinstance(known, str) or {*known} <= {*groups()[group]}
+
+
+@pytest.mark.parametrize("cls", sorted(CONFIGURED, key=lambda cls: cls.__name__), ids=lambda cls: cls.__name__)
+def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
+    assert {*descriptions(cls)} == {*fields_of(cls, "cluster" if cls in (Run, Cluster) else "algo")}
+    assert not [text for text in descriptions(cls).values() if text.endswith(".")]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +143,7 @@ def test_every_class_of_a_group_has_one_name(group: str) -> None:
     [
         ({"format": 1}, "was written by another version of sgp-run, which this one cannot read: run it again."),
         ({"format": None}, "was written by another version of sgp-run, which this one cannot read: run it again."),
-        ({"data": {"_target_": "os.system"}}, "was written by another version of sgp-run, which this one cannot read: run it again."),
+        ({"data": {"_target_": "os.system"}}, "data: nothing is chosen; use one of cifar10, cifar100, "),
         ({"network": {"name": "sims"}}, "network: 'sims' is none of gloo, mpi, nccl, sim. Did you mean 'sim'?"),
         ({"network": {"engine": "loop"}}, "network: nothing is chosen; use one of gloo, mpi, nccl, sim."),
         ({"algo": {"name": "resnet8"}}, "algo: 'resnet8' is none of ad_psgd, "),
@@ -128,7 +163,7 @@ BAD: list[tuple[str, object, str, str]] = [
     ("nodes", None, "nodes", "it has no value; write nodes=..."),
     ("nodez", 4, "nodez", "there is no such setting. Did you mean 'nodes'?"),
     ("lr", 0.1, "lr", "there is no such setting. Did you mean 'optim.lr'?"),
-    ("_partial_", True, "_partial_", "there is no such setting; a run has algo, model, data,"),
+    ("_partial_", True, "_partial_", "there is no such setting; a run has nodes, gpus_per_node,"),
     ("epochs", float("nan"), "epochs", "nan must be finite."),
     ("epochs", 10**400, "epochs", "must be finite."),
     ("optim.lr", "fast", "optim.lr", "'fast' is not a number."),
@@ -148,13 +183,15 @@ BAD: list[tuple[str, object, str, str]] = [
     ("cluster.node_factors", {"three": 2.0}, "cluster.node_factors", "'three' is not a whole number;"),
     ("cluster.step_seconds", {"default": "x"}, "cluster.step_seconds.default", "'x' is not a number."),
     ("results", 2024, "results", "2024 is not text; quote it: \"results='2024'\"."),
-    ("logger._target_", "os.system", "logger._target_", "'os.system' is refused: only classes of sgp_runner"),
-    ("logger._target_", "sgp_runner.optim.lr_at", "logger._target_", "'sgp_runner.optim.lr_at' is not a frozen dataclass"),
-    ("logger._target_", "sgp_runner.nowhere.X", "logger._target_", "'sgp_runner.nowhere.X' is not a frozen dataclass"),
-    ("network", {"_target_": "sgp_runner.loggers.jsonl.Jsonl"}, "network._target_", "Jsonl does not belong here; choose with"),
-    ("algo.base", {"_target_": "sgp_runner.algorithms.ad_psgd.ADPSGD"}, "algo.base._target_", "ADPSGD does not belong here; choose with"),
-    ("optim", {"_target_": "sgp_runner.faults.Faults"}, "optim._target_", "Faults does not belong here; choose with optim=adam|sgd."),
-    ("checkpoint", {"_target_": "sgp_runner.faults.Faults"}, "checkpoint._target_", "sgp_runner.faults.Faults does not belong here."),
+    ("logger._target_", "os.system", "logger._target_", "there is no such setting; logger has no settings."),
+    ("logger.name", "os.system", "logger", "'os.system' is none of jsonl, wandb."),
+    ("logger.name", ["wandb"], "logger", "['wandb'] is none of jsonl, wandb."),
+    ("network", {"name": "jsonl"}, "network", "'jsonl' is none of gloo, mpi, nccl, sim."),
+    ("algo.base", {"name": "ad_psgd"}, "algo.base", "'ad_psgd' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
+    ("algo.base.name", "wmt16_en_de_large_batch", "algo.base", "'wmt16_en_de_large_batch' is none of ar_sgd, "),
+    ("data.name", "wmt16_en_de_large_batch", "data", "'wmt16_en_de_large_batch' is none of cifar10, "),
+    ("faults.name", "none", "faults.name", "there is no such setting."),
+    ("checkpoint", {"name": "faults"}, "checkpoint.name", "there is no such setting."),
 ]
 
 
@@ -172,5 +209,3 @@ def test_a_part_that_is_left_out_is_missed() -> None:
     del without["optim"]["schedule"]
     with pytest.raises(ConfigError, match=r"^optim.schedule: nothing is chosen; use one of constant, cosine"):
         make_experiment(without)
-    with pytest.raises(ConfigError, match=r"^_target_: a configuration describes a sgp_runner.run.Run, not a Jsonl"):
-        make_experiment({"_target_": "sgp_runner.loggers.jsonl.Jsonl"})

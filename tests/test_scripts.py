@@ -23,6 +23,20 @@ def test_shellcheck_has_no_complaint() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_a_job_reads_the_settings_of_its_run() -> None:
+    script = (ROOT / "slurm/run.sbatch").read_text()
+    reading = [line for line in script.splitlines() if line.startswith(("settings=", "setting()", "devices="))]
+    assert len(reading) == 3
+    lines = [f'sgp-run() {{ {sys.executable} -m sgp_runner "$@"; }}', *reading, 'echo "$devices $(setting on_failure) $(setting nodes)"']
+    command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines), "run.sbatch"]
+    words = ["algo=sgp", "model=mlp", "network=gloo", "nodes=4", "gpus_per_node=2"]
+    done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
+    assert done.stdout == "2 stop 4\n"
+    words = ["experiment=sgp_sgp_90", "on_failure=continue", "gpus_per_node=1", "network=gloo"]
+    done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
+    assert done.stdout == "1 continue 32\n"
+
+
 def test_the_table_of_faults_says_how_much_was_lost_and_knows_every_algorithm() -> None:
     spec = importlib.util.spec_from_file_location("fault_table", ROOT / "scripts/fault_table.py")
     assert spec is not None and spec.loader is not None

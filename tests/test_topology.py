@@ -159,7 +159,7 @@ def test_averaging_is_exact_after_log2_n_steps_for_powers_of_two_only(size: int)
 
 def test_the_number_of_peers_follows_a_schedule() -> None:
     graph = DirectedExponential(peers={0: 2, 30: 1})
-    assert [len(graph.out_peers(0, 9, 0, epoch)) for epoch in (0, 29.9, 30, 80)] == [2, 2, 1, 1]
+    assert [len(graph.at(epoch).out_peers(0, 9, 0)) for epoch in (0, 29.9, 30, 80)] == [2, 2, 1, 1]
 
 
 @pytest.mark.parametrize("peers", [0, -1, {}, {1: 2}, {0: 0}, {0: 1, -5: 2}])

@@ -91,8 +91,8 @@ def simulated_workers(device: str, repeats: int, workers: int = 64, batch_size: 
 
 def ways(model: str, device: str, workers: int, batch_size: int) -> dict[str, Callable[[int], object]]:
     """How to compute all workers' gradients of a step."""
-    from sgp_runner.batch import experiment_of
     from sgp_runner.engine import Gradient, Vmap
+    from sgp_runner.overrides import experiment_of
     from sgp_runner.problem import Compute
 
     run = experiment_of([f"model={model}", f"batch_size={batch_size}", f"nodes={workers}", "logger=jsonl"]).run

@@ -21,8 +21,8 @@ TIMES = 10
 
 def parts(words: list[str]) -> dict[str, float]:
     """Seconds of the processor, by part; in a process of its own."""
-    from sgp_runner.batch import experiment_of
     from sgp_runner.memory import keep_freed_memory
+    from sgp_runner.overrides import experiment_of
     from sgp_runner.push_sum import split
     from sgp_runner.worker import OwnBudget
 

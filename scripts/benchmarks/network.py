@@ -153,9 +153,8 @@ class Bench:
 
     def predict(self, cells: Mapping[str, Cell], seconds: float) -> dict[str, float]:
         """Milliseconds of each, simulated with the profile that a calibration of this network has left in `OUT`."""
-        from sgp_runner.batch import experiment_of
         from sgp_runner.calibration.cli import conclude
-        from sgp_runner.overrides import search_in
+        from sgp_runner.overrides import experiment_of, search_in
 
         name = self.network.name
         settings = [*self.network.words(), f"name={name}", f"results={self.folder}/calibration"]
@@ -170,8 +169,8 @@ class Bench:
 
     def simulated(self, title: str, words: Sequence[str]) -> float:
         """Of the same number of steps; messages have the size, and gradients the time, of the model that is really trained."""
-        from sgp_runner.batch import experiment_of
         from sgp_runner.execution import perform
+        from sgp_runner.overrides import experiment_of
 
         network = self.network
         timing = ["model=timing_only", f"model.sample_steps={network.steps + WARM_UP}", "epochs=1", "timed_as.model=mlp"]
@@ -215,8 +214,8 @@ class Bench:
 
     def written(self, settings: Sequence[str], title: str) -> Path:
         """The configuration of a run, where its ranks read it."""
-        from sgp_runner.batch import experiment_of
         from sgp_runner.execution import prepare
+        from sgp_runner.overrides import experiment_of
 
         experiment = experiment_of(settings)
         experiment.directory.mkdir(parents=True, exist_ok=True)

@@ -101,9 +101,9 @@ def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[s
     from torch.distributed.rendezvous import rendezvous
     from torch.optim import SGD
 
-    from sgp_runner.batch import experiment_of
     from sgp_runner.networks.gloo import Gloo
     from sgp_runner.networks.nccl import Nccl
+    from sgp_runner.overrides import experiment_of
     from sgp_runner.problem import Compute
 
     experiment: Experiment = experiment_of(words)

@@ -143,11 +143,9 @@ def apart(*words: str) -> dict[str, float]:
 
 def alone(words: Sequence[str]) -> None:
     from sgp_runner.execution import perform
-    from sgp_runner.overrides import compose, configs, parse
-    from sgp_runner.schema import make_experiment
+    from sgp_runner.overrides import experiment_of
 
-    with configs():
-        experiment = make_experiment(compose([setting.word for setting in parse(words)]))
+    experiment = experiment_of(words)
     start = time.process_time()
     perform(experiment)
     spent = time.process_time() - start
@@ -161,11 +159,9 @@ def peak_bytes() -> int:
 
 
 def make_run(*words: str) -> tuple[Run, Problem]:
-    from sgp_runner.overrides import compose, configs, parse
-    from sgp_runner.schema import make_experiment
+    from sgp_runner.overrides import experiment_of
 
-    with configs():
-        run = make_experiment(compose([setting.word for setting in parse(["logger=jsonl", *words])])).run
+    run = experiment_of(["logger=jsonl", *words]).run
     return run, run.make_problem()
 
 

@@ -113,8 +113,8 @@ def profiled(ranks: Ranks, words: list[str]) -> dict[str, float]:
 
 
 def rank_of_run(words: list[str]) -> str:
-    from sgp_runner.batch import experiment_of
     from sgp_runner.execution import perform
+    from sgp_runner.overrides import experiment_of
 
     experiment = experiment_of(words)
     perform(experiment)

@@ -37,6 +37,6 @@ def unevenness(nodes: int) -> float:
 
     topology = DirectedExponential()
     mixed = np.eye(nodes)
-    for step in range(len(topology.strides(nodes, 0.0))):
+    for step in range(topology.phases(nodes)[0][1]):
         mixed = np.array(matrix(topology, nodes, step)) @ mixed
     return float(np.abs(mixed * nodes - 1).max())

@@ -6,7 +6,7 @@ simulated time. `sgp_runner.worker.Worker` lists the verbs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from sgp_runner.optim import Optimizer
@@ -16,14 +16,20 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """What the runtimes need to know of an algorithm."""
+    """What the runtimes need to know of an algorithm. By default it is synchronous, and works for all numbers of nodes and optimizers."""
+
+    asynchronous: ClassVar[bool] = False  # workers share one budget of gradients and never wait for all
+    servers: ClassVar[int] = 0  # parameter servers, extra to the nodes; their ranks follow the workers'
 
     @property
     def title(self) -> str: ...  # as it stands in tables
-    @property
-    def asynchronous(self) -> bool: ...  # workers share one budget of gradients and never wait for all
-    @property
-    def servers(self) -> int: ...  # parameter servers, extra to the nodes; their ranks follow the workers'
-    def check(self, nodes: int, optim: Optimizer) -> None: ...  # ConfigError for a combination that cannot work
-    def phases(self, size: int) -> list[Phase]: ...  # of what its workers send, receive and reduce together, as of a graph
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        """Raise ConfigError for a combination that cannot work."""
+        return None
+
+    def phases(self, size: int) -> list[Phase]:
+        """From which epoch on, and after how many steps what its workers send, receive and reduce together starts over."""
+        return [(0.0, 1)]
+
     async def run(self, worker: Worker) -> None: ...

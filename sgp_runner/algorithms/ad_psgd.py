@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError
 from sgp_runner.proof import prove
 
@@ -24,19 +25,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ADPSGD:
-    """topology: every edge joins an odd and an even rank.
+class ADPSGD(Algorithm):
+    """Asynchronous gradients and pairwise averages.
 
+    topology: every edge joins an odd and an even rank
     averages_per_gradient: averages for each gradient of any worker, 1 in Alg. 1. The active workers start all of them while they compute,
         equally many for each of their own gradients, so the rate is that of equally fast workers. 0.5 is the authors' bipartite
-        implementation: with as many passive workers, one average per gradient of an active one.
+        implementation: with as many passive workers, one average per gradient of an active one
     """
 
     topology: Topology
     averages_per_gradient: float = 1.0
     title: ClassVar[str] = "AD-PSGD"
     asynchronous: ClassVar[bool] = True
-    servers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.averages_per_gradient < inf:
@@ -70,7 +71,7 @@ class ADPSGD:
         due = (worker.count("gradients") + 1) * self.averages_per_gradient * worker.size / actives
         while worker.tally("averages") < due:
             t = worker.count("averages")
-            peers = self.topology.out_peers(worker.rank, worker.size, t, worker.epoch)
+            peers = self.topology.at(worker.epoch).out_peers(worker.rank, worker.size, t)
             j = peers[t % len(peers)]
             sent = x.clone()
             worker.comm.send(j, sent)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError
 from sgp_runner.proof import prove
 
@@ -19,17 +20,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DPSGD:
-    """topology: symmetric, so that the uniform weights make ``W`` doubly stochastic.
+class DPSGD(Algorithm):
+    """A local step and a weighted average with the neighbours.
 
-    order: ``combine_while_computing`` or ``adapt_then_combine`` (local step first, then exchange).
+    topology: symmetric, so that the uniform weights make the mixing matrix doubly stochastic
+    order: combine_while_computing, as in the paper, or adapt_then_combine: local step first, then exchange
     """
 
     topology: Topology
     order: Literal["combine_while_computing", "adapt_then_combine"] = "combine_while_computing"
     title: ClassVar[str] = "D-PSGD"
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         if not self.topology.symmetric:
@@ -42,7 +42,7 @@ class DPSGD:
     async def run(self, worker: Worker) -> None:
         x = worker.params
         for k in worker.steps():
-            peers = self.topology.out_peers(worker.rank, worker.size, k, worker.epoch)
+            peers = self.topology.at(worker.epoch).out_peers(worker.rank, worker.size, k)
             adapt_first = self.order == "adapt_then_combine"
             if adapt_first:
                 x -= worker.update(await worker.grad())

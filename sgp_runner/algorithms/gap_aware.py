@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError
 from sgp_runner.flat import in_pieces
 
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 EMA = 0.999
 
 
 @dataclass(frozen=True)
-class GapAware:
-    """penalty: ``gap`` (GA), ``staleness`` (SA: divide by the number of steps missed, at least 1) or ``none`` (ASGD).
+class GapAware(Algorithm):
+    """Asynchronous SGD whose server divides stale gradients.
 
-    gap: measured per ``parameter``, per ``layer`` (norms of one parameter tensor) or ``global``.
-    momentum: one buffer at the ``server``, one ``per_worker``, or ``dana``: one per worker, and workers get the look-ahead
-        ``x - gamma m sum_j v_j``, against which the gap is measured as well. ``per_worker`` with Nesterov momentum sends the same
-        point (DANA-Slim), so ``dana`` takes plain momentum.
+    penalty: what a gradient is divided by: gap (GA), staleness (SA: the number of steps missed, at least 1) or none (ASGD)
+    gap: measured per parameter, per layer (norms of one parameter tensor) or global
+    momentum: one buffer at the server, one per_worker, or dana: one per worker, and workers get the look-ahead x - gamma m sum_j v_j,
+        against which the gap is measured as well. per_worker with Nesterov momentum sends the same point (DANA-Slim), so dana takes
+        plain momentum
     """
 
     penalty: Literal["gap", "staleness", "none"] = "gap"
@@ -55,9 +56,6 @@ class GapAware:
         if self.momentum == "dana" and optim.momentum and optim.nesterov:
             twice = "dana with Nesterov momentum would look ahead twice"
             raise ConfigError("algo.momentum", f"{twice}: use optim.nesterov=false, or algo.momentum=per_worker, which is DANA-Slim.")
-
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 1)]
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else self.work(worker))

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError, inside
 from sgp_runner.push_sum import average
 
 if TYPE_CHECKING:
-    from sgp_runner.algorithms import Algorithm
     from sgp_runner.optim import Optimizer
     from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
 @dataclass(frozen=True)
-class Hybrid:
-    """first: until ``switch_epoch``. then: afterwards. Both are synchronous.
+class Hybrid(Algorithm):
+    """Two synchronous algorithms in turn. At the switch models and optimizer buffers are averaged, exactly.
 
-    At the switch models and optimizer buffers are averaged, exactly.
+    first: the algorithm until switch_epoch
+    then: the algorithm afterwards
+    switch_epoch: epochs of the first
     """
 
     first: Algorithm
     then: Algorithm
-    switch_epoch: float
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
+    switch_epoch: float = 5
 
     @property
     def title(self) -> str:

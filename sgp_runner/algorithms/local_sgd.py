@@ -5,29 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.optim import Optimizer
     from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
 @dataclass(frozen=True)
-class LocalSGD:
-    """tau: steps between exact averages, the last one at the end; ``null`` never averages (as the base of SlowMo)."""
+class LocalSGD(Algorithm):
+    """Independent steps and a periodic average.
+
+    tau: steps between exact averages, the last one at the end; null: never, as the base of SlowMo
+    """
 
     tau: int | None = 12
     title: ClassVar[str] = "Local SGD"
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if self.tau is not None and self.tau < 1:
             raise ConfigError("algo.tau", f"{self.tau} must be at least 1 step, or null to never average.")
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        """Every number of nodes and every optimizer works."""
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, self.tau or 1)]

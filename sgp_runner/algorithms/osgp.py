@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError
 from sgp_runner.proof import prove
 from sgp_runner.push_sum import split, to_model, to_numerator
@@ -33,13 +34,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OSGP:
-    """tau: how many steps late a message may be before the worker waits for it; see the module for what it counts in each layout.
+class OSGP(Algorithm):
+    """SGP with messages that may be late.
 
-    topology: any.
-    interval: send every ``interval`` steps (the paper's listing ties it to ``tau``).
-    layout: order of the four parts of a step, see the module.
-    push_sum_weight: ``false`` is the biased ablation: the same messages, but the model is never divided by ``w``.
+    topology: any graph
+    tau: steps a message may be late before the worker waits for it; 0 is SGP (with layout=released: the authors' 1-OSGP)
+    interval: steps between sends (the paper's listing ties it to tau)
+    layout: order of receive, gradient, step and send: paper | released | released_2019, see the module
+    push_sum_weight: false is the biased ablation: the same messages, but the model is never divided by the weight
     """
 
     topology: Topology
@@ -48,8 +50,6 @@ class OSGP:
     layout: Literal["paper", "released", "released_2019"] = "paper"
     push_sum_weight: bool = True
     title: ClassVar[str] = "OSGP"
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if self.tau < 0:
@@ -90,14 +90,14 @@ class OSGP:
         """Start sending the out-shares of ``(x, w)``; keep the own one."""
         if k % self.interval:
             return
-        here = (worker.rank, worker.size, k // self.interval, worker.epoch)  # or an even interval would skip every other hop
-        peers = self.topology.out_peers(*here)
+        graph, send = self.topology.at(worker.epoch), k // self.interval  # or an even interval would skip every other hop
+        peers = graph.out_peers(worker.rank, worker.size, send)
         message = split(x, len(peers) + 1)
         for j in peers:
             worker.comm.send(j, message)
         if not self.push_sum_weight:
             x[-1] = 1
-        expected.extend((k, j) for j in self.topology.in_peers(*here))
+        expected.extend((k, j) for j in graph.in_peers(worker.rank, worker.size, send))
 
     async def fold(self, worker: Worker, x: Tensor, expected: list[tuple[int, int]], late: int) -> None:
         """Fold in whatever has arrived; wait only for messages sent in step ``late`` or before."""

@@ -11,34 +11,33 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.comm.compression import finish_ring, start_ring
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.optim import Optimizer
     from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
 @dataclass(frozen=True)
-class PipeSGD:
-    """depth: width ``K`` of the pipeline.
+class PipeSGD(Algorithm):
+    """Gradients averaged in a pipeline.
 
-    warmup_epochs: epochs that run with ``K = 1``.
-    clip: largest norm of the mean gradient, applied after averaging; ``null`` does not clip.
-    compression: of every message inside the all-reduce: ``none``, ``truncate16`` (bfloat16 by truncation) or ``quantize8`` (8-bit
-        linear, scaled by the largest magnitude).
+    depth: width K of the pipeline; 1 is AR-SGD
+    warmup_epochs: epochs that run with depth 1
+    clip: largest norm of the mean gradient, applied after averaging; null does not clip
+    compression: of every message inside the all-reduce: none, truncate16 (bfloat16 by truncation) or quantize8 (8-bit linear, scaled by the
+        largest magnitude)
     """
 
     depth: int = 2
-    warmup_epochs: float = 0.0
+    warmup_epochs: float = 0
     clip: float | None = None
     compression: Literal["none", "truncate16", "quantize8"] = "none"
     title: ClassVar[str] = "Pipe-SGD"
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if self.depth < 1:
@@ -47,9 +46,6 @@ class PipeSGD:
             raise ConfigError("algo.warmup_epochs", f"{self.warmup_epochs} must not be negative.")
         if self.clip is not None and self.clip <= 0:
             raise ConfigError("algo.clip", f"{self.clip} must be positive, or null for no clipping.")
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        """Every number of nodes and every optimizer works."""
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 1), (self.warmup_epochs, self.depth)]

@@ -9,25 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.algorithms import Algorithm
+
 if TYPE_CHECKING:
-    from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
 @dataclass(frozen=True)
-class PSSGD:
-    """No options."""
+class PSSGD(Algorithm):
+    """Synchronous steps on a parameter server."""
 
     title: ClassVar[str] = "PS-SGD"
-    asynchronous: ClassVar[bool] = False
     servers: ClassVar[int] = 1
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        """Every number of nodes and every optimizer works."""
-
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 1)]
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else self.work(worker))

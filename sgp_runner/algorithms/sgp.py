@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.proof import prove
 from sgp_runner.push_sum import descend, split, to_model
 
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SGP:
-    """topology: any; directed ones are what push-sum is for."""
+class SGP(Algorithm):
+    """A local step and one round of push-sum.
+
+    topology: any graph; directed ones are what push-sum is for
+    """
 
     topology: Topology
     title: ClassVar[str] = "SGP"
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         prove(self.topology, nodes)
@@ -37,11 +39,11 @@ class SGP:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
         for k in worker.steps():
             descend(x, worker.update(await worker.grad()))  # at z; x = z w - d
-            here = (worker.rank, worker.size, k, worker.epoch)
-            peers = self.topology.out_peers(*here)
+            graph = self.topology.at(worker.epoch)
+            peers = graph.out_peers(worker.rank, worker.size, k)
             message = split(x, len(peers) + 1)  # a copy of x = x / (peers + 1)
             for j in peers:
                 worker.comm.send(j, message)
-            for j in self.topology.in_peers(*here):
+            for j in graph.in_peers(worker.rank, worker.size, k):
                 x += await worker.comm.recv(j)
             to_model(x)

@@ -11,28 +11,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.errors import ConfigError, inside
 from sgp_runner.push_sum import average
 
 if TYPE_CHECKING:
-    from sgp_runner.algorithms import Algorithm
     from sgp_runner.optim import Optimizer
     from sgp_runner.topology import Phase
     from sgp_runner.worker import Worker
 
 
 @dataclass(frozen=True)
-class SlowMo:
-    """base: the fast algorithm; it drains its messages whenever it stops.
+class SlowMo(Algorithm):
+    """Slow momentum over a synchronous algorithm.
 
-    tau: fast steps between slow ones; ``null`` is 12 over local SGD and 48 over the others, as in the paper.
-    alpha: slow learning rate. beta: slow momentum.
-    buffers: what happens to the fast optimizer's buffers at a slow step: ``reset``, ``keep``, ``average`` over the nodes (double
-        averaging), or ``auto``: reset for SGD, keep for Adam, as in the paper.
-    exact_average: ``false`` skips the exact average; every node then has its own ``u`` and ``x_0`` and keeps its push-sum weight.
+    base: the fast algorithm; it drains its messages whenever it stops
+    tau: fast steps between slow ones; null is 12 over local SGD and 48 over the others, as in the paper
+    alpha: slow learning rate
+    beta: slow momentum
+    buffers: the fast optimizer's buffers at a slow step: reset, keep, average over the nodes (double averaging), or auto: reset for SGD,
+        keep for Adam, as in the paper
+    exact_average: false skips the exact average; every node then has its own slow momentum and keeps its push-sum weight
     """
 
     base: Algorithm
@@ -41,8 +43,6 @@ class SlowMo:
     beta: float = 0.5
     buffers: Literal["auto", "reset", "keep", "average"] = "auto"
     exact_average: bool = True
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
 
     @property
     def title(self) -> str:

@@ -57,11 +57,11 @@ def prepared(words: Sequence[str]) -> Experiment:
     from sgp_runner.schema import make_experiment
 
     with configs():
-        settings = parse(read(words).settings)
-        names = {setting.name for setting in settings}
+        settings = read(words).settings
+        names = {setting.name for setting in parse(settings)}
         ours = ["resume=never", "logger=jsonl", *([] if "network" in names else ["network=gloo"])]
         ours += [] if "name" in names else ["name=measured"]
-        config = compose([setting.word for setting in [*parse(ours), *settings]])
+        config = compose([*ours, *settings])
     config["results"] = f"{config['results']}/calibration"
     experiment = make_experiment(config)
     run = experiment.run

@@ -14,6 +14,39 @@ if TYPE_CHECKING:
     from sgp_runner.calibration.probe import Measured
 
 
+BODY = """\
+defaults:
+  - /compute_time@compute_time: {law}
+
+name: {name}
+devices_per_node: 1
+step_seconds:  # s, a gradient and the optimizer's step, all nodes computing
+  {model}: {have.step_seconds:.6g}
+step_batch:  # samples per node
+  {model}: {batch_size}
+{compute_time}input_seconds: 0.0  # s; part of the step
+bandwidth: {have.bandwidth:.6g}  # bit/s; every node sends to one and receives from another at the same time
+latency_seconds: {have.latency_seconds:.4g}  # s
+message_overhead_seconds: 0.0  # s; part of the latency
+host_seconds_per_byte: 0.0  # s/byte; part of the bandwidth
+node_factors: {{}}  # e.g. {{3: 2.0}}: node 3 computes half as fast
+heterogeneity: 0.0  # coefficient of variation between nodes
+duplex: full  # by the way in which the bandwidth is measured
+collective: ring  # gloo's and NCCL's for large tensors
+overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already
+bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured
+fitted_on: []
+all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds
+all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface
+mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received
+contention_seconds_per_byte: {have.contention_seconds_per_byte:.4g}  # s/byte that passes during a gradient
+serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte of a gradient that a parameter server answers"""
+COMPUTE_TIME = """\
+compute_time:
+  cv: {:.4g}  # from how much longer steps take that end with a barrier
+"""
+
+
 @dataclass(frozen=True)
 class Setting:
     """What was calibrated: ``model`` on ``batch_size`` samples per node. command: that did it; where, when: for the reader."""
@@ -28,7 +61,7 @@ class Setting:
 
 def profile(found: Measured, setting: Setting) -> str:
     """The text of the file."""
-    return "\n".join([*head(found, setting), *body(found, setting), *foot(found)]) + "\n"
+    return "\n".join([*head(found, setting), body(found, setting), *foot(found)]) + "\n"
 
 
 def head(found: Measured, setting: Setting) -> Iterator[str]:
@@ -38,35 +71,16 @@ def head(found: Measured, setting: Setting) -> Iterator[str]:
     yield "# Leave-one-out error, mean over sizes: messages {:.1%}, all-reduces {:.1%}.".format(*errors)
 
 
-def body(found: Measured, setting: Setting) -> Iterator[str]:
+def body(found: Measured, setting: Setting) -> str:
     have = constants(found)
-    yield "defaults:"
-    yield f"  - /compute_time@compute_time: {'log_normal' if have.cv else 'constant'}"
-    yield from ("", f"name: {setting.name}", "devices_per_node: 1")
-    yield "step_seconds:  # s, a gradient and the optimizer's step, all nodes computing"
-    yield f"  {setting.model}: {have.step_seconds:.6g}"
-    yield "step_batch:  # samples per node"
-    yield f"  {setting.model}: {setting.batch_size}"
-    if have.cv:
-        yield "compute_time:"
-        yield f"  cv: {have.cv:.4g}  # from how much longer steps take that end with a barrier"
-    yield "input_seconds: 0.0  # s; part of the step"
-    yield f"bandwidth: {have.bandwidth:.6g}  # bit/s; every node sends to one and receives from another at the same time"
-    yield f"latency_seconds: {have.latency_seconds:.4g}  # s"
-    yield "message_overhead_seconds: 0.0  # s; part of the latency"
-    yield "host_seconds_per_byte: 0.0  # s/byte; part of the bandwidth"
-    yield "node_factors: {}  # e.g. {3: 2.0}: node 3 computes half as fast"
-    yield "heterogeneity: 0.0  # coefficient of variation between nodes"
-    yield "duplex: full  # by the way in which the bandwidth is measured"
-    yield "collective: ring  # gloo's and NCCL's for large tensors"
-    yield f"overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already"
-    yield "bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured"
-    yield "fitted_on: []"
-    yield f"all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds"
-    yield f"all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface"
-    yield f"mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received"
-    yield f"contention_seconds_per_byte: {have.contention_seconds_per_byte:.4g}  # s/byte that passes during a gradient"
-    yield f"serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte of a gradient that a parameter server answers"
+    return BODY.format(
+        law="log_normal" if have.cv else "constant",
+        compute_time=COMPUTE_TIME.format(have.cv) if have.cv else "",
+        have=have,
+        name=setting.name,
+        model=setting.model,
+        batch_size=setting.batch_size,
+    )
 
 
 def foot(found: Measured) -> Iterator[str]:

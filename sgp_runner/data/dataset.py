@@ -19,26 +19,27 @@ Batch: TypeAlias = "tuple[tuple[Tensor, ...], Tensor]"
 
 
 class Split(Protocol):
-    """A fixed, indexable set of samples."""
+    """A fixed, indexable set of samples. One in memory has nothing to prepare or to close."""
 
-    @property
-    def labels(self) -> Tensor | None:
-        """int64 [N], or None where samples have no class. Only the Dirichlet partition reads it."""
+    labels: Tensor | None  #: int64 [N], or None where samples have no class. Only the Dirichlet partition reads it
 
     @property
     def ahead(self) -> int:
         """How many batches to ``prepare`` before they are needed; 0 where that gains nothing."""
+        return 0
 
     def __len__(self) -> int: ...
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
         """Begin with what ``batch`` will soon be asked for."""
+        return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         """The samples at ``indices`` (int64 [B]), in that order. Augmentation depends on ``seed`` and a sample's index alone."""
 
     def close(self) -> None:
         """Give back what it has opened; it may be used again."""
+        return None
 
 
 def read(split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
@@ -53,26 +54,18 @@ def read(split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
 
 
 @dataclass(frozen=True)
-class TensorSplit:
+class TensorSplit(Split):
     """A split held in memory: every tensor has one row per sample."""
 
     inputs: tuple[Tensor, ...]
     targets: Tensor
     labels: Tensor | None
 
-    ahead: ClassVar[int] = 0
-
     def __len__(self) -> int:
         return len(self.targets)
 
-    def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Nothing to do."""
-
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         return tuple(t[indices] for t in self.inputs), self.targets[indices]
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def part(self, rows: slice) -> TensorSplit:
         return TensorSplit(tuple(t[rows] for t in self.inputs), self.targets[rows], None if self.labels is None else self.labels[rows])
@@ -119,7 +112,9 @@ class Dataset:
 class DataConfig(Protocol):
     """A frozen dataclass that names a data set and loads it."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str: ...
+
     task: ClassVar[str]
     stand_in: ClassVar[bool]  #: for the data that results are published on
 

@@ -22,12 +22,18 @@ _VALID = 360
 
 @dataclass(frozen=True)
 class Digits:
-    """1,437 training and 360 validation images [1, 8, 8], normalised with the training set's mean and deviation."""
+    """1,437 training and 360 validation images [1, 8, 8], normalised with the training set's mean and deviation.
 
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer digits per node
-    label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
-    holdout: float = 0.0  #: share of the training set that is validated on instead of the validation set
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by digit
+    alpha: concentration of the Dirichlet partition; smaller = fewer digits per node
+    label_smoothing: share of the target's probability that is spread over all classes
+    holdout: share of the training set that is validated on, not trained on, in place of the validation set: for choosing settings
+    """
+
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+    label_smoothing: float = 0.0
+    holdout: float = 0.0
 
     name: ClassVar[str] = "digits"
     task: ClassVar[str] = "classification"

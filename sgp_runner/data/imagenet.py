@@ -29,15 +29,23 @@ class ImageNet:
     """1,281,167 training and 50,000 validation images of 1000 classes, when complete.
 
     Random crops and mirror images for training, the centre at evaluation. The validation classes are the training classes.
+
+    root: with train/<class>/ and val/<class>/; may move: it is no part of a run's name
+    shards: folder with train-*.tar and val-*.tar, read in place of root; see scripts/make_shards.py; null = folders per class
+    image_size: height and width in pixels, of what the model sees
+    workers: processes that decode images, for each process of the run; 0 = that process itself; results do not depend on it
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by class
+    alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
+    label_smoothing: share of the target's probability that is spread over all classes
     """
 
-    root: str = "data/imagenet"  #: with train/<class>/ and val/<class>/
-    shards: str | None = None  #: a folder that holds train-*.tar and val-*.tar, which are then read in place of ``root``
-    image_size: int = 224  #: height and width in pixels, of what the model sees
-    workers: int = 4  #: processes that decode images, for each process of the run; 0 = that process itself
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer classes per node
-    label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
+    root: str = "data/imagenet"
+    shards: str | None = None
+    image_size: int = 224
+    workers: int = 4
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+    label_smoothing: float = 0.0
 
     name: ClassVar[str] = "imagenet"
     task: ClassVar[str] = "classification"

@@ -18,6 +18,7 @@ from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from sgp_runner.checkpoint import SIGNALS
+from sgp_runner.data.dataset import Split
 from sgp_runner.errors import DataError
 from sgp_runner.seeding import seeds_of
 
@@ -91,7 +92,7 @@ def unheard() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(Split):
     """Labelled images, in files of their own or in shards. ``augment``: random crops and mirror images instead of the centre."""
 
     files: Sequence[str] | Shards

@@ -20,17 +20,24 @@ _TEXT_SEED = 999_999  # the sentences are the same whatever the run's seed
 
 @dataclass(frozen=True)
 class NumbersEnDe:
-    """ "twenty-three" -> "dreiundzwanzig". No sentence occurs twice, so neither side of a validation pair was seen.
+    """Numbers in words: "twenty-three" -> "dreiundzwanzig". No sentence occurs twice, so neither side of a validation pair was seen.
 
     The kind of sentence (number, ordinal, date, time, amount) is the label of the Dirichlet partition.
+
+    train_size: training sentences
+    valid_size: held-out sentences
+    label_smoothing: share of the target's probability that is spread over the vocabulary
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by kind of sentence
+    alpha: concentration of the Dirichlet partition; smaller = fewer kinds per node
+    holdout: share of the training set that is validated on, not trained on, in place of the validation set: for choosing settings
     """
 
-    train_size: int = 16384  #: training sentences
-    valid_size: int = 512  #: held-out sentences
-    label_smoothing: float = 0.1  #: share of the target's probability that is spread over the vocabulary
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition
-    holdout: float = 0.0  #: share of the training set that is validated on instead of the validation set
+    train_size: int = 16384
+    valid_size: int = 512
+    label_smoothing: float = 0.1
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+    holdout: float = 0.0
 
     name: ClassVar[str] = "numbers_en_de"
     task: ClassVar[str] = "translation"

@@ -23,17 +23,27 @@ class QuadraticData:
     stable. ``c_i = center + heterogeneity * shift of the group of i + noise * its own``, all standard normal vectors.
     The group is the label: partition=dirichlet gives the nodes different optima. The validation loss is
     ``1/2 (x - x*)' H (x - x*)``, where x* minimises the training loss: 0 is the optimum.
+
+    dimension: of the parameter vector
+    samples: training samples
+    groups: labels; each shifts the optimum of its samples
+    noise: standard deviation of a sample's own offset
+    heterogeneity: standard deviation of a group's shift
+    condition: largest over smallest curvature; the largest is 1
+    problem_seed: which problem; independent of the run's seed
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by group
+    alpha: concentration of the Dirichlet partition; smaller = fewer groups per node
     """
 
     dimension: int = 64
-    samples: int = 4096  #: training samples
-    groups: int = 16  #: labels; one shift each
-    noise: float = 1.0  #: standard deviation of a sample's own offset
-    heterogeneity: float = 1.0  #: standard deviation of a group's shift
-    condition: float = 100.0  #: largest over smallest curvature
-    problem_seed: int = 0  #: which problem; independent of the run's seed
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition
+    samples: int = 4096
+    groups: int = 16
+    noise: float = 1.0
+    heterogeneity: float = 1.0
+    condition: float = 100.0
+    problem_seed: int = 0
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
 
     name: ClassVar[str] = "quadratic"
     task: ClassVar[str] = "regression"

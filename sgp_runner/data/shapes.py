@@ -34,16 +34,25 @@ class Shapes:
     How hard they are: with 16,000 training images ResNet-20 reaches 93.2 % at 16 x 16 pixels, and at 32 x 32 pixels 99.0 %, or 92.0 %
     with a noise of 0.4 (one seed each: ``algo=ar_sgd nodes=1 model=resnet20 data=shapes data.train_size=16000 optim.lr=0.1
     optim.weight_decay=5e-4`` and a cosine schedule, warm-up of one epoch; ``batch_size=128 epochs=10``, or 64 and 8 for 32 x 32).
+
+    image_size: height and width in pixels, 3 channels
+    train_size: training images
+    valid_size: validation images
+    noise: standard deviation of a pixel's noise; brightness lies between 0 and 1; at 32 pixels 0.4 is as hard
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by shape
+    alpha: concentration of the Dirichlet partition; smaller = fewer shapes per node
+    label_smoothing: share of the target's probability that is spread over all classes
+    holdout: share of the training set that is validated on, not trained on, in place of the validation set: for choosing settings
     """
 
-    image_size: int = 16  #: height and width in pixels
-    train_size: int = 8000  #: training images
-    valid_size: int = 2000  #: validation images
-    noise: float = 0.15  #: standard deviation of a pixel's noise; brightness lies between 0 and 1
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition; smaller = fewer shapes per node
-    label_smoothing: float = 0.0  #: share of the target's probability that is spread over all classes
-    holdout: float = 0.0  #: share of the training set that is validated on instead of the validation set
+    image_size: int = 16
+    train_size: int = 8000
+    valid_size: int = 2000
+    noise: float = 0.15
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+    label_smoothing: float = 0.0
+    holdout: float = 0.0
 
     name: ClassVar[str] = "shapes"
     task: ClassVar[str] = "classification"

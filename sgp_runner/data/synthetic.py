@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Batch, Dataset
+from sgp_runner.data.dataset import Batch, Dataset, Split
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.errors import ConfigError
@@ -21,14 +21,22 @@ _OFFSETS = 65_521  # a prime, so that an affine map of the index visits all of t
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Images of Gaussian noise with random labels. Sample ``i`` is always the same; nothing is stored per sample."""
+    """Images of Gaussian noise with random labels. Sample ``i`` is always the same; nothing is stored per sample.
 
-    image_size: int = 224  #: height and width in pixels, 3 channels
+    image_size: height and width in pixels, 3 channels
+    num_classes: classes, all of them equally likely
+    size: training images; the default is as many as ImageNet has
+    valid_size: validation images
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by label
+    alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
+    """
+
+    image_size: int = 224
     num_classes: int = 1000
-    size: int = 1_281_167  #: training images; the default is ImageNet's
-    valid_size: int = 512  #: validation images
-    partition: Literal["iid", "dirichlet"] = "iid"  #: how samples are dealt to the nodes
-    alpha: float = 0.1  #: concentration of the Dirichlet partition
+    size: int = 1_281_167
+    valid_size: int = 512
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
 
     name: ClassVar[str] = "synthetic"
     task: ClassVar[str] = "classification"
@@ -62,7 +70,7 @@ class Synthetic:
 
 
 @dataclass(frozen=True)
-class NoiseSplit:
+class NoiseSplit(Split):
     """Sample ``i`` is a window of one long noise vector, so making a batch costs one copy."""
 
     noise: Tensor  #: [C*H*W + number of offsets]
@@ -70,19 +78,11 @@ class NoiseSplit:
     shape: tuple[int, int, int]
     first: int  #: index of sample 0 in the numbering that both splits share
 
-    ahead: ClassVar[int] = 0
-
     def __len__(self) -> int:
         return len(self.labels)
-
-    def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Nothing to do."""
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         channels, height, width = self.shape
         windows = self.noise.unfold(0, channels * height * width, 1)
         offsets = (indices + self.first) * (seed_of(_SEED) % _OFFSETS) % _OFFSETS
         return (windows[offsets].view(-1, *self.shape),), self.labels[indices]
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.data.dataset import Dataset, TensorSplit
+from sgp_runner.data.dataset import Dataset, Split, TensorSplit
 from sgp_runner.data.tasks import Regression
 from sgp_runner.errors import ConfigError
 from sgp_runner.seeding import generator, seeds_of
@@ -23,14 +23,21 @@ class TeacherData:
 
     A training target carries normal noise, drawn anew each time it is read, so a stochastic gradient is the true one plus noise of
     mean zero. The validation split has all points once and without noise: its gradient is the true gradient.
+
+    dimension: of an input
+    width: hidden units of the network that made the targets
+    points: different inputs
+    samples: readings in an epoch, all nodes together; a multiple of points: sample i is point i modulo points
+    noise: standard deviation of a training target's noise; those of the targets themselves are about 1
+    problem_seed: which problem; independent of the run's seed
     """
 
     dimension: int = 8
-    width: int = 8  #: hidden units of the network that made the targets
-    points: int = 64  #: different inputs
-    samples: int = 4096  #: readings in an epoch; sample i is point i modulo points
-    noise: float = 1.0  #: standard deviation of a training target's noise; those of the targets themselves are about 1
-    problem_seed: int = 0  #: which problem; independent of the run's seed
+    width: int = 8
+    points: int = 64
+    samples: int = 4096
+    noise: float = 1.0
+    problem_seed: int = 0
 
     name: ClassVar[str] = "teacher"
     task: ClassVar[str] = "regression"
@@ -67,21 +74,17 @@ class TeacherData:
 
 
 @dataclass(frozen=True)
-class NoisySplit:
+class NoisySplit(Split):
     """A split whose targets [N, 1] get normal noise at every reading; it depends on the reading's seed and the sample alone."""
 
     inputs: Tensor
     targets: Tensor
     noise: float
 
-    labels: ClassVar[None] = None
-    ahead: ClassVar[int] = 0
+    labels: None = None
 
     def __len__(self) -> int:
         return len(self.targets)
-
-    def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Nothing to do."""
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         import torch
@@ -89,6 +92,3 @@ class NoisySplit:
         uniform = (((seeds_of(seed, indices) >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53  # in (0, 1)
         noise = self.noise * torch.special.ndtri(uniform).unsqueeze(-1)
         return (self.inputs[indices],), self.targets[indices] + noise.to(self.targets.dtype)
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -66,28 +66,21 @@ def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) 
 
 
 @dataclass(frozen=True)
-class SentencePairs:
+class SentencePairs(Split):
     """``pairs``: a LanguagePairDataset. Inputs are (source [B, S], its lengths [B], target_in [B, T]), targets [B, T]; all are int64."""
 
     pairs: Any
 
-    labels: ClassVar[None] = None
-    ahead: ClassVar[int] = 0
+    labels: None = None
 
     def __len__(self) -> int:
         return len(self.pairs)
-
-    def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Nothing to do."""
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         """The sentences at ``indices``, the longest source first."""
         sample = self.pairs.collater([self.pairs[i] for i in indices.tolist()])
         inputs = sample["net_input"]
         return (inputs["src_tokens"], inputs["src_lengths"], inputs["prev_output_tokens"]), sample["target"]
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def batches(self, max_tokens: int, max_sentences: int | None, multiple: int, seed: int) -> tuple[Tensor, ...]:
         """Batches (int64 [B]) of sentences of like length, as fairseq plans them; ``seed`` decides between those of equal length.

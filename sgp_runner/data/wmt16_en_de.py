@@ -15,15 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WMT16EnDe:
-    """What ``fairseq-preprocess`` has made of any English-German text will do."""
+    """What ``fairseq-preprocess`` has made of any English-German text will do.
 
-    root: str = "data/wmt16_en_de"  #: with dict.en.txt, train.en-de.en.bin and so on
-    max_tokens: int = 3584  #: of each language, padding included, in a batch of one node
-    required_batch_size_multiple: int = 8  #: sentences of a batch, if they are not fewer
-    label_smoothing: float = 0.1  #: share of the target's probability that is spread over the vocabulary
-    evaluate_on: Literal["valid", "test"] = "valid"  #: newstest2013 or newstest2014
-    beam: int = 4  #: hypotheses of the beam search
-    length_penalty: float = 0.6  #: below 1 favours short translations
+    root: with dict.en.txt, train.en-de.en.bin and so on; may move: it is no part of a run's name
+    max_tokens: of each language, padding included, in a batch of one node; batch_size only limits its sentences
+    required_batch_size_multiple: sentences of a batch, if they are not fewer
+    label_smoothing: share of the target's probability that is spread over the vocabulary
+    evaluate_on: valid (newstest2013) | test (newstest2014)
+    beam: hypotheses of the beam search at evaluation
+    length_penalty: of the beam search; below 1 favours short translations
+    """
+
+    root: str = "data/wmt16_en_de"
+    max_tokens: int = 3584
+    required_batch_size_multiple: int = 8
+    label_smoothing: float = 0.1
+    evaluate_on: Literal["valid", "test"] = "valid"
+    beam: int = 4
+    length_penalty: float = 0.6
 
     name: ClassVar[str] = "wmt16_en_de"
     task: ClassVar[str] = "fairseq_translation"

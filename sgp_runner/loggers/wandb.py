@@ -41,16 +41,18 @@ NOT_METRICS = ("kind", "rank", "time_s", "clock")
 
 @dataclass(frozen=True)
 class Wandb:
-    """Mirrors the run to W&B. Files go to ``<run_dir>/wandb``; the run's id is kept in ``<run_dir>/wandb_id``."""
+    """Mirrors the run to W&B. Files go to ``<run_dir>/wandb``; the run's id is kept in ``<run_dir>/wandb_id``.
+
+    project: the W&B project
+    entity: the W&B user or team; null: the default of the login
+    group: the W&B group; null: the sweep the run belongs to
+    mode: online | offline | disabled | auto: what WANDB_MODE says, else online if there is a login
+    """
 
     project: str = "sgp-run"
-    """The W&B project."""
     entity: str | None = None
-    """The W&B user or team; None for the default of the login."""
     group: str | None = None
-    """The W&B group; None for the name of the sweep, if the run belongs to one."""
     mode: str = "auto"
-    """``online``, ``offline``, ``disabled``; ``auto`` does what WANDB_MODE says, else is online if there is a login."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 class ModelConfig(Protocol):
     """A frozen dataclass that names a model and builds it."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str: ...
+
     tasks: ClassVar[tuple[str, ...]]  #: the ``task`` of the data sets that it can read
     vectorizes: ClassVar[bool]  #: whether its gradient runs under ``torch.func.vmap`` (BatchNorm does not)
     default_data: ClassVar[str]  #: the data set that is used when the user names none

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FairseqTransformer:
-    """Any architecture that is registered in fairseq and translates, with the options that fairseq gives it."""
+    """Any architecture that is registered in fairseq and translates, with the options that fairseq gives it.
 
-    arch: str = "transformer_vaswani_wmt_en_de_big"  #: as in ``fairseq-train --arch``
-    share_all_embeddings: bool = True  #: one matrix embeds both languages and scores the output; needs a joined dictionary
-    overrides: Mapping[str, bool | int | float | str] = field(default_factory=dict)  #: options of the architecture, e.g. encoder_layers
+    arch: as in fairseq-train --arch
+    share_all_embeddings: one matrix embeds both languages and scores the output; needs a joined dictionary
+    overrides: options of the architecture, e.g. {encoder_layers: 2, dropout: 0.1}
+    """
+
+    arch: str = "transformer_vaswani_wmt_en_de_big"
+    share_all_embeddings: bool = True
+    overrides: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
     name: ClassVar[str] = "fairseq_transformer"
     tasks: ClassVar[tuple[str, ...]] = ("fairseq_translation",)

@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MLP:
-    """Linear layers with an activation between them. Without BatchNorm, so its gradients can be vectorised over workers."""
+    """Linear layers with an activation between them. Without BatchNorm, so its gradients can be vectorised over workers.
 
-    hidden: Sequence[int] = (64,)  #: widths of the hidden layers; empty = logistic regression
-    dropout: float = 0.0  #: probability of zeroing a hidden activation
-    activation: Literal["relu", "tanh"] = "relu"  #: tanh makes the loss smooth
+    hidden: widths of the hidden layers; [] = logistic regression
+    dropout: probability of zeroing a hidden activation
+    activation: relu | tanh (which makes the loss smooth)
+    """
+
+    hidden: Sequence[int] = (64,)
+    dropout: float = 0.0
+    activation: Literal["relu", "tanh"] = "relu"
 
     name: ClassVar[str] = "mlp"
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")

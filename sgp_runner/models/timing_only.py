@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimingOnly:
-    """A vector of ``grain`` elements that stands for the model of ``timed_as``, so that thousands of nodes fit in memory.
+    """A vector that stands for the model of ``timed_as``, so that thousands of nodes fit in memory.
 
     There is no forward pass and no gradient, and no data is read. The default data set is ``synthetic``, for the length of an
     ImageNet epoch.
+
+    grain: elements that are really kept and sent per node
+    sample_steps: steps of a node that are simulated, spread over the schedule; null: all
     """
 
-    grain: int = 2048  #: elements that are really kept and sent per node
-    sample_steps: int | None = 1440  #: steps of a node that are simulated, spread over the schedule; null: all
+    grain: int = 2048
+    sample_steps: int | None = 1440
 
     name: ClassVar[str] = "timing_only"
     tasks: ClassVar[tuple[str, ...]] = ("classification", "translation", "fairseq_translation", "regression")

@@ -15,15 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transformer:
-    """Sinusoidal positions, layer norm before each sub-layer, by default one embedding for everything."""
+    """Sinusoidal positions, layer norm before each sub-layer, by default one embedding for everything.
 
-    width: int = 64  #: of embeddings and of every layer's output
-    heads: int = 4  #: attention heads; must divide the width
-    feed_forward: int = 256  #: hidden width of the feed-forward sub-layers
+    width: of embeddings and of every layer's output
+    heads: attention heads; must divide the width
+    feed_forward: hidden width of the feed-forward sub-layers
+    encoder_layers: layers of the encoder
+    decoder_layers: layers of the decoder
+    dropout: after each sub-layer, in the feed-forward and on the embeddings
+    shared_embedding: one matrix embeds both languages and scores the output
+    """
+
+    width: int = 64
+    heads: int = 4
+    feed_forward: int = 256
     encoder_layers: int = 2
     decoder_layers: int = 2
-    dropout: float = 0.1  #: after each sub-layer, in the feed-forward and on the embeddings
-    shared_embedding: bool = True  #: one matrix embeds both languages and scores the output
+    dropout: float = 0.1
+    shared_embedding: bool = True
 
     name: ClassVar[str] = "transformer"
     tasks: ClassVar[tuple[str, ...]] = ("translation",)

@@ -23,20 +23,22 @@ if TYPE_CHECKING:
 class Gloo:
     """Real messages over TCP between processes on CPUs.
 
-    gossip: how nodes of several devices talk: ``shards`` (all devices run the algorithm, each moves its part of every message),
-        ``leader`` (the first device runs it, the others only compute gradients), or ``auto``: leader for asynchronous algorithms and
-        those with a server.
-    autocast: of the forward pass, by PyTorch. channels_last: of images. compile: the model, with torch.compile.
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom.
-    bandwidth: bit/s of each node's link in either direction, and latency_seconds, one way, that are imitated; ``null`` and 0: the real
-        ones. See `sgp_runner.comm.link`.
+    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the algorithm, each moves its part of every message),
+        leader (the first device runs it, the others only compute gradients), or auto: leader for asynchronous algorithms and those with a
+        server
+    autocast: none | bf16 | fp16: what PyTorch casts the forward pass to
+    channels_last: memory format of images
+    compile: the model, with torch.compile
+    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom
+    bandwidth: bit/s of each node's link in either direction, imitated; null: the real network. 100e6 is 100 Mbit/s
+    latency_seconds: s, one way, imitated
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
     autocast: Literal["none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
-    timeout_seconds: float = 1800.0
+    timeout_seconds: float = 1800
     bandwidth: float | None = None
     latency_seconds: float = 0.0
     name: ClassVar[str] = "gloo"

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mpi:
-    """Real messages through MPI between processes on CPUs. timeout_seconds: as of ``network=gloo``."""
+    """Real messages through MPI between processes on CPUs.
 
-    timeout_seconds: float = 1800.0
+    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom
+    """
+
+    timeout_seconds: float = 1800
     name: ClassVar[str] = "mpi"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 

@@ -19,17 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Nccl:
-    """Real messages between GPUs. The options are those of ``network=gloo``.
+    """Real messages between GPUs.
 
     NCCL cannot receive from anybody, so asynchronous algorithms and those with a server send their messages over gloo, through pinned
     memory; within a node their gradients are averaged over NCCL. A server computes on its CPU.
+
+    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the algorithm, each moves its part of every message),
+        leader (the first device runs it, the others only compute gradients), or auto: leader for asynchronous algorithms and those with a
+        server
+    autocast: none | bf16 | fp16: what PyTorch casts the forward pass to
+    channels_last: memory format of images
+    compile: the model, with torch.compile
+    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
     autocast: Literal["none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
-    timeout_seconds: float = 1800.0
+    timeout_seconds: float = 1800
     name: ClassVar[str] = "nccl"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 

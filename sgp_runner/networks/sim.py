@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sim:
-    """engine: how gradients are computed: ``loop`` (one by one), ``vmap`` (many at once), or ``auto``, which follows from the model: vmap
-        for small ones without BatchNorm.
-    vmap_width: at most so many workers per call of vmap; results do not depend on it.
+    """All nodes in one process, on a virtual clock.
+
+    engine: how gradients are computed: loop (one by one), vmap (many at once), or auto, which follows from the model: vmap for small ones
+        without BatchNorm
+    vmap_width: most nodes per call of vmap; smaller numbers are tried as the run begins; results do not depend on it
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.command import Parser
-from sgp_runner.errors import CannotWrite, ConfigError
+from sgp_runner.command import Parser, exit_code, say
+from sgp_runner.errors import CannotWrite
 
 FILE = "replays.jsonl"  # in the folder of the run
 EXAMPLES = """examples
@@ -43,25 +42,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code: 0, 1 when the replay ends or goes another way, 2 for what cannot work, 130 after Ctrl-C."""
     asked = parser().parse_args(argv)
-    warnings.showwarning = lambda message, *rest: say(f"warning: {message}")
-    try:
-        return repeat(asked.run) if asked.words is None else time_again(asked.run, asked.words)
-    except ConfigError as error:
-        say(str(error))
-        return 2
-    except KeyboardInterrupt:
-        say("interrupted")
-        return 130
-    except Exception as error:
-        from sgp_runner.execution import print_traceback_if_wanted, sentence_of
-
-        print_traceback_if_wanted(error)
-        say(sentence_of(error))
-        return 1
-
-
-def say(sentence: str) -> None:
-    print(f"sgp-replay: {sentence}", file=sys.stderr, flush=True)
+    warnings.showwarning = lambda message, *rest: say("sgp-replay", f"warning: {message}")
+    return exit_code("sgp-replay", lambda: repeat(asked.run) if asked.words is None else time_again(asked.run, asked.words))
 
 
 def repeat(directory: Path) -> int:
@@ -81,7 +63,8 @@ def repeat(directory: Path) -> int:
         print("Parameters are not the same bytes: the run had all-reduces, whose order of addition is not repeated.", flush=True)
         return 0
     different = ", ".join(str(rank) for rank, same in enumerate(result.same) if not same)
-    say(f"rank {different} took the recorded decisions but ended with other parameters: the code or the machine computes differently.")
+    others = "ended with other parameters: the code or the machine computes differently."
+    say("sgp-replay", f"rank {different} took the recorded decisions but {others}")
     return 1
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.command import Parser
-from sgp_runner.errors import ConfigError
+from sgp_runner.command import Parser, exit_code, say
 
 EXAMPLES = """examples
   sgp-report results/runs                       everything that is there
@@ -53,28 +51,24 @@ def target(word: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, 2 for what cannot work, 130 after Ctrl-C."""
+    """Run the command; the exit code: 0, 1 for an error, 2 for what cannot work, 130 after Ctrl-C."""
     asked = parser().parse_args(argv)
+    return exit_code("sgp-report", lambda: report(asked))
 
+
+def report(asked: argparse.Namespace) -> int:
     from sgp_runner.console import comparison_table, published_table, show
     from sgp_runner.report.tables import for_terminal, raw_pair
     from sgp_runner.report.write import write_report
     from sgp_runner.retiming import retime_all
 
-    try:
-        retimed = retime_all(asked.folders, asked.retime, asked.out / "retimed") if asked.retime is not None else []
-        report = write_report([*asked.folders, *retimed], asked.out, asked.target)
-    except ConfigError as error:
-        print(f"sgp-report: {error}", file=sys.stderr, flush=True)
-        return 2
-    except KeyboardInterrupt:
-        print("sgp-report: interrupted", file=sys.stderr, flush=True)
-        return 130
-    for title, rows in for_terminal(report.settings):
+    retimed = retime_all(asked.folders, asked.retime, asked.out / "retimed") if asked.retime is not None else []
+    made = write_report([*asked.folders, *retimed], asked.out, asked.target)
+    for title, rows in for_terminal(made.settings):
         show(comparison_table(rows, title))
-    if report.pairs:
-        show(published_table([raw_pair(pair) for pair in report.pairs]))
-    for sentence in report.skipped:
-        print(f"sgp-report: {sentence}", file=sys.stderr, flush=True)
-    print(f"\nreport in {report.page}", flush=True)
+    if made.pairs:
+        show(published_table([raw_pair(pair) for pair in made.pairs]))
+    for sentence in made.skipped:
+        say("sgp-report", sentence)
+    print(f"\nreport in {made.page}", flush=True)
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,51 +41,50 @@ def sections(settings: Sequence[Setting], target: float | None, pairs: Sequence[
         Section(
             f"{quality} against time",
             f"{whose} Simulated and measured time are never in one plot.",
-            against_time(evaluated, look),
+            [*against_time(evaluated, look)],
             none,
         ),
         Section(
             f"{quality} against epochs",
             f"{whose} An epoch is one pass over the training set by all nodes together.",
-            against_epochs(evaluated, look),
+            [*against_epochs(evaluated, look)],
             none,
         ),
         Section(
             f"{quality} against bytes sent",
             f"{whose} Bytes are those one node has sent, mean over the nodes.",
-            against_bytes(evaluated, look),
+            [*against_bytes(evaluated, look)],
             none,
         ),
         Section(
             "Time per iteration",
             "Time of the slowest node divided by the steps of one node.",
-            per_iteration(timed, look, pairs),
+            [*per_iteration(timed, look, pairs)],
             "No run has finished.",
         ),
         Section(
             "Speed-up and efficiency",
             "Samples per second of all nodes, relative to the smallest number of nodes that the same method ran on here. "
             "Efficiency is the speed-up divided by the ideal one, which grows as the number of nodes does.",
-            speed_up(timed, look),
+            [*speed_up(timed, look)],
             "No method ran on two numbers of nodes.",
         ),
         Section(
             f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
             "Until the first evaluation at which the mean of the workers' models is at the target or better.",
-            time_to_target(evaluated, target, look),
+            [*time_to_target(evaluated, target, look)],
             none if not evaluated else "No run reached the target.",
         ),
         Section(
             "Published beside ours",
             "Ours are simulated unless they are called real: predicted by the model of the machines, or what it was fitted to.",
-            beside_published(pairs),
+            [*beside_published(pairs)],
             "No run here reproduces a published row with a figure that can be compared; presets in configs/experiment do.",
         ),
     ]
 
 
-def beside_published(pairs: Sequence[Pair]) -> list[Plot]:
-    plots = []
+def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
     comparable = [pair for pair in pairs if pair.error is not None]
     for metric in dict.fromkeys(pair.metric for pair in comparable):
         members = [pair for pair in comparable if pair.metric == metric]
@@ -116,5 +115,4 @@ def beside_published(pairs: Sequence[Pair]) -> list[Plot]:
         axis = Axis(f"{what} {UNITS[metric]}".strip(), from_zero=True)
         note = "Star: published. Bars: from our lowest seed to our highest. The error in percent is in the table."
         name, title = file_name("published", metric), f"{what}, published beside ours"
-        plots.append(Plot(name, title, note, axis, Axis("", "category"), series, "x"))
-    return plots
+        yield Plot(name, title, note, axis, Axis("", "category"), series, "x")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sgp_runner.report.figure import Axis, Plot, Series
 from sgp_runner.report.parts import CLOCK, Look, byte_unit, count, facets, file_name, folded, kinds, time_unit
@@ -13,31 +13,25 @@ FACTOR = {"accuracy": 100.0, "bleu": 1.0, "loss": 1.0}
 BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 
 
-def against_time(settings: Sequence[Setting], look: Look) -> list[Plot]:
-    plots = []
+def against_time(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
     for name, members in facets(settings, lambda each: (each.model, each.data, each.metric, each.clock)).items():
         unit, size = time_unit(max(each.curve["time_s"].max() for each in members))
         axis = Axis(f"{CLOCK[name[3]]} in {unit}", from_zero=True)
-        plots.append(quality_plot("time", f"against {CLOCK[name[3]]}", members, "time_s", size, axis, look, name))
-    return plots
+        yield quality_plot("time", f"against {CLOCK[name[3]]}", members, "time_s", size, axis, look, name)
 
 
-def against_epochs(settings: Sequence[Setting], look: Look) -> list[Plot]:
+def against_epochs(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
     axis = Axis("epochs", from_zero=True)
-    return [
-        quality_plot("epochs", "against epochs", members, "epoch", 1.0, axis, look, name)
-        for name, members in facets(settings, lambda each: (each.model, each.data, each.metric)).items()
-    ]
+    for name, members in facets(settings, lambda each: (each.model, each.data, each.metric)).items():
+        yield quality_plot("epochs", "against epochs", members, "epoch", 1.0, axis, look, name)
 
 
-def against_bytes(settings: Sequence[Setting], look: Look) -> list[Plot]:
-    plots = []
+def against_bytes(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
     sent = [each for each in settings if each.curve["bytes"].max() > 0]
     for name, members in facets(sent, lambda each: (each.model, each.data, each.metric)).items():
         unit, size = byte_unit(max(each.curve["bytes"].max() for each in members))
         axis = Axis(f"{unit} sent per node", from_zero=True)
-        plots.append(quality_plot("bytes", "against bytes sent per node", members, "bytes", size, axis, look, name))
-    return plots
+        yield quality_plot("bytes", "against bytes sent per node", members, "bytes", size, axis, look, name)
 
 
 def quality_plot(
@@ -75,8 +69,7 @@ def quality_plot(
     )
 
 
-def time_to_target(settings: Sequence[Setting], target: float | None, look: Look) -> list[Plot]:
-    plots = []
+def time_to_target(settings: Sequence[Setting], target: float | None, look: Look) -> Iterator[Plot]:
     for (model, data, metric), everyone in facets(settings, lambda each: (each.model, each.data, each.metric)).items():
         goal = default_target(everyone) if target is None else target
         shown = {"accuracy": f"{100 * goal:g} % accuracy", "bleu": f"{goal:g} BLEU", "loss": f"a loss of {goal:g}"}[metric]
@@ -107,5 +100,4 @@ def time_to_target(settings: Sequence[Setting], target: float | None, look: Look
             name = file_name("time to target", clock, metric, model, data)
             axis = Axis(f"{CLOCK[clock]} in {unit}", from_zero=True)
             title = f"{CLOCK[clock]} to {shown} · {kinds(members)}"
-            plots.append(Plot(name, title, note, axis, Axis("", "category"), series, "x", legend=False))
-    return plots
+            yield Plot(name, title, note, axis, Axis("", "category"), series, "x", legend=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sgp_runner.report.figure import Axis, Plot, Series, Style
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
 
 
-def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]) -> list[Plot]:
-    plots = []
+def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]) -> Iterator[Plot]:
     for (model, data, clock), members in facets(settings, lambda each: (each.model, each.data, each.clock)).items():
         series = []
         for label, line in lines_over_nodes(members):
@@ -43,22 +42,18 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
                     texts=[f"{pair.row}, {pair.published.origin}" for pair in theirs],
                 )
             )
-        plots.append(
-            Plot(
-                file_name("time per iteration", clock, model, data),
-                f"time per iteration against nodes · {kinds(members)}",
-                f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; bars: from the lowest seed to the highest.",
-                nodes_axis(members),
-                Axis(f"{CLOCK[clock]} per iteration in ms", from_zero=True),
-                series,
-                "y",
-            )
+        yield Plot(
+            file_name("time per iteration", clock, model, data),
+            f"time per iteration against nodes · {kinds(members)}",
+            f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; bars: from the lowest seed to the highest.",
+            nodes_axis(members),
+            Axis(f"{CLOCK[clock]} per iteration in ms", from_zero=True),
+            series,
+            "y",
         )
-    return plots
 
 
-def speed_up(settings: Sequence[Setting], look: Look) -> list[Plot]:
-    plots = []
+def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
     for (model, data, clock), members in facets(settings, lambda each: (each.model, each.data, each.clock)).items():
         lines = [(label, line) for label, line in lines_over_nodes(members) if len({each.nodes for each in line}) > 1]
         if not lines:
@@ -84,8 +79,7 @@ def speed_up(settings: Sequence[Setting], look: Look) -> list[Plot]:
         scale = Axis("speed-up", "log", powers_of_two(max(float(y) for each in speeds for y in each.y)))
         for what, axis, series in (("speed-up", scale, speeds), ("efficiency", Axis("efficiency in %", from_zero=True), efficiencies)):
             title = f"{what} against nodes · {where}"
-            plots.append(Plot(file_name(what, clock, model, data), title, note, nodes_axis(shown), axis, series))
-    return plots
+            yield Plot(file_name(what, clock, model, data), title, note, nodes_axis(shown), axis, series)
 
 
 def powers_of_two(top: float) -> list[float]:
