@@ -6,7 +6,6 @@ lost something. Reading never runs code: ``torch.load(weights_only=True)``.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,35 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.errors import CannotWrite, ConfigError, Stopped
+from sgp_runner.files import SIGNALS, checksum
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from sgp_runner.checkpoints import Checkpoints
+    from sgp_runner.experiment import Experiment
+
 VERSION = 7
 MANIFEST = "manifest.json"
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """When the state of a run is saved.
-
-    every_steps: steps of a node; null: not by steps
-    every_minutes: real time; null: not by time
-    keep: how many stay on disk; all go when the run has finished
-    """
-
-    every_steps: int | None = None
-    every_minutes: float | None = 30
-    keep: int = 2
-
-    def __post_init__(self) -> None:
-        if self.every_steps is not None and self.every_steps < 1:
-            raise ConfigError("checkpoint.every_steps", f"{self.every_steps} must be at least 1 step, or null.")
-        if self.every_minutes is not None and not 0 < self.every_minutes < float("inf"):
-            raise ConfigError("checkpoint.every_minutes", f"{self.every_minutes} must be positive and finite, or null.")
-        if self.keep < 1:
-            raise ConfigError("checkpoint.keep", f"{self.keep} must be at least 1.")
 
 
 class Trigger:
@@ -110,6 +90,19 @@ def resume_message(path: Path, lost: Sequence[int] = ()) -> str:
 
 def stopped(signal_name: str, path: Path) -> Stopped:
     return Stopped(f"stopped by {signal_name}; saved in {path}. The same command goes on from there.")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that a run resumes from. names: the original ranks that had a part in it."""
+
+    path: Path
+    names: list[int]
+
+
+def latest_of(experiment: Experiment) -> Path | None:
+    """Where a run resumes, if it was cut off."""
+    return latest(experiment.checkpoints, experiment.digest) if experiment.run.resume == "auto" else None
 
 
 class Draft:
@@ -221,11 +214,6 @@ def saved_steps(folder: Path) -> list[int]:
     """Of all checkpoints in a folder, newest first."""
     names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
     return sorted((int(name[1]) for name in names if name), reverse=True)
-
-
-def checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(folder: Path) -> None:

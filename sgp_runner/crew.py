@@ -13,15 +13,12 @@ Momentum stays. Of the named state tensors stay (what SlowMo goes back to); coun
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgp_runner.algorithms import Algorithm
 from sgp_runner.errors import ConfigError, RankFailed
-from sgp_runner.proof import topologies
 
 if TYPE_CHECKING:
     from sgp_runner.run import Run
@@ -56,7 +53,7 @@ class Crew:
         if len(left) == run.algo.servers:
             raise RankFailed(f"{words}, and nobody is left.")
         try:
-            smaller = smaller_run(run, left)
+            smaller = run.among(left)
             prove_calls(smaller)
         except ConfigError as error:
             raise RankFailed(f"{words}, and the others cannot go on: {error}") from error
@@ -73,44 +70,6 @@ def crew_of(run: Run, names: Sequence[int]) -> Crew:
 
 def listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'}"
-
-
-def smaller_run(run: Run, left: Sequence[int]) -> Run:
-    """For the present ranks ``left`` alone, counted anew. Raises ConfigError where that is no run."""
-    new = {old: rank for rank, old in enumerate(left)}
-    factors = {new[old]: factor for old, factor in run.cluster.node_factors.items() if old in new}
-    return replace(
-        run,
-        nodes=len(left) - run.algo.servers,
-        cluster=replace(run.cluster, node_factors=factors),
-        faults=run.faults.among(new),
-        on_failure="stop",  # is looked at in the run as it was configured
-    )
-
-
-def check_on_failure(run: Run) -> None:
-    """Raises ConfigError where ``on_failure=continue`` cannot work, and if already one node less would be no run."""
-    key = "on_failure"
-    if not goes_on(run.algo):
-        what = f"{run.algo.title} needs all of its ranks in its all-reduce"
-        raise ConfigError(key, f"{what}: use on_failure=stop, from which the same command goes on, or a gossip algorithm.")
-    if run.network.name not in ("sim", "gloo"):
-        raise ConfigError(key, f"network={run.network.name} cannot go on without a rank: use on_failure=stop, or network=gloo.")
-    if run.gpus_per_node > 1:
-        raise ConfigError(key, "nodes of several devices cannot go on without one: use on_failure=stop, or gpus_per_node=1.")
-    if run.nodes == 1:
-        raise ConfigError(key, "one node cannot go on without itself: use on_failure=stop.")
-    try:
-        smaller_run(run, range(1, run.ranks))
-    except ConfigError as error:
-        raise ConfigError(key, f"without one of {run.nodes} nodes this is no run ({error.sentence[:-1]}): use on_failure=stop.") from error
-
-
-def goes_on(algo: Algorithm) -> bool:
-    """Whether its workers need only each other's messages: it is asynchronous, or gossip in all its parts."""
-    assert dataclasses.is_dataclass(algo)
-    parts = [part for field in dataclasses.fields(algo) if isinstance(part := getattr(algo, field.name), Algorithm)]
-    return algo.asynchronous or (all(map(goes_on, parts)) if parts else any(topologies(algo)))
 
 
 def step_snapshot(worker: Worker) -> State:

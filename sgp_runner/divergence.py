@@ -17,7 +17,7 @@ from sgp_runner.errors import Diverged, DivergedBefore
 from sgp_runner.recorder import replace_file
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment
+    from sgp_runner.experiment import Experiment
     from sgp_runner.worker import Worker
 
 EXPLODED = 1e4

@@ -21,12 +21,12 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sgp_runner import timing
 from sgp_runner.comm import Comm, Transport
 from sgp_runner.comm.mailbox import Mailbox
 from sgp_runner.errors import ConfigError, Misfit, RankFailed
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.scheduler import Call, Deadlock, Future, Scheduler, VirtualClock
+from sgp_runner.timing import Study
 from sgp_runner.worker import activity_name, naming_the_rank
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class DryRun:
         self.scheduler = Scheduler(self.clock)
         self.collectives: list[Collective] = []
         self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> in which steps
-        problem = timing.make_problem(run, timing.Study(None, steps_of(run)), MODEL)
+        problem = run.timing_problem(Study(None, steps_of(run)), MODEL)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(run.nodes + run.algo.servers)]
         self.workers: list[Worker] = []
         for rank, budget in enumerate(run.budgets(problem)):

@@ -16,7 +16,7 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from sgp_runner.fabric import check_unwritten
+from sgp_runner.comm.mailbox import check_unwritten
 from sgp_runner.problem import Problem
 
 if TYPE_CHECKING:

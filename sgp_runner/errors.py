@@ -21,6 +21,14 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def check_least(least: float, group: str, part: object, *names: str) -> None:
+    """Raise ConfigError for the first of the settings ``names`` of ``part``, which is of ``group``, that is smaller than ``least``."""
+    for name in names:
+        if (value := getattr(part, name)) < least:
+            sentence = f"must be at least {least}, not {value}." if least else f"must not be negative, but is {value}."
+            raise ConfigError(f"{group}.{name}", sentence)
+
+
 @contextmanager
 def inside(key: str) -> Iterator[None]:
     """A part that is an algorithm calls its settings ``algo.``...; the user types ``key``."""

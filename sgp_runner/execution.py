@@ -16,15 +16,15 @@ from sgp_runner.corrections import KEY, since
 from sgp_runner.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.environment import environment
 from sgp_runner.errors import CannotWrite, ConfigError, Diverged
+from sgp_runner.experiment import settings_of
 from sgp_runner.launchers import launched_rank
 from sgp_runner.lock import locked
-from sgp_runner.recorder import replace_file, write_summary
+from sgp_runner.recorder import finished, replace_file, write_summary
 from sgp_runner.replay.recording import remove_recordings
-from sgp_runner.run import settings_of
 from sgp_runner.schema import FORMAT, shown, stored
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment
+    from sgp_runner.experiment import Experiment
 
 
 def perform(experiment: Experiment) -> dict[str, object] | None:
@@ -38,7 +38,7 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     rank = launched_rank()
     if rank in (None, 0) and experiment.run.resume == "auto":
         refuse_other_settings(experiment)
-    done = experiment.finished()
+    done = finished(experiment)
     if done is not None:
         if rank not in (None, 0):
             return None

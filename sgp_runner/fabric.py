@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sgp_runner.cluster import Cluster
+from sgp_runner.comm.mailbox import check_unwritten
 from sgp_runner.course import Course
 from sgp_runner.faults import Faults, Timetable
 from sgp_runner.scheduler import VirtualClock
@@ -232,12 +233,3 @@ class Fabric:
         self.collectives = [Occupation(range(size), *values) for size, *values in state["collectives"]]
         self.channels = {(src, dst): Channel(*values) for src, dst, *values in state["channels"]}
         self.in_flight = state["in_flight"]
-
-
-class WrittenAfterSend(RuntimeError):
-    """A tensor was changed although it had been given away."""
-
-
-def check_unwritten(tensor: Tensor, version: int, what: str) -> None:
-    if tensor._version != version:
-        raise WrittenAfterSend(f"{what} was written to after it had been given away; send a clone.")

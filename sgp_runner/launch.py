@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.distributed_c10d import Store
 
-    from sgp_runner.run import Experiment
+    from sgp_runner.experiment import Experiment
 
 GRACE_SECONDS = 6.0  # from the first failure until the other ranks are killed; they stop by themselves before
 STARTED = "SGP_RUN_STARTED"  # in the environment of a rank: `Experiment.started`

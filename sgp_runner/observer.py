@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.crew import Crew
+    from sgp_runner.experiment import Experiment
     from sgp_runner.problem import Problem
-    from sgp_runner.run import Experiment, Run
+    from sgp_runner.run import Run
     from sgp_runner.worker import Worker
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
-    from sgp_runner.run import Experiment
+    from sgp_runner.experiment import Experiment
 
 GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the root
 
@@ -204,7 +204,7 @@ def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
     settings = parse(words)
     config = put_together(settings, hydra_too)
     rehearse = config.pop("rehearse", None)
-    if config.rehearsal is True:
+    if tree_of(config)["rehearsal"] is True:
         if rehearse is None:
             raise ConfigError("rehearsal", "only presets that say how can be rehearsed; choose one, for example experiment=sgp_sgp_90.")
         named = {setting.name for setting in settings}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner import waits
-from sgp_runner.checkpoint import Trigger, read
+from sgp_runner.checkpoint import Found, Trigger, latest_of, read
 from sgp_runner.comm.distributed import GlooTransport, named
 from sgp_runner.crew import common_epoch, listed, step_snapshot, take_over
 from sgp_runner.environment import code_version
@@ -29,7 +29,7 @@ from sgp_runner.real import Rank, SharedBudget
 from sgp_runner.replay.recorded import Recorder
 from sgp_runner.roll_call import RollCall
 from sgp_runner.saving import RankSaver, passed_on, restore
-from sgp_runner.session import Found, Session, execute
+from sgp_runner.session import Session, execute
 from sgp_runner.watch import POLL_SECONDS, Watch, watching
 from sgp_runner.world import World, check_agreement
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.crew import Crew
+    from sgp_runner.experiment import Experiment
     from sgp_runner.observer import Observer
     from sgp_runner.place import Place
-    from sgp_runner.run import Experiment
     from sgp_runner.state import State
     from sgp_runner.worker import Budget, StepListener
 
@@ -112,7 +112,7 @@ def gone_for_good(experiment: Experiment, roll_call: RollCall, error: Exception)
 
 
 def way_on(experiment: Experiment) -> str:
-    found = experiment.latest_checkpoint()
+    found = latest_of(experiment)
     return f"The same command goes on from {found}." if found is not None else "There is no checkpoint yet to go on from."
 
 
@@ -292,7 +292,7 @@ class RankBackend:
 
 def cut_off(experiment: Experiment) -> tuple[str, list[int]]:
     """The checkpoint from which the run resumes, empty if there is none, and who was there."""
-    found = experiment.latest_checkpoint()
+    found = latest_of(experiment)
     return (str(found), list(read(found / "rank0.pt")["observer"]["names"])) if found is not None else ("", [])
 
 

@@ -25,21 +25,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 from sgp_runner.errors import CannotWrite, ConfigError
+from sgp_runner.logger import Listener
+
+if TYPE_CHECKING:
+    from sgp_runner.experiment import Experiment
 
 KINDS = ("train", "server", "eval", "average", "lost", "summary")
-
-
-class Listener(Protocol):
-    """Something that follows a run while it is recorded: the console, a mirror of the metrics."""
-
-    def write(self, record: Mapping[str, object]) -> None:
-        """Takes one record, after it has reached the file."""
-
-    def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Takes the run's summary, or None when the run did not finish. Called once, last."""
 
 
 class Recorder:
@@ -149,6 +142,11 @@ def read_summary(run_dir: Path) -> dict[str, object] | None:
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) else None
+
+
+def finished(experiment: Experiment) -> dict[str, object] | None:
+    """The summary, if this very run has been done before."""
+    return read_summary(experiment.directory) if experiment.run.resume == "auto" else None
 
 
 def as_json(record: Mapping[str, object], indent: int | None = None) -> str:

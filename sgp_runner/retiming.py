@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sgp_runner.data.dataset import Split
+    from sgp_runner.experiment import Experiment
     from sgp_runner.problem import Problem
-    from sgp_runner.run import Experiment, Run
+    from sgp_runner.run import Run
     from sgp_runner.scheduler import Future
 
 KEY = "--retime"

@@ -2,57 +2,50 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import dataclasses
 import re
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner import timing
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.checkpoint import Checkpoints, latest
+from sgp_runner.checkpoints import Checkpoints
 from sgp_runner.cluster import Cluster
-from sgp_runner.crew import check_on_failure
 from sgp_runner.data.dataset import DataConfig
 from sgp_runner.errors import ConfigError
 from sgp_runner.faults import Faults
-from sgp_runner.loggers import Logger
+from sgp_runner.logger import Logger
 from sgp_runner.memory import flush_denormals
 from sgp_runner.models import check as check_model_reads
 from sgp_runner.models.config import ModelConfig
-from sgp_runner.networks import Network
 from sgp_runner.optim import Horizon, Optimizer, Steps
-from sgp_runner.recorder import read_summary
-from sgp_runner.timing import TimedAs
+from sgp_runner.proof import topologies
+from sgp_runner.timed_as import TimedAs
 from sgp_runner.worker import OwnBudget, Worker
 
 if TYPE_CHECKING:
     import torch
 
     from sgp_runner.comm import Comm
+    from sgp_runner.launchers import Launched
     from sgp_runner.problem import Compute, Problem
     from sgp_runner.worker import Budget, Runtime
-
-# What does not change the result of a run, and so not its name.
-NOT_IN_NAME = (
-    *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
-    *("data.root", "data.workers", "network.timeout_seconds", "format"),
-)
 
 MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory
 
 
-def settings_of(config: Mapping[str, object]) -> dict[str, object]:
-    """The part of a configuration that changes the result."""
+class Network(Protocol):
+    """A choice of the group ``network``."""
 
-    def kept(node: Mapping[str, object], parent: str) -> dict[str, object]:
-        inner = {key: kept(value, f"{parent}{key}.") if isinstance(value, Mapping) else value for key, value in node.items()}
-        return {key: value for key, value in inner.items() if f"{parent}{key}" not in NOT_IN_NAME}
-
-    return kept(config, "")
+    @property
+    def name(self) -> str: ...
+    @property
+    def clock(self) -> Literal["simulated", "wall"]: ...  # of the times that are recorded
+    @property
+    def timeout_seconds(self) -> float: ...  # how long a rank may wait for others
+    def check(self, run: Run) -> None: ...  # ConfigError for what this network cannot do
+    def check_start(self, run: Run, process: Launched | None) -> None: ...  # ConfigError for how this process was started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +125,38 @@ class Run:
         self.algo.check(self.nodes, self.optim)
         self.network.check(self)
         if self.on_failure == "continue":
-            check_on_failure(self)
+            self.check_on_failure()
+
+    def check_on_failure(self) -> None:
+        """Raises ConfigError where ``on_failure=continue`` cannot work, and if already one node less would be no run."""
+        key = "on_failure"
+        if not can_lose_ranks(self.algo):
+            what = f"{self.algo.title} needs all of its ranks in its all-reduce"
+            raise ConfigError(key, f"{what}: use on_failure=stop, from which the same command goes on, or a gossip algorithm.")
+        if self.network.name not in ("sim", "gloo"):
+            raise ConfigError(key, f"network={self.network.name} cannot go on without a rank: use on_failure=stop, or network=gloo.")
+        if self.gpus_per_node > 1:
+            raise ConfigError(key, "nodes of several devices cannot go on without one: use on_failure=stop, or gpus_per_node=1.")
+        if self.nodes == 1:
+            raise ConfigError(key, "one node cannot go on without itself: use on_failure=stop.")
+        try:
+            self.among(range(1, self.ranks))
+        except ConfigError as error:
+            raise ConfigError(
+                key, f"without one of {self.nodes} nodes this is no run ({error.sentence[:-1]}): use on_failure=stop."
+            ) from error
+
+    def among(self, left: Sequence[int]) -> Run:
+        """The run of the ranks ``left`` alone, counted from 0. Raises ConfigError where that is no run."""
+        new = {old: rank for rank, old in enumerate(left)}
+        factors = {new[old]: factor for old, factor in self.cluster.node_factors.items() if old in new}
+        return replace(
+            self,
+            nodes=len(left) - self.algo.servers,
+            cluster=replace(self.cluster, node_factors=factors),
+            faults=self.faults.among(new),
+            on_failure="stop",  # is looked at in the run as it was configured
+        )
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -169,7 +193,7 @@ class Run:
 
         flush_denormals()
         if not self.model.trains:
-            return timing.make_problem(self, self.study)
+            return self.timing_problem(self.study)
         return make_problem(
             self.model,
             self.data,
@@ -182,12 +206,17 @@ class Run:
 
     def share(self, problem: Problem) -> Problem:
         """What was made for another number of nodes, for those of this run."""
-        return problem.among(self.nodes, self.batch_size) if self.model.trains else timing.make_problem(self, self.study)
+        return problem.among(self.nodes, self.batch_size) if self.model.trains else self.timing_problem(self.study)
 
     @property
     def study(self) -> timing.Study:
         """The length of a timing study."""
-        return timing.study(self, getattr(self.model, "sample_steps", None))
+        batch = self.nodes * (self.timed_as.batch_size or self.batch_size)
+        return timing.study(self.data, batch, self.epochs, getattr(self.model, "sample_steps", None))
+
+    def timing_problem(self, study: timing.Study, model: ModelConfig | None = None) -> Problem:
+        """A problem without data or gradients, of this run's model or another one."""
+        return timing.make_problem(model or self.model, self.data, study, epochs=self.epochs, seed=self.seed, dtype=self.torch_dtype)
 
     def steps(self, problem: Problem) -> int:
         """Steps of one node."""
@@ -228,75 +257,8 @@ class Run:
         return worker
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A run with the resolved configuration that describes it, and its place on disk.
-
-    group: the sweep it belongs to. started: when its command, or its turn in a sweep, began, by `time.monotonic`.
-    """
-
-    run: Run
-    config: Mapping[str, object]
-    group: str | None = None
-    started: float = field(default_factory=time.monotonic, compare=False)
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """Everything that changes the result."""
-        return settings_of(self.config)
-
-    @property
-    def digest(self) -> str:
-        """The same for the same settings, and for no others."""
-        return hashlib.sha256(json.dumps(self.settings, sort_keys=True, default=str).encode()).hexdigest()
-
-    @property
-    def name(self) -> str:
-        """As the user wants it, or readable parts of the settings and the start of their digest."""
-        run = self.run
-        if run.name is not None:
-            return run.name
-        words = [run.algo.title, run.model.name, run.data.name, f"n{run.nodes}", run.network.name, f"s{run.seed}"]
-        return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words) + f"-{self.digest[:8]}"
-
-    @property
-    def directory(self) -> Path:
-        return Path(self.run.results) / "runs" / self.name
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
-
-    def latest_checkpoint(self) -> Path | None:
-        """Where the run goes on, if it was cut off."""
-        return latest(self.checkpoints, self.digest) if self.run.resume == "auto" else None
-
-    @property
-    def facts(self) -> dict[str, object]:
-        """What tables say of the run besides its results."""
-        run = self.run
-        return {
-            "name": self.name,
-            "algorithm": run.algo.title,
-            "model": run.model.name,
-            "data": run.data.name,
-            "nodes": run.nodes,
-            "network": run.network.name,
-            "seed": run.seed,
-            "epochs": run.epochs,
-            "row": run.row,
-            "fitted": run.row in run.cluster.fitted_on,
-            "label": run.label,
-            "clock": run.network.clock,
-            "server": run.algo.servers > 0,
-            "run_dir": str(self.directory),
-        }
-
-    @property
-    def tags(self) -> list[str]:
-        run = self.run
-        return [run.algo.title, run.model.name, f"nodes={run.nodes}", run.network.name]
-
-    def finished(self) -> dict[str, object] | None:
-        """The summary, if this very run has been done before."""
-        return read_summary(self.directory) if self.run.resume == "auto" else None
+def can_lose_ranks(algo: Algorithm) -> bool:
+    """Whether its workers need only each other's messages: it is asynchronous, or gossip in all its parts."""
+    assert dataclasses.is_dataclass(algo)
+    parts = [part for field in dataclasses.fields(algo) if isinstance(part := getattr(algo, field.name), Algorithm)]
+    return algo.asynchronous or (all(map(can_lose_ranks, parts)) if parts else any(topologies(algo)))

@@ -27,10 +27,10 @@ from sgp_runner.waits import waiting_for
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sgp_runner.experiment import Experiment
     from sgp_runner.observer import Observer
     from sgp_runner.place import Place
     from sgp_runner.real import Rank
-    from sgp_runner.run import Experiment
     from sgp_runner.worker import Worker
     from sgp_runner.world import World
 

@@ -21,8 +21,9 @@ from typing import Any, Literal, TypeGuard, Union
 from sgp_runner import corrections
 from sgp_runner.credentials import refuse_secrets
 from sgp_runner.errors import ConfigError, nearest
+from sgp_runner.experiment import Experiment
 from sgp_runner.groups import class_of, group_of, groups, has_names
-from sgp_runner.run import Experiment, Run
+from sgp_runner.run import Run
 
 NAME = "name"
 FORMAT = 2  # of a stored configuration

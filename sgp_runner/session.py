@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sgp_runner.checkpoint import Trigger, resume_message
+from sgp_runner.checkpoint import Found, Trigger, resume_message
 from sgp_runner.crew import Crew, crew_of, whole_crew
 from sgp_runner.errors import Lost, LostConnection, RollCalled
 from sgp_runner.launchers import launched
@@ -22,20 +20,12 @@ from sgp_runner.networks.sim import Sim
 from sgp_runner.observer import Observer, recording
 
 if TYPE_CHECKING:
+    from sgp_runner.experiment import Experiment
     from sgp_runner.problem import Problem
     from sgp_runner.recorder import Recorder
-    from sgp_runner.run import Experiment
     from sgp_runner.worker import StepListener, Worker
 
 LOSSES = (Lost, LostConnection, RollCalled)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A checkpoint that a run resumes from. names: the original ranks that had a part in it."""
-
-    path: Path
-    names: list[int]
 
 
 class Saver(Protocol):

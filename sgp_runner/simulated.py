@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from sgp_runner.checkpoint import read
+from sgp_runner.checkpoint import Found, latest_of, read
 from sgp_runner.cluster import ASYNC_HOST_PASSES
 from sgp_runner.crew import common_epoch, take_over
 from sgp_runner.engine import choose_threads, make_engine
 from sgp_runner.errors import Lost
 from sgp_runner.push_sum import check_mass
-from sgp_runner.session import Found
 from sgp_runner.simulation import Simulation
 from sgp_runner.snapshot import Saver, restore
 from sgp_runner.worker import SILENT
@@ -21,10 +20,11 @@ if TYPE_CHECKING:
     from sgp_runner.comm import Transport
     from sgp_runner.crew import Crew
     from sgp_runner.engine import Engine
+    from sgp_runner.experiment import Experiment
     from sgp_runner.networks.sim import Sim
     from sgp_runner.observer import Observer
     from sgp_runner.problem import Problem
-    from sgp_runner.run import Experiment, Run
+    from sgp_runner.run import Run
     from sgp_runner.worker import StepListener, Worker
 
 
@@ -40,7 +40,7 @@ class SimulatedBackend:
         self.begun = 0
 
     def open(self) -> Found | None:
-        path = self.experiment.latest_checkpoint()
+        path = latest_of(self.experiment)
         if path is None:
             return None
         self.saved = read(path / "run.pt")

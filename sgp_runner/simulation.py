@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sgp_runner.cluster import Cluster
 from sgp_runner.comm import Comm, Transport
-from sgp_runner.comm.mailbox import Mailbox
+from sgp_runner.comm.mailbox import Mailbox, check_unwritten
 from sgp_runner.crew import ROLL_CALL_SECONDS, step_snapshot
 from sgp_runner.engine import Engine, Gradient, NoGradients
 from sgp_runner.errors import Lost
-from sgp_runner.fabric import Arrive, Fabric, Reach, Sent, check_unwritten
+from sgp_runner.fabric import Arrive, Fabric, Reach, Sent
 from sgp_runner.faults import Faults
 from sgp_runner.memory import few_collections
 from sgp_runner.scheduler import Deadlock, Future, Scheduler, VirtualClock

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.algorithms import Algorithm
+    from sgp_runner.experiment import Experiment
     from sgp_runner.observer import Observer
-    from sgp_runner.run import Experiment
     from sgp_runner.simulation import Entry, Simulation
     from sgp_runner.state import State
     from sgp_runner.worker import Worker

@@ -20,7 +20,7 @@ from sgp_runner.schema import make_experiment
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from sgp_runner.run import Experiment
+    from sgp_runner.experiment import Experiment
 
 Row = dict[str, object]
 
@@ -141,7 +141,9 @@ def run_job(job: Job, number: str) -> Row:
 
 def row_if_done(job: Job) -> Row | None:
     """The row of a job that another process finished before the sweep was interrupted."""
-    summary = job.experiment.finished()
+    from sgp_runner.recorder import finished
+
+    summary = finished(job.experiment)
     return None if summary is None else {**summary, "job": job.title}
 
 

@@ -15,9 +15,9 @@ import yaml
 from sgp_runner import schema
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.dry_run import DryRun
+from sgp_runner.experiment import Experiment
 from sgp_runner.optim import Optimizer
 from sgp_runner.overrides import compose, configs, parse
-from sgp_runner.run import Experiment
 from sgp_runner.topology import Phase
 from sgp_runner.worker import Worker
 

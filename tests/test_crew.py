@@ -12,9 +12,9 @@ from test_resume import RANDOM, events, finish, records  # noqa: F401
 
 from sgp_runner.crew import Crew, crew_of, whole_crew
 from sgp_runner.errors import RankFailed
+from sgp_runner.experiment import Experiment
 from sgp_runner.faults import Event
 from sgp_runner.recorder import read_metrics
-from sgp_runner.run import Experiment
 from sgp_runner.scheduler import Deadlock
 from sgp_runner.session import execute
 

@@ -16,10 +16,10 @@ from processes import ranks_of, wait_for_ranks
 
 from sgp_runner.checkpoint import saved_steps
 from sgp_runner.errors import RankFailed, Stopped
+from sgp_runner.experiment import Experiment
 from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics
 from sgp_runner.roll_call import SILENCE_SECONDS
-from sgp_runner.run import Experiment
 from sgp_runner.session import execute
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))

@@ -23,9 +23,9 @@ from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 from sgp_runner.comm.distributed import TAIL, Transfer, one_after_the_other
 from sgp_runner.environment import code_version
 from sgp_runner.errors import ConfigError, RankFailed
+from sgp_runner.experiment import Experiment
 from sgp_runner.launch import launch
 from sgp_runner.recorder import read_metrics, read_summary
-from sgp_runner.run import Experiment
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 ODD_RANK = str(Path(__file__).with_name("odd_rank.py"))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sgp_runner.checkpoint import checksum
 from sgp_runner.cli import main
+from sgp_runner.files import checksum
 
 TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=2", "logger=jsonl", "name=mine", "log_every=1"]
 RUN = Path("results/runs/mine")

@@ -17,8 +17,8 @@ from processes import hear_interrupts, ranks_of, wait_for_ranks
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.checkpoint import saved_steps
+from sgp_runner.experiment import Experiment
 from sgp_runner.recorder import read_metrics, read_summary
-from sgp_runner.run import Experiment
 
 MPIRUN = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from experiments import make_experiment
 
+from sgp_runner.experiment import Experiment
 from sgp_runner.groups import CONFIGS, groups
 from sgp_runner.overrides import compose, configs, parse
-from sgp_runner.run import Experiment
 from sgp_runner.schema import make_experiment as from_tree
 from sgp_runner.session import execute
 

@@ -20,9 +20,9 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.edges import KEY, Edges
 from sgp_runner.errors import ConfigError
+from sgp_runner.experiment import Experiment
 from sgp_runner.optim import SGD, Constant
 from sgp_runner.proof import Need, prove, topologies
-from sgp_runner.run import Experiment
 from sgp_runner.topology import DirectedExponential, RandomMatching, Ring
 
 OPTIM = SGD(Constant())

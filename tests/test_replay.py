@@ -17,12 +17,12 @@ from sgp_runner.algorithms import gap_aware
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.checkpoint import VERSION
 from sgp_runner.errors import ConfigError, RankFailed
+from sgp_runner.experiment import Experiment
 from sgp_runner.launch import launch
 from sgp_runner.replay.cli import main
 from sgp_runner.replay.exact import ReplayMismatch, replay
 from sgp_runner.replay.recording import FORMAT, Header, Writer, path_of
 from sgp_runner.replay.what_if import retime
-from sgp_runner.run import Experiment
 from sgp_runner.worker import Worker
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))

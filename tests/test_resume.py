@@ -19,9 +19,10 @@ import pytest
 import torch
 from experiments import final_parameters, instrumented, make_experiment
 
-from sgp_runner.checkpoint import VERSION, checksum, saved_steps
+from sgp_runner.checkpoint import VERSION, saved_steps
 from sgp_runner.errors import ConfigError
-from sgp_runner.run import Experiment
+from sgp_runner.experiment import Experiment
+from sgp_runner.files import checksum
 from sgp_runner.scheduler import VirtualClock
 from sgp_runner.session import execute
 

@@ -10,11 +10,11 @@ from experiments import make_experiment
 
 from sgp_runner.errors import ConfigError
 from sgp_runner.execution import perform
+from sgp_runner.experiment import Experiment
 from sgp_runner.recorder import read_summary
 from sgp_runner.report.cli import main
 from sgp_runner.report.runs import REHEARSAL, RETIMED, read_runs
 from sgp_runner.retiming import retime_all
-from sgp_runner.run import Experiment
 
 TINY = ("model=mlp", "nodes=5", "batch_size=32", "epochs=2", "log_every=3")  # 8 steps per epoch
 FAR = "gapaware_gamma"

@@ -12,7 +12,7 @@ import yaml
 
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.checkpoint import Checkpoints
+from sgp_runner.checkpoints import Checkpoints
 from sgp_runner.cluster import Cluster
 from sgp_runner.errors import ConfigError
 from sgp_runner.faults import Event
@@ -20,7 +20,7 @@ from sgp_runner.groups import CLASSES, class_of, groups, has_names
 from sgp_runner.optim import SGD, Steps
 from sgp_runner.run import Run
 from sgp_runner.schema import fields_of, load_experiment, make_experiment, stored
-from sgp_runner.timing import TimedAs
+from sgp_runner.timed_as import TimedAs
 from sgp_runner.topology import DirectedExponential
 from sgp_runner.usage import descriptions
 

@@ -14,7 +14,8 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cluster import Cluster, ConstantTime
 from sgp_runner.errors import ConfigError
 from sgp_runner.session import execute
-from sgp_runner.timing import Study, TimedAs
+from sgp_runner.timed_as import TimedAs
+from sgp_runner.timing import Study
 from sgp_runner.topology import DirectedExponential
 
 MS = 1e-3

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from experiments import final_parameters, instrumented, make_experiment
 
+from sgp_runner.experiment import Experiment
 from sgp_runner.recorder import read_summary
-from sgp_runner.run import Experiment
 from sgp_runner.session import execute
 
 # Eight steps of a network with BatchNorm, in double precision.

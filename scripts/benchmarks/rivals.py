@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import SGD
 
+    from sgp_runner.experiment import Experiment
     from sgp_runner.problem import Problem
-    from sgp_runner.run import Experiment
 
 Step = Callable[[int], "Tensor"]  # number -> loss
 ATTEMPTS = count()

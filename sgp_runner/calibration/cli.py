@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sgp_runner.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment
+    from sgp_runner.experiment import Experiment
 
 USAGE = """usage: sgp-run calibrate [KEY=VALUE ...]
 

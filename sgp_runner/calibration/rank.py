@@ -14,7 +14,7 @@ from sgp_runner.recorder import write_summary
 from sgp_runner.session import execute
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Experiment
+    from sgp_runner.experiment import Experiment
 
 
 def measuring(experiment: Experiment, **sizes: Any) -> Experiment:

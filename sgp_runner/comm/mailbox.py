@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.fabric import check_unwritten
 from sgp_runner.scheduler import Future, Scheduler
 
 if TYPE_CHECKING:
@@ -89,3 +88,12 @@ class Mailbox:
         """Into an empty mailbox."""
         for src, tag, message in state:
             self.keep(src, tag, message)
+
+
+class WrittenAfterSend(RuntimeError):
+    """A tensor was changed although it had been given away."""
+
+
+def check_unwritten(tensor: Tensor, version: int, what: str) -> None:
+    if tensor._version != version:
+        raise WrittenAfterSend(f"{what} was written to after it had been given away; send a clone.")

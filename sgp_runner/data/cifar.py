@@ -65,7 +65,7 @@ class Cifar:
     def split(self, train: bool) -> Images:
         import torch
 
-        from sgp_runner.models.vision import import_torchvision
+        from sgp_runner.torchvision_import import import_torchvision
 
         import_torchvision()
         read = getattr(importlib.import_module("torchvision.datasets"), self.name.upper())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sgp_runner.data.shards import Extent
 from sgp_runner.errors import DataError
-from sgp_runner.models.vision import import_torchvision
+from sgp_runner.torchvision_import import import_torchvision
 
 import_torchvision()
 from torchvision.transforms import v2  # noqa: E402  # after the import that needs help

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from sgp_runner.checkpoint import SIGNALS
 from sgp_runner.data.dataset import Split
 from sgp_runner.errors import DataError
+from sgp_runner.files import SIGNALS
 from sgp_runner.seeding import seeds_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Regression
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import check_least
 from sgp_runner.seeding import generator
 
 if TYPE_CHECKING:
@@ -55,12 +55,8 @@ class QuadraticData:
 
     def __post_init__(self) -> None:
         partition_of(self)
-        for field in ("dimension", "samples", "groups", "condition"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"data.{field}", f"must be at least 1, not {getattr(self, field)}.")
-        for field in ("noise", "heterogeneity"):
-            if getattr(self, field) < 0:
-                raise ConfigError(f"data.{field}", f"must not be negative, but is {getattr(self, field)}.")
+        check_least(1, "data", self, "dimension", "samples", "groups", "condition")
+        check_least(0, "data", self, "noise", "heterogeneity")
 
     def load(self, dtype: torch.dtype) -> Dataset:
         import torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import Dataset, TensorSplit, check_holdout, check_label_smoothing, held_out
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import check_least
 from sgp_runner.seeding import generator
 
 if TYPE_CHECKING:
@@ -62,11 +62,9 @@ class Shapes:
         check_label_smoothing(self.label_smoothing)
         check_holdout(self.holdout)
         partition_of(self)
-        for field, least in (("image_size", 8), ("train_size", 1), ("valid_size", 1)):
-            if getattr(self, field) < least:
-                raise ConfigError(f"data.{field}", f"must be at least {least}, not {getattr(self, field)}.")
-        if self.noise < 0:
-            raise ConfigError("data.noise", f"must not be negative, but is {self.noise}.")
+        check_least(8, "data", self, "image_size")
+        check_least(1, "data", self, "train_size", "valid_size")
+        check_least(0, "data", self, "noise")
 
     def load(self, dtype: torch.dtype) -> Dataset:
         import torch

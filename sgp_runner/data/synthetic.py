@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import Batch, Dataset, Split
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import check_least
 from sgp_runner.seeding import generator, seed_of
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ class Synthetic:
 
     def __post_init__(self) -> None:
         partition_of(self)
-        for field in ("image_size", "num_classes", "size", "valid_size"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"data.{field}", f"must be at least 1, not {getattr(self, field)}.")
+        check_least(1, "data", self, "image_size", "num_classes", "size", "valid_size")
 
     def load(self, dtype: torch.dtype) -> Dataset:
         import torch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.dataset import Dataset, Split, TensorSplit
 from sgp_runner.data.tasks import Regression
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, check_least
 from sgp_runner.seeding import generator, seeds_of
 
 if TYPE_CHECKING:
@@ -48,13 +48,10 @@ class TeacherData:
         return self.samples
 
     def __post_init__(self) -> None:
-        for field in ("dimension", "width", "points"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"data.{field}", f"must be at least 1, not {getattr(self, field)}.")
+        check_least(1, "data", self, "dimension", "width", "points")
         if self.samples < 1 or self.samples % self.points:
             raise ConfigError("data.samples", f"must be a multiple of data.points={self.points}, not {self.samples}.")
-        if self.noise < 0:
-            raise ConfigError("data.noise", f"must not be negative, but is {self.noise}.")
+        check_least(0, "data", self, "noise")
 
     def load(self, dtype: torch.dtype) -> Dataset:
         import torch

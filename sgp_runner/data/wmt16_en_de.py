@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.data.dataset import Dataset, check_label_smoothing
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     import torch
@@ -41,9 +41,7 @@ class WMT16EnDe:
 
     def __post_init__(self) -> None:
         check_label_smoothing(self.label_smoothing)
-        for field in ("max_tokens", "required_batch_size_multiple", "beam"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"data.{field}", f"must be at least 1, not {getattr(self, field)}.")
+        check_least(1, "data", self, "max_tokens", "required_batch_size_multiple", "beam")
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """``dtype`` has no effect: tokens are integers."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgp_runner.recorder import Listener
+from sgp_runner.logger import Listener
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from sgp_runner.credentials import redacted
 from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.recorder import Listener
+from sgp_runner.logger import Listener
 from sgp_runner.units import number
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,9 +41,7 @@ class Transformer:
     trains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for field in ("width", "heads", "feed_forward", "encoder_layers", "decoder_layers"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"model.{field}", f"must be at least 1, not {getattr(self, field)}.")
+        check_least(1, "model", self, "width", "heads", "feed_forward", "encoder_layers", "decoder_layers")
         if self.width % self.heads or self.width % 2:
             raise ConfigError("model.width", f"{self.width} must be even and a multiple of model.heads={self.heads}.")
         if not 0 <= self.dropout < 1:

@@ -5,24 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from sgp_runner.errors import ConfigError
+from sgp_runner.run import Network
 
 if TYPE_CHECKING:
     from sgp_runner.launchers import Launched
     from sgp_runner.run import Run
     from sgp_runner.world import World
-
-
-class Network(Protocol):
-    """A choice of the group ``network``."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def clock(self) -> Literal["simulated", "wall"]: ...  # of the times that are recorded
-    @property
-    def timeout_seconds(self) -> float: ...  # how long a rank may wait for others
-    def check(self, run: Run) -> None: ...  # ConfigError for what this network cannot do
-    def check_start(self, run: Run, process: Launched | None) -> None: ...  # ConfigError for how this process was started
 
 
 @runtime_checkable

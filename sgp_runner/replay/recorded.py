@@ -21,8 +21,8 @@ from sgp_runner.scheduler import RealClock
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.experiment import Experiment
     from sgp_runner.problem import Problem
-    from sgp_runner.run import Experiment
     from sgp_runner.scheduler import Future
     from sgp_runner.worker import Budget, Worker
     from sgp_runner.world import World

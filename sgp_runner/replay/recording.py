@@ -27,7 +27,7 @@ from sgp_runner.errors import CannotWrite, ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.run import Experiment
+    from sgp_runner.experiment import Experiment
 
 FORMAT = 3
 WAITING, ON_THE_SPOT = 0, -1  # places

@@ -25,7 +25,8 @@ from sgp_runner.networks.sim import Sim
 from sgp_runner.replay.recording import Recording, read_recordings
 from sgp_runner.schema import load_experiment, make_experiment
 from sgp_runner.simulated import simulate
-from sgp_runner.timing import Study, TimedAs, make_problem
+from sgp_runner.timed_as import TimedAs
+from sgp_runner.timing import Study
 
 if TYPE_CHECKING:
     from sgp_runner.run import Run
@@ -103,7 +104,7 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
         timed_as=TimedAs(num_parameters=max(1, header.num_bytes // 4)),
         dtype="float32",
     )
-    problem = make_problem(run, Study(None, steps))
+    problem = run.timing_problem(Study(None, steps))
     simulation, workers = simulate(
         run,
         problem,

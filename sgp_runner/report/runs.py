@@ -24,9 +24,9 @@ import pandas as pd
 from sgp_runner.corrections import KEY
 from sgp_runner.errors import ConfigError
 from sgp_runner.execution import flat
+from sgp_runner.experiment import settings_of
 from sgp_runner.recorder import read_metrics, read_summary
 from sgp_runner.report.versions import completed
-from sgp_runner.run import settings_of
 from sgp_runner.schema import FORMAT
 from sgp_runner.units import number
 

@@ -1,0 +1,29 @@
+"""When the state of a run is saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sgp_runner.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """When the state of a run is saved.
+
+    every_steps: steps of a node; null: not by steps
+    every_minutes: real time; null: not by time
+    keep: how many stay on disk; all go when the run has finished
+    """
+
+    every_steps: int | None = None
+    every_minutes: float | None = 30
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ConfigError("checkpoint.every_steps", f"{self.every_steps} must be at least 1 step, or null.")
+        if self.every_minutes is not None and not 0 < self.every_minutes < float("inf"):
+            raise ConfigError("checkpoint.every_minutes", f"{self.every_minutes} must be positive and finite, or null.")
+        if self.keep < 1:
+            raise ConfigError("checkpoint.keep", f"{self.keep} must be at least 1.")

@@ -1,0 +1,95 @@
+"""A run with the configuration that describes it, its identity, and its place on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sgp_runner.run import Run
+
+# What does not change the result of a run, and so not its name.
+NOT_IN_NAME = (
+    *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
+    *("data.root", "data.workers", "network.timeout_seconds", "format"),
+)
+
+
+def settings_of(config: Mapping[str, object]) -> dict[str, object]:
+    """The part of a configuration that changes the result."""
+
+    def kept(node: Mapping[str, object], parent: str) -> dict[str, object]:
+        inner = {key: kept(value, f"{parent}{key}.") if isinstance(value, Mapping) else value for key, value in node.items()}
+        return {key: value for key, value in inner.items() if f"{parent}{key}" not in NOT_IN_NAME}
+
+    return kept(config, "")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run with the resolved configuration that describes it, and its place on disk.
+
+    group: the sweep it belongs to. started: when its command, or its turn in a sweep, began, by `time.monotonic`.
+    """
+
+    run: Run
+    config: Mapping[str, object]
+    group: str | None = None
+    started: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Everything that changes the result."""
+        return settings_of(self.config)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same settings, and for no others."""
+        return hashlib.sha256(json.dumps(self.settings, sort_keys=True, default=str).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """As the user wants it, or readable parts of the settings and the start of their digest."""
+        run = self.run
+        if run.name is not None:
+            return run.name
+        words = [run.algo.title, run.model.name, run.data.name, f"n{run.nodes}", run.network.name, f"s{run.seed}"]
+        return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words) + f"-{self.digest[:8]}"
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.run.results) / "runs" / self.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What tables say of the run besides its results."""
+        run = self.run
+        return {
+            "name": self.name,
+            "algorithm": run.algo.title,
+            "model": run.model.name,
+            "data": run.data.name,
+            "nodes": run.nodes,
+            "network": run.network.name,
+            "seed": run.seed,
+            "epochs": run.epochs,
+            "row": run.row,
+            "fitted": run.row in run.cluster.fitted_on,
+            "label": run.label,
+            "clock": run.network.clock,
+            "server": run.algo.servers > 0,
+            "run_dir": str(self.directory),
+        }
+
+    @property
+    def tags(self) -> list[str]:
+        run = self.run
+        return [run.algo.title, run.model.name, f"nodes={run.nodes}", run.network.name]

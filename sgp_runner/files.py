@@ -1,0 +1,14 @@
+"""Files of a run, and the signals that ask it to save and stop."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from pathlib import Path
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,27 @@
+"""What a logger is, and what follows a run while it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class Listener(Protocol):
+    """Something that follows a run while it is recorded: the console, a mirror of the metrics."""
+
+    def write(self, record: Mapping[str, object]) -> None:
+        """Takes one record, after it has reached the file."""
+
+    def finish(self, summary: Mapping[str, object] | None) -> None:
+        """Takes the run's summary, or None when the run did not finish. Called once, last."""
+
+
+class Logger(Protocol):
+    """A choice of the group ``logger``."""
+
+    def open(self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None) -> Listener:
+        """Starts following the run called ``name``; ``group`` is the sweep it belongs to, if any.
+
+        Never raises: a mirror that cannot start says so in one line on stderr.
+        """

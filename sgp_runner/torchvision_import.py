@@ -1,0 +1,34 @@
+"""torchvision, whose import needs help on some machines."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+import torch
+
+#: Schemas declared by ``import_torchvision``; they are undone when this object is collected, hence global.
+_declared: list[torch.library.Library] = []
+
+
+def import_torchvision() -> ModuleType:
+    """``import torchvision``, also where its CUDA wheel lies beside a CPU-only torch.
+
+    The default wheel for Linux is built against CUDA. Next to a CPU-only torch its compiled operators cannot be loaded,
+    and the import then stops at "operator torchvision::nms does not exist", because Python code registers shape
+    functions for operators that nobody declared. Declaring the two operators is enough for models and transforms;
+    ``nms`` itself stays unusable. Nothing is done when the plain import works or when it fails for another reason.
+    """
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error) or torch.version.cuda is not None:
+            raise
+    for name in [m for m in sys.modules if m == "torchvision" or m.startswith("torchvision.")]:
+        del sys.modules[name]  # left half imported by the failure
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+    _declared.append(library)
+    return importlib.import_module("torchvision")
