@@ -25,6 +25,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from sgp_runner.errors import CannotWrite, ConfigError
 from sgp_runner.logger import Listener
