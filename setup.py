@@ -2,4 +2,7 @@
 
 from setuptools import find_packages, setup
 
-setup(packages=[*find_packages(include=["sgp_runner*"]), "sgp_runner.configs"], package_dir={"sgp_runner.configs": "configs"})
+setup(
+    packages=[*find_packages(include=["sgp_runner*"]), "sgp_runner.configs"],
+    package_dir={"sgp_runner.configs": "configs"},
+)

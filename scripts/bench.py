@@ -1,9 +1,12 @@
 #!/usr/bin/env python
-"""Real runs against what one would use instead: ``make bench`` measures and writes ``results/benchmarks/``.
+"""Real runs against what one would use instead: ``make bench`` measures and writes
+``results/benchmarks/``.
 
-    scripts/bench.py [SECTION ...]     only these sections; the page is made of whatever has been measured
+    scripts/bench.py [SECTION ...]     only these sections; the page is made of whatever has been
+    measured
 
-A section is a module of ``scripts/benchmarks``. Every repeat of every number is in ``results/benchmarks/<section>.json``.
+A section is a module of ``scripts/benchmarks``. Every repeat of every number is in
+``results/benchmarks/<section>.json``.
 """
 
 from __future__ import annotations
@@ -28,13 +31,18 @@ VERDICTS = {True: "met", False: "missed", None: ""}
 def sections() -> list[str]:
     """Modules that measure something, not only help with it."""
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
-    return [name for name in names if hasattr(importlib.import_module(f"benchmarks.{name}"), "measure")]
+    return [
+        name for name in names if hasattr(importlib.import_module(f"benchmarks.{name}"), "measure")
+    ]
 
 
 def main(words: Sequence[str]) -> int:
     known = sections()
     if unknown := [word for word in words if word not in known]:
-        print(f"scripts/bench.py: '{unknown[0]}' is none of the sections {', '.join(known)}", file=sys.stderr)
+        print(
+            f"scripts/bench.py: '{unknown[0]}' is none of the sections {', '.join(known)}",
+            file=sys.stderr,
+        )
         return 2
     OUT.mkdir(parents=True, exist_ok=True)
     for name in words or known:
@@ -58,7 +66,7 @@ def run(tables: Iterator[Table]) -> Iterator[Table]:
 
 def facts_of(section: str) -> dict[str, object]:
     """Where and with what it is measured."""
-    from sgp_runner.environment import environment
+    from sgp_runner.utils.provenance import environment
 
     return {"section": section, "machine": machine(), **environment()}
 
@@ -101,13 +109,22 @@ def page() -> Iterator[str]:
     for path in sorted(OUT.glob("*.json")):
         facts, tables = from_json(path.read_text(encoding="utf-8"))
         results = [result for table in tables for result in table.results if result.goal]
-        yield from ("", f"## {facts['section']}", "", *described(facts, len(results), sum(bool(result.met) for result in results)), "")
+        yield from (
+            "",
+            f"## {facts['section']}",
+            "",
+            *described(facts, len(results), sum(bool(result.met) for result in results)),
+            "",
+        )
         for table in tables:
             yield from (f"### {table.title}", "")
             if table.text:
                 yield from (table.text, "")
             if table.results:
-                yield from ("| | median | quartiles | goal | |", "| --- | ---: | ---: | --- | --- |")
+                yield from (
+                    "| | median | quartiles | goal | |",
+                    "| --- | ---: | ---: | --- | --- |",
+                )
                 yield from ("| " + " | ".join(cells(result)) + " |" for result in table.results)
                 yield ""
 

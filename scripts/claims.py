@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Do the papers' conclusions hold here? ``make claims`` runs what is missing and writes ``results/reproduced/claims.md`` and ``.html``.
+"""Do the papers' conclusions hold here? ``make claims`` runs what is missing and writes
+``results/reproduced/claims.md`` and ``.html``.
 
 Archived runs are unpacked first, and all runs archived at the end.
 
@@ -19,7 +20,7 @@ from claims.page import write
 from claims.trained import how_hard
 from claims.tuning import remaining
 from reproduce.archives import pack, unpack
-from sgp_runner.batch import run_and_say
+from sgp_runner.session.job_pool import run_and_say
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("results", "reproduced")  # below ROOT
@@ -44,10 +45,18 @@ def main(words: Sequence[str]) -> int:
     unpack(OUT)
     known = {str(claim.number): claim for claim in all_claims()}
     if unknown := [word for word in words if word not in known]:
-        print(f"scripts/claims.py: '{unknown[0]}' is none of the claims {', '.join(known)}", file=sys.stderr)
+        print(
+            f"scripts/claims.py: '{unknown[0]}' is none of the claims {', '.join(known)}",
+            file=sys.stderr,
+        )
         return 2
     claims = [known[word] for word in words or known]
-    failed = sum(map(run_and_say, remaining([search for claim in claims for search in (*claim.searches, *claim.trials)])))
+    failed = sum(
+        map(
+            run_and_say,
+            remaining([search for claim in claims for search in (*claim.searches, *claim.trials)]),
+        )
+    )
     failed += run_and_say([job for claim in claims for job in claim.jobs])
     shapes = how_hard(OUT)
     failed += 0 if words else run_and_say(shapes.values())

@@ -1,5 +1,7 @@
 #!/usr/bin/env python
-"""What each fault does to each algorithm: ``make faults`` simulates all of them and writes ``docs/faults.md``."""
+"""What each fault does to each algorithm: ``make faults`` simulates all of them and writes
+``docs/faults.md``.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sgp_runner.batch import Job, run_all
-from sgp_runner.groups import groups
+from sgp_runner.config.choices import groups
+from sgp_runner.session.job_pool import Job, run_all
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 # ResNet-50 on eight nodes and 10 Gbit/s, 200 steps of each: timing only.
@@ -36,22 +38,36 @@ CASES = {
     "lost and resent": Case("faults=drop"),
     "pause": Case(f"faults.events=[{{what: pause, ranks: [1], {WINDOW}}}]", SPELL),
     "crash and rejoin": Case(f"faults.events=[{{what: crash, ranks: [1], {WINDOW}}}]", SPELL),
-    "partition and heal": Case(f"faults.events=[{{what: partition, ranks: [0, 1, 2, 3], {WINDOW}}}]", SPELL),
+    "partition and heal": Case(
+        f"faults.events=[{{what: partition, ranks: [0, 1, 2, 3], {WINDOW}}}]", SPELL
+    ),
     "crash for good": Case("faults.events=[{what: crash, ranks: [1], start: 20}]"),
-    "crash for good, the others go on": Case("on_failure=continue faults.events=[{what: crash, ranks: [1], start: 20}]"),
+    "crash for good, the others go on": Case(
+        "on_failure=continue faults.events=[{what: crash, ranks: [1], start: 20}]"
+    ),
     "partition for good": Case("faults.events=[{what: partition, ranks: [0, 1, 2, 3], start: 20}]"),
     "messages lost for good": Case("faults=drop faults.resend_seconds=null"),
 }
 NONE = Case("")
 
 
-MEANT = ("deadlock: ", "faults.", "on_failure: ")  # how the errors of a run begin that stops because of its fault
+MEANT = (
+    "deadlock: ",
+    "faults.",
+    "on_failure: ",
+)  # how the errors of a run begin that stops because of its fault
 
 
 def words_of(algo: str, case: Case) -> tuple[str, ...]:
     switch = ("algo.switch_epoch=0.16",) if algo == "hybrid" else ()
     first, events, rest = case.words.partition("faults.events=")
-    return (f"algo={algo}", *switch, *SETTINGS, *first.split(), *([events + rest] if events else []))
+    return (
+        f"algo={algo}",
+        *switch,
+        *SETTINGS,
+        *first.split(),
+        *([events + rest] if events else []),
+    )
 
 
 def main() -> int:
@@ -59,7 +75,11 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         cases = {"none": NONE, **CASES}
         jobs = {
-            (algo, name): Job(f"{algo}-{name.replace(',', '').replace(' ', '_')}", words_of(algo, cases[name]), Path(folder))
+            (algo, name): Job(
+                f"{algo}-{name.replace(',', '').replace(' ', '_')}",
+                words_of(algo, cases[name]),
+                Path(folder),
+            )
             for algo, name in product(algos, cases)
         }
         errors: dict[str, str] = {}

@@ -1,10 +1,13 @@
 #!/usr/bin/env python
-"""Small runs of every algorithm, to show that a refactoring changes nothing: run them before and after, and compare what they recorded.
+"""Small runs of every algorithm, to show that a refactoring changes nothing: run them before and
+after, and compare what they recorded.
 
-    scripts/golden.py FOLDER            run all of them into FOLDER, in the simulator, on gloo and over MPI; some five minutes
-    scripts/golden.py BEFORE AFTER      compare two such folders; exit code 1 where they differ
+    scripts/golden.py FOLDER            run all of them into FOLDER, in the simulator, on gloo and
+    over MPI; some five minutes scripts/golden.py BEFORE AFTER      compare two such folders; exit
+    code 1 where they differ
 
-Simulated runs must record equal numbers, to the last bit; real synchronous runs equal ones to 1e-10, but for measured times.
+Simulated runs must record equal numbers, to the last bit; real synchronous runs equal ones to
+1e-10, but for measured times.
 """
 
 from __future__ import annotations
@@ -16,10 +19,17 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 
-from sgp_runner.batch import Job, run_all
-from sgp_runner.recorder import metrics_path, read_lines
+from sgp_runner.recording.recorder import metrics_path, read_lines
+from sgp_runner.session.job_pool import Job, run_all
 
-SIMULATED = ("model=mlp", "nodes=4", "batch_size=32", "epochs=2", "log_every=1", "cluster.compute_time=log_normal")
+SIMULATED = (
+    "model=mlp",
+    "nodes=4",
+    "batch_size=32",
+    "epochs=2",
+    "log_every=1",
+    "cluster.compute_time=log_normal",
+)
 SLOW = ("cluster.bandwidth=20e6", "cluster.latency_seconds=0.01", "cluster.compute_time.cv=0.5")
 REAL = ("dtype=float64", "model=resnet8", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
 SYNCHRONOUS = {
@@ -47,14 +57,32 @@ OTHERS = {
     "slowmo-osgp": ("algo=slowmo", "algo.base=osgp", "algo.tau=5"),
     "slowmo-inexact": ("algo=slowmo", "algo.exact_average=false", "algo.tau=3"),
     "gap_aware": ("algo=gap_aware",),
-    "gap_aware-dana": ("algo=gap_aware", "algo.momentum=dana", "optim.nesterov=false", "cluster.serving_seconds_per_byte=1e-6"),
+    "gap_aware-dana": (
+        "algo=gap_aware",
+        "algo.momentum=dana",
+        "optim.nesterov=false",
+        "cluster.serving_seconds_per_byte=1e-6",
+    ),
     "staleness": ("algo=gap_aware", "algo.penalty=staleness"),
     "pipe_sgd-4": ("algo=pipe_sgd", "algo.depth=4", "algo.warmup_epochs=0.5"),
     "adam": ("algo=slowmo", "algo.tau=4", "optim=adam"),
-    "faults": ("algo=sgp", "faults=drop", "faults.slow_links={1: 3}", "faults.events=[{what: crash, ranks: [2], start: 0.5, end: 1.2}]"),
-    "lost": ("algo=sgp", "on_failure=continue", "faults.events=[{what: crash, ranks: [2], start: 0.5}]"),
+    "faults": (
+        "algo=sgp",
+        "faults=drop",
+        "faults.slow_links={1: 3}",
+        "faults.events=[{what: crash, ranks: [2], start: 0.5, end: 1.2}]",
+    ),
+    "lost": (
+        "algo=sgp",
+        "on_failure=continue",
+        "faults.events=[{what: crash, ranks: [2], start: 0.5}]",
+    ),
 }
-UNEQUAL = ("real_s", "time_s", "bytes_sent")  # in a real run: measured, or counted when a message happens to leave
+UNEQUAL = (
+    "real_s",
+    "time_s",
+    "bytes_sent",
+)  # in a real run: measured, or counted when a message happens to leave
 
 
 def jobs(out: Path) -> Iterator[Job]:
@@ -63,7 +91,16 @@ def jobs(out: Path) -> Iterator[Job]:
         yield Job(f"sim-{name}-slow", (*SIMULATED, *words, *SLOW), out)
         if name != "lost":  # events need the whole of a schedule
             yield Job(
-                f"timing-{name}", ("model=timing_only", "model.sample_steps=null", "nodes=6", "epochs=0.05", "log_every=1", *words), out
+                f"timing-{name}",
+                (
+                    "model=timing_only",
+                    "model.sample_steps=null",
+                    "nodes=6",
+                    "epochs=0.05",
+                    "log_every=1",
+                    *words,
+                ),
+                out,
             )
     for name, words in SYNCHRONOUS.items():
         yield Job(f"gloo-{name}", (*REAL, *words, "network=gloo"), out)
@@ -71,10 +108,25 @@ def jobs(out: Path) -> Iterator[Job]:
 
 def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
     """Each as it ends, with its exit code."""
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+    root = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     for name, words in SYNCHRONOUS.items():
         ranks = str(5 if name == "ps_sgd" else 4)
-        command = ["mpirun", "--oversubscribe", "-n", ranks, sys.executable, "-m", "sgp_runner", *REAL, *words, "network=mpi"]
+        command = [
+            "mpirun",
+            "--oversubscribe",
+            "-n",
+            ranks,
+            sys.executable,
+            "-m",
+            "sgp_runner",
+            *REAL,
+            *words,
+            "network=mpi",
+        ]
         command += ["logger=jsonl", f"results={out}", f"name=mpi-{name}"]
         done = subprocess.run(command, env={**os.environ, **root}, check=False, capture_output=True)
         yield f"mpi-{name}", done.returncode
@@ -111,7 +163,9 @@ def difference(before: Path, after: Path) -> str | None:
 
 
 def compare(before: Path, after: Path) -> int:
-    names = sorted({path.name for folder in (before, after) for path in (folder / "runs").iterdir()})
+    names = sorted(
+        {path.name for folder in (before, after) for path in (folder / "runs").iterdir()}
+    )
     different = {name: difference(before / "runs" / name, after / "runs" / name) for name in names}
     for name, what in different.items():
         if what is not None:

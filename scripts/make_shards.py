@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""From ImageNet's folders to the shards that data.shards= reads: tar archives in webdataset's layout, in the order of the folders.
+"""From ImageNet's folders to the shards that data.shards= reads: tar archives in webdataset's
+layout, in the order of the folders.
 
     scripts/make_shards.py [--root data/imagenet] [--out data/imagenet-shards] [--samples 1000]
 
@@ -18,7 +19,7 @@ from pathlib import Path
 import torch
 
 from sgp_runner.data.imagenet import ImageNet
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 
 def write(shard: Path, samples: Sequence[tuple[str, int]]) -> None:
@@ -30,7 +31,10 @@ def write(shard: Path, samples: Sequence[tuple[str, int]]) -> None:
             path = Path(name)
             key = f"{path.parent.name}/{path.stem.replace('.', '_')}"  # a key ends at the first dot
             extension = path.suffix.lower().replace("jpeg", "jpg")
-            for member, data in ((key + extension, path.read_bytes()), (f"{key}.cls", str(number).encode())):
+            for member, data in (
+                (key + extension, path.read_bytes()),
+                (f"{key}.cls", str(number).encode()),
+            ):
                 header = tarfile.TarInfo(member)
                 header.size = len(data)
                 archive.addfile(header, io.BytesIO(data))
@@ -38,9 +42,19 @@ def write(shard: Path, samples: Sequence[tuple[str, int]]) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Make shards of ImageNet's folders, for data.shards=.")
-    parser.add_argument("--root", default="data/imagenet", help="folder with train/<class>/ and val/<class>/ (%(default)s)")
-    parser.add_argument("--out", default="data/imagenet-shards", help="folder for train-*.tar and val-*.tar (%(default)s)")
+    parser = argparse.ArgumentParser(
+        description="Make shards of ImageNet's folders, for data.shards=."
+    )
+    parser.add_argument(
+        "--root",
+        default="data/imagenet",
+        help="folder with train/<class>/ and val/<class>/ (%(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        default="data/imagenet-shards",
+        help="folder for train-*.tar and val-*.tar (%(default)s)",
+    )
     parser.add_argument("--samples", type=int, default=1000, help="in each shard (%(default)s)")
     given = parser.parse_args(words)
     if given.samples < 1:
@@ -59,9 +73,14 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     for asked, made in ((folders.train, shards.train), (folders.valid, shards.valid)):
         if not torch.equal(asked.labels, made.labels):
-            print(f"make_shards.py: {out} has other shards too, or with another --samples; remove them.", file=sys.stderr)
+            print(
+                f"make_shards.py: {out} has other shards too, or with another --samples; remove them.",
+                file=sys.stderr,
+            )
             return 2
-    print(f"{out}: {len(shards.train)} training images (complete: 1281167), {len(shards.valid)} validation images (complete: 50000)")
+    print(
+        f"{out}: {len(shards.train)} training images (complete: 1281167), {len(shards.valid)} validation images (complete: 50000)"
+    )
     return 0
 
 

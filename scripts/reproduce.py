@@ -1,10 +1,12 @@
 #!/usr/bin/env python
-"""The papers' tables, as far as one machine can: ``make reproduce`` fills ``results/reproduced/`` and writes ``results/README.md``.
+"""The papers' tables, as far as one machine can: ``make reproduce`` fills ``results/reproduced/``
+and writes ``results/README.md``.
 
-Finished runs are not repeated, so run an interrupted call again to resume it. Archived runs are unpacked first, and all runs archived at
-the end.
+Finished runs are not repeated, so run an interrupted call again to resume it. Archived runs are
+unpacked first, and all runs archived at the end.
 
-    scripts/reproduce.py [timing | rehearsal] ...     only these parts; the tables are made of whatever has finished
+    scripts/reproduce.py [timing | rehearsal] ...     only these parts; the tables are made of
+    whatever has finished
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from collections.abc import Sequence
 
 from reproduce.archives import pack, unpack
 from reproduce.tables import OUT, PARTS, ROOT, jobs, write_tables
-from sgp_runner.batch import run_and_say
+from sgp_runner.session.job_pool import run_and_say
 
 
 def main(parts: Sequence[str]) -> int:
     parts = parts or PARTS
     if unknown := sorted(set(parts) - set(PARTS)):
-        print(f"scripts/reproduce.py: '{unknown[0]}' is neither timing nor rehearsal", file=sys.stderr)
+        print(
+            f"scripts/reproduce.py: '{unknown[0]}' is neither timing nor rehearsal", file=sys.stderr
+        )
         return 2
     os.chdir(ROOT)
     unpack(OUT)

@@ -2,7 +2,7 @@
 
 import sys
 
-from sgp_runner.cli import main
+from sgp_runner.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from sgp_runner.comm import Comm
-from sgp_runner.real import connect
-from sgp_runner.scheduler import RealClock, Scheduler
-from sgp_runner.world import World
+from sgp_runner.core.comm import Comm
+from sgp_runner.core.scheduler import RealClock, Scheduler
+from sgp_runner.distributed.rank import connect
+from sgp_runner.distributed.world import World
 
 ROUNDS = 12
 
@@ -25,10 +25,10 @@ def world_of(network: str, devices: int) -> World:
         import mpi4py
 
         mpi4py.rc(thread_level="funneled", finalize=False)
-        from sgp_runner.comm.mpi import MpiWorld
+        from sgp_runner.distributed.mpi import MpiWorld
 
         return MpiWorld(60.0)
-    from sgp_runner.comm.groups import DistributedWorld
+    from sgp_runner.distributed.processes import DistributedWorld
 
     return DistributedWorld(devices, paired=network == "paired")
 

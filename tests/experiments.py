@@ -12,14 +12,14 @@ from typing import Any
 import torch
 import yaml
 
-from sgp_runner import schema
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.dry_run import DryRun
-from sgp_runner.experiment import Experiment
-from sgp_runner.optim import Optimizer
-from sgp_runner.overrides import compose, configs, parse
-from sgp_runner.topology import Phase
-from sgp_runner.worker import Worker
+from sgp_runner.config import schema
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.overrides import compose, configs, parse
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.worker import Worker
+from sgp_runner.elastic.dry_run import DryRun
+from sgp_runner.topology.graphs import Phase
 
 
 def make_experiment(results: Path, *overrides: str) -> Experiment:

@@ -8,9 +8,9 @@ import time
 
 import torch
 
-from sgp_runner.comm.groups import DistributedWorld
-from sgp_runner.real import connect
-from sgp_runner.scheduler import RealClock, Scheduler
+from sgp_runner.core.scheduler import RealClock, Scheduler
+from sgp_runner.distributed.processes import DistributedWorld
+from sgp_runner.distributed.rank import connect
 
 world = DistributedWorld()
 world.connect(world.size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sgp_runner.topology import Peers, Phase, Topology
+from sgp_runner.topology.graphs import Peers, Phase, Topology
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import time
 
 import torch
 
-from sgp_runner.comm import Comm
-from sgp_runner.comm.mpi import MpiWorld
-from sgp_runner.real import connect
-from sgp_runner.scheduler import RealClock, Scheduler
+from sgp_runner.core.comm import Comm
+from sgp_runner.core.scheduler import RealClock, Scheduler
+from sgp_runner.distributed.mpi import MpiWorld
+from sgp_runner.distributed.rank import connect
 
 
 async def talk(comm: Comm, rank: int) -> None:

@@ -7,10 +7,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from sgp_runner import environment, schema
-from sgp_runner.errors import Aborted, RankFailed
+from sgp_runner.config import schema
 from sgp_runner.models.mlp import MLP
-from sgp_runner.session import execute
+from sgp_runner.session.session import execute
+from sgp_runner.utils import provenance as environment
+from sgp_runner.utils.errors import Aborted, RankFailed
 
 experiment = schema.load_experiment(Path(sys.argv[2]), None)
 if os.environ["RANK"] == "1":

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from experiments import instrumented
 
-from sgp_runner.comm.groups import DistributedWorld
-from sgp_runner.rank import run_rank
-from sgp_runner.recorder import write_summary
-from sgp_runner.schema import load_experiment
+from sgp_runner.config.schema import load_experiment
+from sgp_runner.distributed.processes import DistributedWorld
+from sgp_runner.recording.recorder import write_summary
+from sgp_runner.session.rank import run_rank
 
 for config_file in sys.argv[1:]:
     experiment = instrumented(load_experiment(Path(config_file), None))

@@ -32,7 +32,7 @@ def ranks_of(folder: Path) -> list[int]:
         except OSError:
             continue
         text = b" ".join(words).decode(errors="replace")
-        rank = any(mark in text for mark in ("sgp_runner.rank", "real_rank.py", "network=mpi"))
+        rank = any(mark in text for mark in ("sgp_runner.session.rank", "real_rank.py", "network=mpi"))
         if rank and str(folder) in text and b"python" in words[0]:
             found.append(int(process.name))
     return sorted(found)

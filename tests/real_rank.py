@@ -11,10 +11,10 @@ from pathlib import Path
 
 from experiments import instrumented
 
-from sgp_runner.errors import SAVED, Aborted, Diverged, GivenUp, RankFailed, Stopped
-from sgp_runner.recorder import write_summary
-from sgp_runner.schema import load_experiment
-from sgp_runner.session import execute
+from sgp_runner.config.schema import load_experiment
+from sgp_runner.recording.recorder import write_summary
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import SAVED, Aborted, Diverged, GivenUp, RankFailed, Stopped
 
 
 def main() -> int:

@@ -32,7 +32,7 @@ if sys.argv[1] == "mpi":
 else:
     import torch.distributed as dist
 
-    from sgp_runner.comm.groups import DistributedWorld
+    from sgp_runner.distributed.processes import DistributedWorld
 
     world = DistributedWorld()
     world.connect(2)

@@ -13,7 +13,7 @@ import pytest
 
 from reproduce import archives
 from reproduce.archives import LARGEST, archive_of, archived, by_run, members, pack, tar_of, unpack
-from sgp_runner.divergence import FILE as DIVERGED
+from sgp_runner.recording.divergence import FILE as DIVERGED
 
 REPRODUCED = Path(__file__).parent.parent / "results" / "reproduced"
 ARCHIVES = sorted((REPRODUCED / "logs").iterdir())

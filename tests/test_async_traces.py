@@ -7,9 +7,9 @@ from tiny import machines, run, sgd
 
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.gap_aware import GapAware
-from sgp_runner.cluster import LogNormalTime
-from sgp_runner.faults import Faults
-from sgp_runner.topology import BipartiteExponential
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import LogNormalTime
+from sgp_runner.topology.graphs import BipartiteExponential
 
 
 def test_golden_trace_of_ad_psgd() -> None:

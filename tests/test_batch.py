@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sgp_runner.batch import Job, run_all
+from sgp_runner.session.job_pool import Job, run_all
 
 SMALL = ("model=timing_only", "model.sample_steps=2", "nodes=2")
 

@@ -18,11 +18,11 @@ from sgp_runner.calibration.fit import Line, constants, fit_line, leave_one_out,
 from sgp_runner.calibration.probe import FILE, Measured, Probe
 from sgp_runner.calibration.profile import Setting, profile
 from sgp_runner.calibration.rank import measuring
-from sgp_runner.cluster import Cluster, ConstantTime, LogNormalTime
-from sgp_runner.launch import launch
-from sgp_runner.overrides import search_in
-from sgp_runner.session import execute
-from sgp_runner.topology import DirectedExponential
+from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
+from sgp_runner.config.overrides import search_in
+from sgp_runner.distributed.launch import launch
+from sgp_runner.session.session import execute
+from sgp_runner.topology.graphs import DirectedExponential
 
 HERE = Path(__file__).parent
 
@@ -219,7 +219,7 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
 def test_what_cannot_be_calibrated(
     words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sgp_runner.cli import main
+    from sgp_runner.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     assert main(["calibrate", *words]) == 2

@@ -16,7 +16,7 @@ from claims.gossip import claims as gossip_claims
 from claims.slow_momentum import claims as slow_momentum_claims
 from claims.trained import DIGITS, LANGUAGE, SEEDS, SHAPES, Side, all_jobs, compare, extra, searches, side, time_ratio
 from claims.tuning import Joint, Search, quality, remaining
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 
 def test_a_paired_interval_is_students() -> None:
@@ -199,8 +199,8 @@ def test_nothing_is_claimed_where_all_results_are_equal(equal: tuple[list[Claim]
 
 @pytest.mark.slow
 def test_every_run_of_the_claims_can_be_composed(equal: tuple[list[Claim], dict[str, Job]]) -> None:
-    from sgp_runner.overrides import compose, configs, parse
-    from sgp_runner.schema import make_experiment
+    from sgp_runner.config.overrides import compose, configs, parse
+    from sgp_runner.config.schema import make_experiment
 
     with configs():
         for job in equal[1].values():

@@ -9,7 +9,7 @@ from pathlib import Path
 from claims.evidence import Between, Claim, Finding, Interval, Sample, Verdict, exactly, verdict_of
 from claims.page import WAITS, groups, shown, write
 from claims.tuning import Search
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 
 def finished(job: Job, score: float) -> Job:

@@ -14,9 +14,9 @@ from claims import asynchronous, pipeline, warmup
 from claims.evidence import Claim, Verdict, verdict_of
 from claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, mean_square
 from reproduce.archives import unpack
-from sgp_runner.batch import Job
-from sgp_runner.overrides import compose, configs, parse
-from sgp_runner.schema import make_experiment
+from sgp_runner.config.overrides import compose, configs, parse
+from sgp_runner.config.schema import make_experiment
+from sgp_runner.session.job_pool import Job
 
 ROOT = Path(__file__).parent.parent
 

@@ -15,11 +15,12 @@ import pytest
 import yaml
 from processes import hear_interrupts
 
-from sgp_runner import __version__, cli
-from sgp_runner.cli import main
-from sgp_runner.groups import CONFIGS, NESTED, groups
-from sgp_runner.overrides import compose, configs, parse
-from sgp_runner.schema import keys_of, make_experiment
+from sgp_runner import __version__
+from sgp_runner.cli.main import main
+from sgp_runner.cli import main as cli
+from sgp_runner.config.choices import CONFIGS, NESTED, groups
+from sgp_runner.config.overrides import compose, configs, parse
+from sgp_runner.config.schema import keys_of, make_experiment
 
 TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl"]
 TOO_BIG = 10**15  # elements, more than any address space holds
@@ -127,7 +128,7 @@ def test_bad_settings_are_one_sentence_and_nothing_is_written(words: str, key: s
 def test_heavy_packages_wait_until_a_run_starts() -> None:
     code = """
 import sys
-from sgp_runner.cli import main
+from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)

@@ -13,8 +13,8 @@ from test_mpi import mpirun
 from test_simulator import Custom
 from tiny import machines, run
 
-from sgp_runner.cluster import LogNormalTime
-from sgp_runner.worker import Worker
+from sgp_runner.cluster.machines import LogNormalTime
+from sgp_runner.core.worker import Worker
 
 RANK = str(Path(__file__).with_name("collective_rank.py"))
 

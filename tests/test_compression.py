@@ -8,8 +8,8 @@ import torch
 from tiny import START, gradient, machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.compression import CODECS, dequantize8, quantize8, truncate16
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
-from sgp_runner.comm.compression import CODECS, dequantize8, quantize8, truncate16
 
 
 def test_truncation_drops_bits_towards_zero() -> None:

@@ -10,15 +10,15 @@ from hydra.core.global_hydra import GlobalHydra
 
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.cli import main
-from sgp_runner.cluster import GammaTime, LogNormalTime
-from sgp_runner.experiment import Experiment
-from sgp_runner.groups import CLASSES, CONFIGS, NESTED, class_of, group_of, groups, has_names
-from sgp_runner.overrides import compose, compose_all, configs, parse
-from sgp_runner.run import Run
-from sgp_runner.schema import completed, default_of, fields_of, has_default, make_experiment
-from sgp_runner.sweep import plan
-from sgp_runner.topology import DirectedExponential
+from sgp_runner.cli.main import main
+from sgp_runner.cli.sweep import plan
+from sgp_runner.cluster.machines import GammaTime, LogNormalTime
+from sgp_runner.config.choices import CLASSES, CONFIGS, NESTED, class_of, group_of, groups, has_names
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.overrides import compose, compose_all, configs, parse
+from sgp_runner.config.run import Run
+from sgp_runner.config.schema import completed, default_of, fields_of, has_default, make_experiment
+from sgp_runner.topology.graphs import DirectedExponential
 
 FILES = [(group, choice) for group in CLASSES for choice in groups()[group]]
 

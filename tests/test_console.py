@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from sgp_runner.console import ConsoleListener, comparison_table, show, summary_table
+from sgp_runner.recording.console import ConsoleListener, comparison_table, show, summary_table
 
 SUMMARY: dict[str, object] = {
     "name": "sgp-resnet8-digits",

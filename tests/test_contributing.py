@@ -26,7 +26,7 @@ def extended(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(content)
         assert len(content.splitlines()) < 50
     (line,) = re.findall(r'^    ("gossip_pga": ".+",)$', text, flags=re.MULTILINE)
-    registry = tmp_path / "sgp_runner/groups.py"
+    registry = tmp_path / "sgp_runner/config/choices.py"
     registry.write_text(registry.read_text().replace('    "algo": {\n', f'    "algo": {{\n        {line}\n'))
     return tmp_path
 

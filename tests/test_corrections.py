@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from sgp_runner.batch import Job, outdated, run_all
-from sgp_runner.checkpoint import latest
-from sgp_runner.cli import main
-from sgp_runner.corrections import CORRECTIONS, KEY, results_version, since
-from sgp_runner.errors import ConfigError
-from sgp_runner.overrides import experiment_of
+from sgp_runner.cli.main import main
+from sgp_runner.config.corrections import CORRECTIONS, KEY, results_version, since
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.schema import load_experiment
+from sgp_runner.recording.checkpoint import latest
+from sgp_runner.replay.retiming import finished
 from sgp_runner.report.runs import read_runs
-from sgp_runner.retiming import finished
-from sgp_runner.schema import load_experiment
+from sgp_runner.session.job_pool import Job, outdated, run_all
+from sgp_runner.utils.errors import ConfigError
 
 TINY = ("model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl")
 

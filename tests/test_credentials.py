@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sgp_runner.cli import main
-from sgp_runner.credentials import redacted, refuse_secrets
-from sgp_runner.errors import ConfigError
+from sgp_runner.cli.main import main
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.secrets import redacted, refuse_secrets
 
 PLANTED = "pLaNtEd"
 ENVIRONMENT = {

@@ -10,13 +10,13 @@ import torch
 from experiments import instrumented, make_experiment, saved
 from test_resume import RANDOM, events, finish, records  # noqa: F401
 
-from sgp_runner.crew import Crew, crew_of, whole_crew
-from sgp_runner.errors import RankFailed
-from sgp_runner.experiment import Experiment
-from sgp_runner.faults import Event
-from sgp_runner.recorder import read_metrics
-from sgp_runner.scheduler import Deadlock
-from sgp_runner.session import execute
+from sgp_runner.cluster.faults import Event
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.scheduler import Deadlock
+from sgp_runner.elastic.membership import Crew, crew_of, whole_crew
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import RankFailed
 
 DIES = "faults.events=[{what: crash, ranks: [2], start: 3}]"
 SETTINGS = (

@@ -22,9 +22,9 @@ from sgp_runner.data.shapes import Shapes, inside
 from sgp_runner.data.synthetic import Synthetic
 from sgp_runner.data.tasks import Classification, Regression, Translation
 from sgp_runner.data.teacher import TeacherData
-from sgp_runner.errors import ConfigError
 from sgp_runner.models.quadratic import Quadratic
-from sgp_runner.seeding import generator, seed_of
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.seeding import generator, seed_of
 
 
 def _split(samples: int, classes: int = 10) -> TensorSplit:

@@ -12,13 +12,13 @@ from experiments import final_parameters, make_experiment, steps_taken
 from processes import ranks_of
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
-from sgp_runner.errors import ConfigError, RankFailed
-from sgp_runner.experiment import Experiment
-from sgp_runner.gradients import LossScale
-from sgp_runner.launch import launch
-from sgp_runner.place import Part, Place
-from sgp_runner.problem import Compute
-from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.problem import Compute
+from sgp_runner.distributed.gradients import LossScale
+from sgp_runner.distributed.launch import launch
+from sgp_runner.recording.recorder import read_metrics, read_summary
+from sgp_runner.utils.errors import ConfigError, RankFailed
+from sgp_runner.utils.place import Part, Place
 
 HERE = Path(__file__).parent
 # Eight steps of a network without BatchNorm, whose statistics are each device's own.

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from experiments import make_experiment
 
-from sgp_runner.checkpoint import problem_of, saved_steps
-from sgp_runner.cli import main
-from sgp_runner.errors import CannotWrite, ConfigError
-from sgp_runner.recorder import Recorder, read_metrics, write_summary
+from sgp_runner.cli.main import main
+from sgp_runner.recording.checkpoint import problem_of, saved_steps
+from sgp_runner.recording.recorder import Recorder, read_metrics, write_summary
+from sgp_runner.utils.errors import CannotWrite, ConfigError
 
 TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=20", "logger=jsonl", "log_every=1", "name=mine"]
 

@@ -12,11 +12,11 @@ from processes import ranks_of
 from tiny import machines, run, sgd
 
 from sgp_runner.algorithms.sgp import SGP
-from sgp_runner.cli import main
-from sgp_runner.divergence import check_loss, check_parameters
-from sgp_runner.errors import DIVERGED, Diverged
-from sgp_runner.recorder import read_metrics
-from sgp_runner.topology import DirectedExponential
+from sgp_runner.cli.main import main
+from sgp_runner.recording.divergence import check_loss, check_parameters
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.topology.graphs import DirectedExponential
+from sgp_runner.utils.errors import DIVERGED, Diverged
 
 TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=40", "logger=jsonl", "batch_size=8", "log_every=1"]
 HOPELESS = [*TINY, "optim.lr=30"]

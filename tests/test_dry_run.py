@@ -23,13 +23,13 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.dry_run import MOST, prove_calls, steps_of
-from sgp_runner.errors import ConfigError, RankFailed
-from sgp_runner.execution import perform
-from sgp_runner.optim import Adam, Constant, Optimizer
-from sgp_runner.run import Run
-from sgp_runner.topology import BipartiteExponential, DirectedExponential, Phase, RandomMatching, Ring
-from sgp_runner.worker import Worker
+from sgp_runner.config.run import Run
+from sgp_runner.core.optim import Adam, Constant, Optimizer
+from sgp_runner.core.worker import Worker
+from sgp_runner.elastic.dry_run import MOST, prove_calls, steps_of
+from sgp_runner.session.execution import perform
+from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, Phase, RandomMatching, Ring
+from sgp_runner.utils.errors import ConfigError, RankFailed
 
 SGP_2_THEN_1 = SGP(DirectedExponential(peers={0: 2, 10: 1}))
 GOOD: dict[str, Algorithm] = {
@@ -255,7 +255,7 @@ def test_nothing_has_been_written_or_started_by_then(network: str, tmp_path: Pat
 
 
 def test_the_survivors_of_a_loss_are_proved_again(run_of: Callable[..., Run]) -> None:
-    from sgp_runner.crew import whole_crew
+    from sgp_runner.elastic.membership import whole_crew
 
     async def needs_three(worker: Worker, k: int) -> None:
         if worker.size < 3:

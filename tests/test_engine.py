@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sgp_runner.comm.mailbox import WrittenAfterSend
+from sgp_runner.core.mailbox import WrittenAfterSend
+from sgp_runner.core.problem import Problem, make_problem
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.numbers_en_de import NumbersEnDe
-from sgp_runner.engine import Engine, Gradient, Loop, NoGradients, Vmap, make_engine
 from sgp_runner.models.mlp import MLP
 from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.transformer import Transformer
-from sgp_runner.problem import Problem, make_problem
+from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vmap, make_engine
 
 WORKERS = 7
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sgp_runner import __version__
-from sgp_runner.environment import environment
+from sgp_runner.utils.provenance import environment
 
 
 def test_it_names_versions_and_the_command_as_typed_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ import torch
 from experiments import instrumented, make_experiment, saved
 from processes import ranks_of, wait_for_ranks
 
-from sgp_runner.checkpoint import saved_steps
-from sgp_runner.errors import RankFailed, Stopped
-from sgp_runner.experiment import Experiment
-from sgp_runner.launch import launch
-from sgp_runner.recorder import read_metrics
-from sgp_runner.roll_call import SILENCE_SECONDS
-from sgp_runner.session import execute
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.distributed.launch import launch
+from sgp_runner.elastic.vote import SILENCE_SECONDS
+from sgp_runner.recording.checkpoint import saved_steps
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import RankFailed, Stopped
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 SETTINGS = ("model=mlp", "dtype=float64", "batch_size=32", "nodes=4", "eval_every=100", "log_every=1")

@@ -14,18 +14,18 @@ from corpora import binarised, parallel_text
 from experiments import final_parameters, instrumented, make_experiment
 from test_resume import events, whole_and_interrupted
 
-from sgp_runner.cli import main
+from sgp_runner.cli.main import main
+from sgp_runner.core.problem import Problem, make_problem
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.sampler import TokenSampler
 from sgp_runner.data.with_fairseq import BeamTranslation, SentencePairs, TokenBatches
 from sgp_runner.data.wmt16_en_de import WMT16EnDe
-from sgp_runner.errors import ConfigError
-from sgp_runner.launch import launch
+from sgp_runner.distributed.launch import launch
 from sgp_runner.models.fairseq_transformer import FairseqTransformer
-from sgp_runner.place import Part
-from sgp_runner.problem import Problem, make_problem
-from sgp_runner.recorder import read_metrics
-from sgp_runner.session import execute
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.place import Part
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed: make .venv/.fairseq")
 __all__ = ["events"]  # a fixture

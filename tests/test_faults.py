@@ -28,18 +28,18 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.cluster import Cluster, ConstantTime, LogNormalTime
-from sgp_runner.course import Course
-from sgp_runner.errors import ConfigError
-from sgp_runner.fabric import Fabric
-from sgp_runner.faults import Event, Faults
-from sgp_runner.launch import launch
-from sgp_runner.real import Rank
-from sgp_runner.scheduler import Deadlock, RealClock, VirtualClock
-from sgp_runner.schema import load_experiment
-from sgp_runner.session import execute
-from sgp_runner.topology import BipartiteExponential, DirectedExponential, Ring
-from sgp_runner.worker import Progress, Worker
+from sgp_runner.cluster.faults import Event, Faults
+from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
+from sgp_runner.cluster.rates import Course
+from sgp_runner.config.schema import load_experiment
+from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock
+from sgp_runner.core.worker import Progress, Worker
+from sgp_runner.distributed.launch import launch
+from sgp_runner.distributed.rank import Rank
+from sgp_runner.session.session import execute
+from sgp_runner.simulator.fabric import Fabric
+from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, Ring
+from sgp_runner.utils.errors import ConfigError
 
 INF = float("inf")
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))

@@ -20,12 +20,12 @@ from slurm_cluster import free_ports
 from torch import Tensor, uint8, zeros
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
-from sgp_runner.comm.distributed import TAIL, Transfer, one_after_the_other
-from sgp_runner.environment import code_version
-from sgp_runner.errors import ConfigError, RankFailed
-from sgp_runner.experiment import Experiment
-from sgp_runner.launch import launch
-from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.distributed.gloo import TAIL, Transfer, one_after_the_other
+from sgp_runner.distributed.launch import launch
+from sgp_runner.recording.recorder import read_metrics, read_summary
+from sgp_runner.utils.errors import ConfigError, RankFailed
+from sgp_runner.utils.provenance import code_version
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 ODD_RANK = str(Path(__file__).with_name("odd_rank.py"))
@@ -129,7 +129,7 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
 
 
 def test_ranks_that_do_not_start_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgp_runner.comm import groups
+    from sgp_runner.distributed import processes as groups
 
     monkeypatch.setattr(groups, "START", timedelta(seconds=1))
     (port,) = free_ports(1)

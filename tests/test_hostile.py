@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sgp_runner.cli import main
-from sgp_runner.files import checksum
+from sgp_runner.cli.main import main
+from sgp_runner.utils.files import checksum
 
 TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=2", "logger=jsonl", "name=mine", "log_every=1"]
 RUN = Path("results/runs/mine")
@@ -249,8 +249,8 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("checkpoint=null", "checkpoint", "null is not a set of settings."),
     ("logger.mode=sometimes", "logger.mode", "'sometimes' is not a mode; use one of auto, online, offline, disabled."),
     ("logger._target_=os.system", "logger._target_", "there is no such setting; logger has project, entity, group, mode."),
-    ("algo._target_=sgp_runner.run.Run", "algo._target_", "there is no such setting; algo has topology."),
-    ("_target_=sgp_runner.faults.Faults", "_target_", "there is no such setting; a run has nodes, gpus_per_node,"),
+    ("algo._target_=sgp_runner.config.run.Run", "algo._target_", "there is no such setting; algo has topology."),
+    ("_target_=sgp_runner.cluster.faults.Faults", "_target_", "there is no such setting; a run has nodes, gpus_per_node,"),
     ("+algo._args_=[1]", "algo._args_", "there is no such setting; algo has topology."),
     ("algo.name=os.system", "algo", "'os.system' is none of ad_psgd, "),
     ("algo.name={a:1}", "algo", "{'a': 1} is none of ad_psgd, "),
@@ -478,7 +478,7 @@ COMMANDS = [
     ["optim.lr=nan"],
     ["algo=ad_psgd", "algo.topology=ring", "nodes=5"],
     ["algo._target_=os.system"],
-    ["optim.schedule.name=sgp_runner.run.Run"],
+    ["optim.schedule.name=sgp_runner.config.run.Run"],
     ["name=../../up"],
     ["algo.topology=edges", "algo.topology.path=nowhere"],
     ["results=/dev/null"],

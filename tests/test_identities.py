@@ -12,7 +12,6 @@ import torch
 from tiny import START, D, Momentum, Result, gradient, machines, run, sgd
 from torch import Tensor
 
-from sgp_runner import flat
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
@@ -25,15 +24,16 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.cluster import Cluster, GammaTime, LogNormalTime
-from sgp_runner.engine import Gradient, Loop, Vmap
-from sgp_runner.errors import ConfigError, RankFailed
-from sgp_runner.fabric import Arrive, Reach
-from sgp_runner.faults import Faults
-from sgp_runner.optim import SGD, Adam, Constant, Cosine, InverseSqrt, Schedule
-from sgp_runner.scheduler import Call
-from sgp_runner.topology import BipartiteExponential, Complete, DirectedExponential, Ring
-from sgp_runner.worker import Worker
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import Cluster, GammaTime, LogNormalTime
+from sgp_runner.core import flat
+from sgp_runner.core.optim import SGD, Adam, Constant, Cosine, InverseSqrt, Schedule
+from sgp_runner.core.scheduler import Call
+from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.engine import Gradient, Loop, Vmap
+from sgp_runner.simulator.fabric import Arrive, Reach
+from sgp_runner.topology.graphs import BipartiteExponential, Complete, DirectedExponential, Ring
+from sgp_runner.utils.errors import ConfigError, RankFailed
 
 STEPS = 12
 OPTIM = sgd(lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01)

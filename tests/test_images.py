@@ -18,15 +18,15 @@ from corpora import WNIDS, cifar, image_folder
 from experiments import final_parameters, instrumented, make_experiment, steps_taken
 from PIL import Image
 
-from sgp_runner.cli import main
+from sgp_runner.cli.main import main
 from sgp_runner.data.cifar import MARGIN, Cifar, moved
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
-from sgp_runner.errors import ConfigError, DataError
-from sgp_runner.launch import launch
-from sgp_runner.recorder import read_metrics
-from sgp_runner.seeding import seeds_of
-from sgp_runner.session import execute
+from sgp_runner.distributed.launch import launch
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import ConfigError, DataError
+from sgp_runner.utils.seeding import seeds_of
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 

@@ -25,14 +25,13 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.cluster import Cluster, ConstantTime, GammaTime, LogNormalTime
-from sgp_runner.errors import ConfigError
-from sgp_runner.fabric import Arrive, Reach
-from sgp_runner.faults import Event, Faults
-from sgp_runner.optim import SGD, Constant
-from sgp_runner.proof import prove
-from sgp_runner.simulation import Served
-from sgp_runner.topology import (
+from sgp_runner.cluster.faults import Event, Faults
+from sgp_runner.cluster.machines import Cluster, ConstantTime, GammaTime, LogNormalTime
+from sgp_runner.core.optim import SGD, Constant
+from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.fabric import Arrive, Reach
+from sgp_runner.simulator.simulation import Served
+from sgp_runner.topology.graphs import (
     BidirectionalExponential,
     BipartiteExponential,
     Complete,
@@ -44,7 +43,8 @@ from sgp_runner.topology import (
     Topology,
     Torus,
 )
-from sgp_runner.worker import Worker
+from sgp_runner.topology.verify import prove
+from sgp_runner.utils.errors import ConfigError
 
 EXACT = 1e-9
 

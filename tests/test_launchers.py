@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sgp_runner.launchers import Launched, LaunchError, launched, rendezvous
-from sgp_runner.recorder import read_metrics
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.utils.launchers import Launched, LaunchError, launched, rendezvous
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "head", "MASTER_PORT": "29500"}
 ALLOCATION = {"SLURM_JOB_ID": "1000", "SLURM_JOB_NODELIST": "a[1-4]", "SLURM_NNODES": "4"}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from variants import TINY, check_same_end, simulate_all
 
-from sgp_runner.comm.link import Link
-from sgp_runner.launch import launch
-from sgp_runner.recorder import read_metrics
+from sgp_runner.distributed.launch import launch
+from sgp_runner.distributed.link import Link
+from sgp_runner.recording.recorder import read_metrics
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from sgp_runner.cli import main
-from sgp_runner.errors import ConfigError
-from sgp_runner.lock import FILE, locked
+from sgp_runner.cli.main import main
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.lock import FILE, locked
 
 TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl", "name=mine"]
 # Locks the folder, starts a child that inherits the lock, tells its id, and waits to be killed.
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from sgp_runner.lock import held, locked
+from sgp_runner.utils.lock import held, locked
 with locked(Path(sys.argv[1])):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=sys.stdin, pass_fds=held if sys.argv[2] == "shared" else ())
     print(child.pid, flush=True)

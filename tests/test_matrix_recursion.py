@@ -16,8 +16,8 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.optim import SGD
-from sgp_runner.topology import (
+from sgp_runner.core.optim import SGD
+from sgp_runner.topology.graphs import (
     BidirectionalExponential,
     BipartiteExponential,
     Complete,

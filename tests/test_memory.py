@@ -9,12 +9,12 @@ from pathlib import Path
 
 from experiments import make_experiment
 
-from sgp_runner.memory import few_collections
-from sgp_runner.session import execute
+from sgp_runner.session.session import execute
+from sgp_runner.utils.memory import few_collections
 
 PROGRAM = """
 import ctypes, resource
-from sgp_runner.memory import keep_freed_memory
+from sgp_runner.utils.memory import keep_freed_memory
 
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p

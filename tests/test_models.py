@@ -14,7 +14,6 @@ from sgp_runner.data.digits import Digits
 from sgp_runner.data.numbers_en_de import NumbersEnDe
 from sgp_runner.data.quadratic import QuadraticData
 from sgp_runner.data.tasks import Classification
-from sgp_runner.errors import ConfigError
 from sgp_runner.models import check
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.dropout import SeededDropout, dropout_buffers
@@ -23,6 +22,7 @@ from sgp_runner.models.quadratic import Quadratic
 from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.models.transformer import Transformer
+from sgp_runner.utils.errors import ConfigError
 
 
 def _images(channels: int, pixels: int, classes: int) -> Dataset:

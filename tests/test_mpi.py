@@ -16,9 +16,9 @@ from experiments import final_parameters, make_experiment, steps_taken
 from processes import hear_interrupts, ranks_of, wait_for_ranks
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
-from sgp_runner.checkpoint import saved_steps
-from sgp_runner.experiment import Experiment
-from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.recording.checkpoint import saved_steps
+from sgp_runner.recording.recorder import read_metrics, read_summary
 
 MPIRUN = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -108,7 +108,7 @@ LATE = """
 import sys, time, mpi4py
 mpi4py.rc(thread_level="funneled", finalize=False)
 from mpi4py import MPI
-from sgp_runner.cli import main
+from sgp_runner.cli.main import main
 if MPI.COMM_WORLD.rank == 0:
     time.sleep(100)
 sys.exit(main(sys.argv[1:]))
@@ -164,7 +164,7 @@ def test_settings_that_cannot_work_are_refused_once(tmp_path: Path) -> None:
 )
 def test_what_is_missing_is_said_with_the_command_that_helps(algorithm: str, missing: str, sentence: str, tmp_path: Path) -> None:
     launched = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"} if missing else {}
-    code = f"import sys; sys.modules['{missing}'] = None; from sgp_runner.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = f"import sys; sys.modules['{missing}'] = None; from sgp_runner.cli.main import main; sys.exit(main(sys.argv[1:]))"
     words = [f"algo={algorithm}", "network=mpi", "nodes=4", "model=mlp"]
     done = subprocess.run(
         [sys.executable, "-c", code, *words], check=False, cwd=tmp_path, env={**os.environ, **launched}, capture_output=True, text=True

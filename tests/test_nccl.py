@@ -9,9 +9,9 @@ import torch
 from experiments import make_experiment
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
-from sgp_runner.experiment import Experiment
-from sgp_runner.launch import launch
-from sgp_runner.recorder import read_summary
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.distributed.launch import launch
+from sgp_runner.recording.recorder import read_summary
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"), pytest.mark.timeout(900)]
 GPUS = torch.cuda.device_count()

@@ -8,9 +8,9 @@ import pytest
 import torch
 from experiments import final_parameters, instrumented, make_experiment
 
-from sgp_runner.observer import Gathering
-from sgp_runner.recorder import read_metrics
-from sgp_runner.session import execute
+from sgp_runner.recording.observer import Gathering
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.session.session import execute
 
 TINY = ("model=mlp", "nodes=4", "batch_size=32", "epochs=3", "log_every=5")  # 11 steps per epoch
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sgp_runner import flat
-from sgp_runner.errors import ConfigError
-from sgp_runner.flat import PIECE, in_pieces
-from sgp_runner.optim import SGD, Adam, Constant, Cosine, Horizon, InverseSqrt, Schedule, Steps, lr_at
-from sgp_runner.push_sum import split
+from sgp_runner.core import flat
+from sgp_runner.core.flat import PIECE, in_pieces
+from sgp_runner.core.optim import SGD, Adam, Constant, Cosine, Horizon, InverseSqrt, Schedule, Steps, lr_at
+from sgp_runner.core.push_sum import split
+from sgp_runner.utils.errors import ConfigError
 
 # Goyal et al.: 8,192 images per step, 156 steps per epoch, 90 epochs.
 GOYAL = Horizon(epochs=90, steps_per_epoch=156, nodes=32, global_batch=8192)

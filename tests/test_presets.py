@@ -8,11 +8,11 @@ import pytest
 import yaml
 from experiments import make_experiment
 
-from sgp_runner.experiment import Experiment
-from sgp_runner.groups import CONFIGS, groups
-from sgp_runner.overrides import compose, configs, parse
-from sgp_runner.schema import make_experiment as from_tree
-from sgp_runner.session import execute
+from sgp_runner.config.choices import CONFIGS, groups
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.overrides import compose, configs, parse
+from sgp_runner.config.schema import make_experiment as from_tree
+from sgp_runner.session.session import execute
 
 PRESETS = groups()["experiment"]
 ROWS = [name for name in PRESETS if "row" in yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())]

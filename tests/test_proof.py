@@ -18,12 +18,12 @@ from sgp_runner.algorithms.hybrid import Hybrid
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.edges import KEY, Edges
-from sgp_runner.errors import ConfigError
-from sgp_runner.experiment import Experiment
-from sgp_runner.optim import SGD, Constant
-from sgp_runner.proof import Need, prove, topologies
-from sgp_runner.topology import DirectedExponential, RandomMatching, Ring
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.optim import SGD, Constant
+from sgp_runner.topology.from_file import KEY, Edges
+from sgp_runner.topology.graphs import DirectedExponential, RandomMatching, Ring
+from sgp_runner.topology.verify import Need, prove, topologies
+from sgp_runner.utils.errors import ConfigError
 
 OPTIM = SGD(Constant())
 

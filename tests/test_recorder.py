@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sgp_runner.recorder import Recorder, read_metrics, read_summary, write_summary
+from sgp_runner.recording.recorder import Recorder, read_metrics, read_summary, write_summary
 
 
 class Listening:

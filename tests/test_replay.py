@@ -15,15 +15,15 @@ from test_mpi import run_ranks
 
 from sgp_runner.algorithms import gap_aware
 from sgp_runner.algorithms.gap_aware import GapAware
-from sgp_runner.checkpoint import VERSION
-from sgp_runner.errors import ConfigError, RankFailed
-from sgp_runner.experiment import Experiment
-from sgp_runner.launch import launch
-from sgp_runner.replay.cli import main
+from sgp_runner.cli.replay import main
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.launch import launch
+from sgp_runner.recording.checkpoint import VERSION
+from sgp_runner.recording.trace import FORMAT, Header, Writer, path_of
 from sgp_runner.replay.exact import ReplayMismatch, replay
-from sgp_runner.replay.recording import FORMAT, Header, Writer, path_of
 from sgp_runner.replay.what_if import retime
-from sgp_runner.worker import Worker
+from sgp_runner.utils.errors import ConfigError, RankFailed
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 RECORDED = {
@@ -240,7 +240,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_the_help_needs_no_torch() -> None:
-    code = "import sys; from sgp_runner.replay.cli import parser; parser(); sys.exit('torch' in sys.modules)"
+    code = "import sys; from sgp_runner.cli.replay import parser; parser(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

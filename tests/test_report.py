@@ -16,12 +16,12 @@ import pytest
 from report_runs import COMMIT, write_run
 from rich.console import Console
 
-from sgp_runner.console import comparison_table, published_table
-from sgp_runner.published import PATH, published
-from sgp_runner.report.cli import main
+from sgp_runner.cli.report import main
+from sgp_runner.recording.console import comparison_table, published_table
 from sgp_runner.report.comparison import pairs_of
 from sgp_runner.report.figure import Series, Style
 from sgp_runner.report.plots import Section, sections
+from sgp_runner.report.published import PATH, published
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import Setting, default_target, labels, settings_in
 from sgp_runner.report.tables import for_terminal, raw_pair
@@ -363,7 +363,7 @@ def test_what_cannot_work_is_one_sentence(
 def test_help_imports_nothing_heavy() -> None:
     code = """
 import sys
-from sgp_runner.report.cli import main
+from sgp_runner.cli.report import main
 try:
     main(["--help"])
 except SystemExit as end:

@@ -19,12 +19,12 @@ import pytest
 import torch
 from experiments import final_parameters, instrumented, make_experiment
 
-from sgp_runner.checkpoint import VERSION, saved_steps
-from sgp_runner.errors import ConfigError
-from sgp_runner.experiment import Experiment
-from sgp_runner.files import checksum
-from sgp_runner.scheduler import VirtualClock
-from sgp_runner.session import execute
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.scheduler import VirtualClock
+from sgp_runner.recording.checkpoint import VERSION, saved_steps
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.files import checksum
 
 SETTINGS = ("nodes=4", "batch_size=32", "epochs=2", "log_every=3", "checkpoint.every_minutes=null")
 RANDOM = ("cluster.compute_time=log_normal", "cluster.compute_time.cv=0.5")

@@ -17,11 +17,11 @@ import torch
 from experiments import final_parameters, make_experiment, steps_taken
 from processes import ranks_of, wait_for_ranks
 
-from sgp_runner.checkpoint import saved_steps
-from sgp_runner.errors import RankFailed, Stopped
-from sgp_runner.experiment import Experiment
-from sgp_runner.launch import launch
-from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.distributed.launch import launch
+from sgp_runner.recording.checkpoint import saved_steps
+from sgp_runner.recording.recorder import read_metrics, read_summary
+from sgp_runner.utils.errors import RankFailed, Stopped
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 SETTINGS = ("network=gloo", "nodes=3", "model=mlp", "batch_size=16", "epochs=15", "log_every=1", "eval_every=1000")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from experiments import make_experiment
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.execution import perform
-from sgp_runner.experiment import Experiment
-from sgp_runner.recorder import read_summary
-from sgp_runner.report.cli import main
+from sgp_runner.cli.report import main
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.recording.recorder import read_summary
+from sgp_runner.replay.retiming import retime_all
 from sgp_runner.report.runs import REHEARSAL, RETIMED, read_runs
-from sgp_runner.retiming import retime_all
+from sgp_runner.session.execution import perform
+from sgp_runner.utils.errors import ConfigError
 
 TINY = ("model=mlp", "nodes=5", "batch_size=32", "epochs=2", "log_every=3")  # 8 steps per epoch
 FAR = "gapaware_gamma"

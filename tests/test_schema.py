@@ -12,17 +12,17 @@ import yaml
 
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.checkpoints import Checkpoints
-from sgp_runner.cluster import Cluster
-from sgp_runner.errors import ConfigError
-from sgp_runner.faults import Event
-from sgp_runner.groups import CLASSES, class_of, groups, has_names
-from sgp_runner.optim import SGD, Steps
-from sgp_runner.run import Run
-from sgp_runner.schema import fields_of, load_experiment, make_experiment, stored
-from sgp_runner.timed_as import TimedAs
-from sgp_runner.topology import DirectedExponential
-from sgp_runner.usage import descriptions
+from sgp_runner.cli.help import descriptions
+from sgp_runner.cluster.faults import Event
+from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.config.checkpoints import Checkpoints
+from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
+from sgp_runner.config.run import Run
+from sgp_runner.config.schema import fields_of, load_experiment, make_experiment, stored
+from sgp_runner.core.optim import SGD, Steps
+from sgp_runner.topology.graphs import DirectedExponential
+from sgp_runner.utils.errors import ConfigError
 
 CONFIGURED = {cls for group in CLASSES for choice in (CLASSES[group] if has_names(group) else [""]) if (cls := class_of(group, choice))} | {
     Run,
@@ -119,7 +119,7 @@ def test_every_choice_has_a_frozen_dataclass_that_is_imported_without_heavy_pack
         assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen
     code = f"""
 import sys
-from sgp_runner.groups import CLASSES, class_of, has_names
+from sgp_runner.config.choices import CLASSES, class_of, has_names
 [class_of({group!r}, choice) for choice in (CLASSES[{group!r}] if has_names({group!r}) else [""])]
 assert not {{"torch", "torchvision", "numpy", "wandb", "sklearn", "sacrebleu"}} & set(sys.modules)
 """

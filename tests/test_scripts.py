@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sgp_runner.groups import groups
+from sgp_runner.config.choices import groups
 
 ROOT = Path(__file__).parent.parent
 

@@ -20,10 +20,10 @@ from slurm_cluster import free_ports
 from test_mpi import ENVIRONMENT, MPIRUN
 
 import sgp_runner
-from sgp_runner.comm.distributed import DTYPES, check_header
-from sgp_runner.comm.groups import DistributedWorld
-from sgp_runner.comm.values import check_lengths, pack, unpack
-from sgp_runner.errors import RankFailed
+from sgp_runner.distributed.gloo import DTYPES, check_header
+from sgp_runner.distributed.processes import DistributedWorld
+from sgp_runner.distributed.values import check_lengths, pack, unpack
+from sgp_runner.utils.errors import RankFailed
 
 ROGUE = str(Path(__file__).with_name("rogue_rank.py"))
 WORDS = ["nodes=2", "model=mlp", "epochs=1", "logger=jsonl"]

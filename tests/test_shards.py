@@ -18,13 +18,13 @@ import webdataset
 from corpora import WNIDS, image_folder
 from experiments import final_parameters, instrumented, make_experiment
 
-from sgp_runner.cli import main
+from sgp_runner.cli.main import main
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.images import ImageFiles
-from sgp_runner.errors import ConfigError, DataError
-from sgp_runner.recorder import read_metrics
-from sgp_runner.session import execute
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import ConfigError, DataError
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "make_shards.py"
 PARTS = ("train", "val")

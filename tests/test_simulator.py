@@ -15,16 +15,16 @@ from torch import Tensor
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.osgp import OSGP
-from sgp_runner.cluster import Cluster, Collective, ConstantTime, GammaTime, LogNormalTime
-from sgp_runner.course import STEADY
-from sgp_runner.errors import ConfigError, RankFailed
-from sgp_runner.fabric import Fabric, Sent
-from sgp_runner.faults import Faults
-from sgp_runner.optim import Optimizer
-from sgp_runner.scheduler import Call, Deadlock, VirtualClock
-from sgp_runner.simulation import LeftInFlight
-from sgp_runner.topology import DirectedExponential, Phase
-from sgp_runner.worker import Worker
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import Cluster, Collective, ConstantTime, GammaTime, LogNormalTime
+from sgp_runner.cluster.rates import STEADY
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.scheduler import Call, Deadlock, VirtualClock
+from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.fabric import Fabric, Sent
+from sgp_runner.simulator.simulation import LeftInFlight
+from sgp_runner.topology.graphs import DirectedExponential, Phase
+from sgp_runner.utils.errors import ConfigError, RankFailed
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import pytest
 from processes import hear_interrupts
 from slurm_cluster import missing_programs, say, slurm_cluster, wait_until
 
-from sgp_runner.recorder import read_metrics
-from sgp_runner.units import percent
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.utils.units import percent
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 SCRIPTS = Path(__file__).parent.parent / "slurm"

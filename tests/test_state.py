@@ -11,12 +11,12 @@ import torch
 from test_simulator import Custom
 from tiny import machines, run
 
-from sgp_runner.fabric import Arrive, Fabric, Reach, Sent
-from sgp_runner.faults import Faults
-from sgp_runner.scheduler import Call, Future, VirtualClock, resolved
-from sgp_runner.simulation import EVENTS, CollectiveEnds, GradientEnds, Joins, Served
-from sgp_runner.state import futures_in, packed, unpacked
-from sgp_runner.worker import Worker
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.core.scheduler import Call, Future, VirtualClock, resolved
+from sgp_runner.core.state import futures_in, packed, unpacked
+from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.fabric import Arrive, Fabric, Reach, Sent
+from sgp_runner.simulator.simulation import EVENTS, CollectiveEnds, GradientEnds, Joins, Served
 
 
 def reloaded(state: Any) -> Any:

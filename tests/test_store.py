@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from torch.distributed.distributed_c10d import PrefixStore
 
-from sgp_runner.store import LocalStore
+from sgp_runner.distributed.store import LocalStore
 
 WRITER = """
 import sys
 from torch.distributed.distributed_c10d import PrefixStore
-from sgp_runner.store import LocalStore
+from sgp_runner.distributed.store import LocalStore
 store = LocalStore(sys.argv[1])
 inside = PrefixStore("run", store)
 for _ in range(int(sys.argv[2])):

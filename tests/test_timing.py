@@ -11,12 +11,12 @@ from tiny import machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.sgp import SGP
-from sgp_runner.cluster import Cluster, ConstantTime
-from sgp_runner.errors import ConfigError
-from sgp_runner.session import execute
-from sgp_runner.timed_as import TimedAs
-from sgp_runner.timing import Study
-from sgp_runner.topology import DirectedExponential
+from sgp_runner.cluster.machines import Cluster, ConstantTime
+from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.core.timing_study import Study
+from sgp_runner.session.session import execute
+from sgp_runner.topology.graphs import DirectedExponential
+from sgp_runner.utils.errors import ConfigError
 
 MS = 1e-3
 

@@ -6,9 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.proof import prove
-from sgp_runner.topology import (
+from sgp_runner.topology.graphs import (
     BidirectionalExponential,
     BipartiteExponential,
     Complete,
@@ -20,6 +18,8 @@ from sgp_runner.topology import (
     Torus,
     matrix,
 )
+from sgp_runner.topology.verify import prove
+from sgp_runner.utils.errors import ConfigError
 
 ALL: list[Topology] = [
     DirectedExponential(),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sgp_runner.units import duration, num_bytes, number, percent
+from sgp_runner.utils.units import duration, num_bytes, number, percent
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from processes import ranks_of, wait_for_ranks
 
-from sgp_runner.waits import longest_wait, waiting_for, waits_in_words
+from sgp_runner.utils.waits import longest_wait, waiting_for, waits_in_words
 
 WAITS = {
     "sgp": r"waits for a message from rank [012]|waits for all ranks to come together|waits for nobody",

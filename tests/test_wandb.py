@@ -13,13 +13,13 @@ import pytest
 from experiments import make_experiment
 from wandb_file import find_file, history, read_records, x_axes
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.loggers import wandb as mirror
-from sgp_runner.loggers.jsonl import Jsonl
-from sgp_runner.loggers.wandb import Wandb, has_login, row_of
-from sgp_runner.recorder import Recorder, read_metrics
-from sgp_runner.session import execute
-from sgp_runner.sync import main as sync_main
+from sgp_runner.cli.sync import main as sync_main
+from sgp_runner.recording.loggers import wandb as mirror
+from sgp_runner.recording.loggers.jsonl import Jsonl
+from sgp_runner.recording.loggers.wandb import Wandb, has_login, row_of
+from sgp_runner.recording.recorder import Recorder, read_metrics
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import ConfigError
 
 TAGS = ["sgp", "mlp", "4 nodes", "sim"]
 
@@ -127,8 +127,8 @@ def test_a_server_that_never_answers_holds_up_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         code = """
 import sys
-from sgp_runner.cli import main
-from sgp_runner.loggers import wandb
+from sgp_runner.cli.main import main
+from sgp_runner.recording.loggers import wandb
 wandb.START_SECONDS = 1000.0  # longer than this test may take
 wandb.FINISH_SECONDS = 1.0
 sys.exit(main(sys.argv[1:]))

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.cluster import Cluster, ComputeTime, ConstantTime
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import Cluster, ComputeTime, ConstantTime
+from sgp_runner.core.flat import FlatModule
+from sgp_runner.core.optim import SGD, Adam, Constant, Horizon, Schedule
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.worker import OwnBudget, Steps, Worker
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.tasks import Regression
-from sgp_runner.engine import Engine, Loop
-from sgp_runner.faults import Faults
-from sgp_runner.flat import FlatModule
 from sgp_runner.models.vector import Diagonal
-from sgp_runner.optim import SGD, Adam, Constant, Horizon, Schedule
-from sgp_runner.place import Part
-from sgp_runner.problem import Problem
-from sgp_runner.simulation import Simulation
-from sgp_runner.worker import OwnBudget, Steps, Worker
+from sgp_runner.simulator.engine import Engine, Loop
+from sgp_runner.simulator.simulation import Simulation
+from sgp_runner.utils.place import Part
 
 D = 3
 STEPS = 12  # different samples per worker

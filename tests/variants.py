@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from experiments import final_parameters, instrumented, make_experiment
 
-from sgp_runner.experiment import Experiment
-from sgp_runner.recorder import read_summary
-from sgp_runner.session import execute
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.recording.recorder import read_summary
+from sgp_runner.session.session import execute
 
 # Eight steps of a network with BatchNorm, in double precision.
 TINY = ("dtype=float64", "model=resnet8", "data=digits", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")

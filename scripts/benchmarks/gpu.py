@@ -1,11 +1,13 @@
-"""One GPU: what the runner adds to a step of ResNet-50, and how far that is from what the card can do.
+"""One GPU: what the runner adds to a step of ResNet-50, and how far that is from what the card can
+do.
 
-Synthetic ImageNet, bf16 and channels-last, one process. The plain loop is PyTorch's: the same model, data and batches, SGD with momentum,
-timed as ours is. The bound counts 3 x 4.09 billion multiply-adds for an image (forward, and twice that backward) at the card's published
-dense bf16 rate; convolutions of ResNet-50 are partly bound by memory, so no program comes near it.
+Synthetic ImageNet, bf16 and channels-last, one process. The plain loop is PyTorch's: the same
+model, data and batches, SGD with momentum, timed as ours is. The bound counts 3 x 4.09 billion
+multiply-adds for an image (forward, and twice that backward) at the card's published dense bf16
+rate; convolutions of ResNet-50 are partly bound by memory, so no program comes near it.
 
-Simulated workers per second are gradients of small models, each with its own parameters and batch, which is read from the host: one by
-one, all in one call of vmap, and that call as a CUDA graph.
+Simulated workers per second are gradients of small models, each with its own parameters and batch,
+which is read from the host: one by one, all in one call of vmap, and that call as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
-FLOPS = 3 * 2 * 4.09e9  # of an image of 224 x 224 pixels; He et al. 2016 count multiply-adds, torchvision's table says 4.09 G
-# Published dense bf16 operations per second with their source, by what torch calls the card, special ones first. Datasheets that give the
-# rate with sparsity say that it is twice the dense one.
+FLOPS = (
+    3 * 2 * 4.09e9
+)  # of an image of 224 x 224 pixels; He et al. 2016 count multiply-adds, torchvision's table says 4.09 G
+# Published dense bf16 operations per second with their source, by what torch calls the card,
+# special ones first. Datasheets that give the rate with sparsity say that it is twice the dense
+# one.
 CARDS = {
     "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
     "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
@@ -43,26 +48,54 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
     import torch
 
     if not torch.cuda.is_available():
-        raise Skipped("This machine has no CUDA device that PyTorch can use, so nothing was measured here.")
+        raise Skipped(
+            "This machine has no CUDA device that PyTorch can use, so nothing was measured here."
+        )
     words = settings(steps, batch_size)
     with TemporaryDirectory() as folder, Ranks(1) as our_rank, Ranks(1) as their_rank:
         turns: dict[str, Callable[[], Mapping[str, float]]] = {
-            name: partial(run, our_rank, [*words, algo, f"results={folder}", "name=run"], steps) for name, algo in OURS.items()
+            name: partial(run, our_rank, [*words, algo, f"results={folder}", "name=run"], steps)
+            for name, algo in OURS.items()
         }
         turns["plain PyTorch"] = partial(train, their_rank, rivals.plain, words, steps)
         outcomes = interleaved(turns, repeats)
     times = {name: tuple(turn["seconds"] for turn in outcome) for name, outcome in outcomes.items()}
-    yield Table("Time of a step", tuple(Result(name, "ms", tuple(1000 * each for each in values)) for name, values in times.items()))
+    yield Table(
+        "Time of a step",
+        tuple(
+            Result(name, "ms", tuple(1000 * each for each in values))
+            for name, values in times.items()
+        ),
+    )
     goal = Goal("at most", 1.02)
-    yield Table("Against plain PyTorch", tuple(ratio(name, times[name], times["plain PyTorch"], goal) for name in OURS))
-    yield throughput(torch.cuda.get_device_name(), {name: tuple(batch_size / each for each in values) for name, values in times.items()})
+    yield Table(
+        "Against plain PyTorch",
+        tuple(ratio(name, times[name], times["plain PyTorch"], goal) for name in OURS),
+    )
+    yield throughput(
+        torch.cuda.get_device_name(),
+        {name: tuple(batch_size / each for each in values) for name, values in times.items()},
+    )
     yield simulated_workers("cuda:0", repeats)
 
 
 def settings(steps: int, batch_size: int) -> list[str]:
     """One epoch of twice ``steps`` on one node."""
-    words = ["model=resnet50", "data=synthetic", f"data.size={2 * steps * batch_size}", "data.valid_size=4", "epochs=1", "nodes=1"]
-    words += ["network=nccl", "network.autocast=bf16", "network.channels_last=true", f"batch_size={batch_size}", f"log_every={steps}"]
+    words = [
+        "model=resnet50",
+        "data=synthetic",
+        f"data.size={2 * steps * batch_size}",
+        "data.valid_size=4",
+        "epochs=1",
+        "nodes=1",
+    ]
+    words += [
+        "network=nccl",
+        "network.autocast=bf16",
+        "network.channels_last=true",
+        f"batch_size={batch_size}",
+        f"log_every={steps}",
+    ]
     return [*words, "optim.schedule=constant", "optim.lr=0.01", "resume=never", "logger=jsonl"]
 
 
@@ -74,28 +107,49 @@ def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
         return Table("Throughput", tuple(results), f"No published rate is at hand for the {card}.")
     rate, source = known
     results += [
-        Result(f"{name}, of the bound", "%", tuple(100 * each * FLOPS / rate for each in values)) for name, values in images.items()
+        Result(f"{name}, of the bound", "%", tuple(100 * each * FLOPS / rate for each in values))
+        for name, values in images.items()
     ]
-    return Table("Throughput", tuple(results), f"{card}: {rate / 1e12:g} Tflop/s ({source}), at most {rate / FLOPS:.0f} images/s.")
+    return Table(
+        "Throughput",
+        tuple(results),
+        f"{card}: {rate / 1e12:g} Tflop/s ({source}), at most {rate / FLOPS:.0f} images/s.",
+    )
 
 
-def simulated_workers(device: str, repeats: int, workers: int = 64, batch_size: int = 16, rounds: int = 20) -> Table:
-    """Gradients of ``workers`` models per second, ``rounds`` of each at a time. On a CPU there are no graphs."""
+def simulated_workers(
+    device: str, repeats: int, workers: int = 64, batch_size: int = 16, rounds: int = 20
+) -> Table:
+    """Gradients of ``workers`` models per second, ``rounds`` of each at a time. On a CPU there are
+    no graphs.
+    """
     results = []
     for model in ("mlp", "transformer"):
-        turns = {f"{model}, {how}": timed(work, device, rounds) for how, work in ways(model, device, workers, batch_size).items()}
+        turns = {
+            f"{model}, {how}": timed(work, device, rounds)
+            for how, work in ways(model, device, workers, batch_size).items()
+        }
         seconds = interleaved(turns, repeats)
-        results += [Result(name, "workers/s", tuple(workers / each for each in values)) for name, values in seconds.items()]
-    return Table("Simulated workers", tuple(results), f"{workers} workers with {batch_size} samples each.")
+        results += [
+            Result(name, "workers/s", tuple(workers / each for each in values))
+            for name, values in seconds.items()
+        ]
+    return Table(
+        "Simulated workers", tuple(results), f"{workers} workers with {batch_size} samples each."
+    )
 
 
-def ways(model: str, device: str, workers: int, batch_size: int) -> dict[str, Callable[[int], object]]:
+def ways(
+    model: str, device: str, workers: int, batch_size: int
+) -> dict[str, Callable[[int], object]]:
     """How to compute all workers' gradients of a step."""
-    from sgp_runner.engine import Gradient, Vmap
-    from sgp_runner.overrides import experiment_of
-    from sgp_runner.problem import Compute
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.core.problem import Compute
+    from sgp_runner.simulator.engine import Gradient, Vmap
 
-    run = experiment_of([f"model={model}", f"batch_size={batch_size}", f"nodes={workers}", "logger=jsonl"]).run
+    run = experiment_of(
+        [f"model={model}", f"batch_size={batch_size}", f"nodes={workers}", "logger=jsonl"]
+    ).run
     problem = run.make_problem(Compute(device))
     params = [problem.start() for _ in range(workers)]
     buffers = [problem.flat.fresh_buffers() for _ in range(workers)]
@@ -103,19 +157,30 @@ def ways(model: str, device: str, workers: int, batch_size: int) -> dict[str, Ca
     problem.flat.module.train()
 
     def stacked(step: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        return vmap.stacked([Gradient(rank, step, params[rank], buffers[rank]) for rank in range(workers)])
+        return vmap.stacked(
+            [Gradient(rank, step, params[rank], buffers[rank]) for rank in range(workers)]
+        )
 
     def one_by_one(step: int) -> object:
-        return [problem.gradient(params[rank], buffers[rank], rank, step) for rank in range(workers)]
+        return [
+            problem.gradient(params[rank], buffers[rank], rank, step) for rank in range(workers)
+        ]
 
-    found: dict[str, Callable[[int], object]] = {"one by one": one_by_one, "vmap": lambda step: vmap.call(*stacked(step))}
+    found: dict[str, Callable[[int], object]] = {
+        "one by one": one_by_one,
+        "vmap": lambda step: vmap.call(*stacked(step)),
+    }
     if device != "cpu":
         found["vmap as a CUDA graph"] = as_graph(vmap.call, stacked)
     return found
 
 
-def as_graph(call: Callable[..., tuple[Tensor, Tensor]], stacked: Callable[[int], tuple[Any, ...]]) -> Callable[[int], object]:
-    """``call``, recorded once and played back on what `stacked` gives. Raises RuntimeError if that computes something else."""
+def as_graph(
+    call: Callable[..., tuple[Tensor, Tensor]], stacked: Callable[[int], tuple[Any, ...]]
+) -> Callable[[int], object]:
+    """``call``, recorded once and played back on what `stacked` gives. Raises RuntimeError if that
+    computes something else.
+    """
     import torch
     from torch.utils._pytree import tree_leaves
 

@@ -1,8 +1,10 @@
-"""Hosts of one's own on this machine: a network namespace each, joined by a switch, with links as slow as one likes.
+"""Hosts of one's own on this machine: a network namespace each, joined by a switch, with links as
+slow as one likes.
 
-A namespace without a name lives as long as a process has it open, so none is left behind, whatever becomes of this one. Each link is a
-token bucket (``tbf`` of ``tc``) in either direction. TCP is CUBIC on them, whatever the machine's default is. They have equal shares of
-the machine's processors.
+A namespace without a name lives as long as a process has it open, so none is left behind, whatever
+becomes of this one. Each link is a token bucket (``tbf`` of ``tc``) in either direction. TCP is
+CUBIC on them, whatever the machine's default is. They have equal shares of the machine's
+processors.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ LINK = "eth0"
 
 
 class Hosts:
-    """``count`` hosts with the addresses 10.77.0.1, 10.77.0.2, ...; a context manager. Raises Skipped where it cannot be done."""
+    """``count`` hosts with the addresses 10.77.0.1, 10.77.0.2, ...; a context manager. Raises
+    Skipped where it cannot be done.
+    """
 
     interface = LINK
 
@@ -51,15 +55,26 @@ class Hosts:
             for host, inside in enumerate(self.hosts):
                 end = f"type veth peer name {LINK} netns {path_of(inside)}"
                 self.tell(
-                    self.switch, "ip", [f"link add name port{host} {end}", f"link set port{host} master switch gso_max_size {PIECE} up"]
+                    self.switch,
+                    "ip",
+                    [
+                        f"link add name port{host} {end}",
+                        f"link set port{host} master switch gso_max_size {PIECE} up",
+                    ],
                 )
                 address = self.address(host)
-                commands = ["link set lo up", f"address add {address}/24 dev {LINK}", f"link set {LINK} gso_max_size {PIECE} up"]
+                commands = [
+                    "link set lo up",
+                    f"address add {address}/24 dev {LINK}",
+                    f"link set {LINK} gso_max_size {PIECE} up",
+                ]
                 route = f"route replace 10.77.0.0/24 dev {LINK} proto kernel scope link src {address} congctl cubic"
                 self.tell(inside, "ip", [*commands, route])
         except (OSError, subprocess.CalledProcessError) as error:
             self.open.close()
-            raise Skipped(f"Hosts of one's own cannot be made here: {getattr(error, 'stderr', None) or error}") from error
+            raise Skipped(
+                f"Hosts of one's own cannot be made here: {getattr(error, 'stderr', None) or error}"
+            ) from error
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -88,9 +103,11 @@ class Hosts:
         self.processors.divide(hosts)
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
-        """Give the links of ``hosts``, or all, this rate in either direction, and buffers of 8 ms or 200 kB.
+        """Give the links of ``hosts``, or all, this rate in either direction, and buffers of 8 ms
+        or 200 kB.
 
-        What the bucket has saved up passes at once, which a real link would not do: it is as small as timers allow.
+        What the bucket has saved up passes at once, which a real link would not do: it is as small
+        as timers allow.
         """
         bytes_per_second = bits_per_second / 8
         burst = max(3 * PIECE // 2, round(bytes_per_second * 0.4e-3))
@@ -103,10 +120,19 @@ class Hosts:
     def tell(self, namespace: int, program: str, commands: Sequence[str]) -> None:
         with excursion(namespace):
             words = [program, "-batch", "-"]
-            subprocess.run(words, input="\n".join(commands), check=True, capture_output=True, text=True, pass_fds=self.hosts)
+            subprocess.run(
+                words,
+                input="\n".join(commands),
+                check=True,
+                capture_output=True,
+                text=True,
+                pass_fds=self.hosts,
+            )
 
     def achieved(self, num_bytes: int) -> float:
-        """Bits per second of TCP, when each host sends ``num_bytes`` to the next, all at once: the mean over hosts."""
+        """Bits per second of TCP, when each host sends ``num_bytes`` to the next, all at once: the
+        mean over hosts.
+        """
         servers = [self.listen(host) for host in range(self.count)]
         with ThreadPoolExecutor(2 * self.count) as threads:
             rates = [threads.submit(receive, server) for server in servers]
@@ -119,7 +145,10 @@ class Hosts:
             return socket.create_server((self.address(host), PORT))
 
     def send(self, src: int, dst: int, num_bytes: int) -> None:
-        with excursion(self.hosts[src]), socket.create_connection((self.address(dst), PORT)) as connection:
+        with (
+            excursion(self.hosts[src]),
+            socket.create_connection((self.address(dst), PORT)) as connection,
+        ):
             connection.sendall(bytes(num_bytes))
 
 

@@ -1,7 +1,8 @@
 """What a step of SGP costs a processor at least: each part alone, with nobody to wait for.
 
-A process computes a gradient, takes its step, divides and copies its parameters, passes the copy through TCP to itself (which is what
-sending one message and receiving another costs, without gloo) and adds it. All processes do so at once, as in a step.
+A process computes a gradient, takes its step, divides and copies its parameters, passes the copy
+through TCP to itself (which is what sending one message and receiving another costs, without gloo)
+and adds it. All processes do so at once, as in a step.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ TIMES = 10
 
 def parts(words: list[str]) -> dict[str, float]:
     """Seconds of the processor, by part; in a process of its own."""
-    from sgp_runner.memory import keep_freed_memory
-    from sgp_runner.overrides import experiment_of
-    from sgp_runner.push_sum import split
-    from sgp_runner.worker import OwnBudget
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.core.push_sum import split
+    from sgp_runner.core.worker import OwnBudget
+    from sgp_runner.utils.memory import keep_freed_memory
 
     keep_freed_memory()
     run = experiment_of(words).run
@@ -37,7 +38,9 @@ def parts(words: list[str]) -> dict[str, float]:
     with Loopback() as loopback:
         return {
             "gradient": processor_seconds(lambda: problem.gradient(worker.params, buffers, 0, 0)),
-            "local step": processor_seconds(lambda: worker.params.sub_(worker.update(gradients.pop()))),
+            "local step": processor_seconds(
+                lambda: worker.params.sub_(worker.update(gradients.pop()))
+            ),
             "divide and copy": processor_seconds(lambda: split(x, 2)),
             "TCP to itself": processor_seconds(lambda: loopback.carry(message, received)),
             "add": processor_seconds(lambda: x.add_(received)),

@@ -1,6 +1,8 @@
-"""How things are measured: interleaved repeats, medians with quartiles, ratios of what ran side by side, goals as data.
+"""How things are measured: interleaved repeats, medians with quartiles, ratios of what ran side by
+side, goals as data.
 
-A machine is never equally fast for long, so what is compared takes turns (A B C A B C ...) and a ratio is taken within each turn.
+A machine is never equally fast for long, so what is compared takes turns (A B C A B C ...) and a
+ratio is taken within each turn.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Result:
-    """One number, all its repeats in the order in which they were taken. unit: ``x`` for ratios. goal: of the median."""
+    """One number, all its repeats in the order in which they were taken. unit: ``x`` for ratios.
+    goal: of the median.
+    """
 
     what: str
     unit: str
@@ -75,7 +79,9 @@ class Table:
     text: str = ""
 
 
-def interleaved(things: Mapping[str, Callable[[], T]], repeats: int = REPEATS) -> dict[str, tuple[T, ...]]:
+def interleaved(
+    things: Mapping[str, Callable[[], T]], repeats: int = REPEATS
+) -> dict[str, tuple[T, ...]]:
     """What each of ``things`` returns in every turn. One turn comes before, and is thrown away."""
     for thing in things.values():
         thing()
@@ -94,9 +100,13 @@ def seconds(work: Callable[[], object]) -> Callable[[], float]:
     return timed
 
 
-def ratio(what: str, ours: Iterable[float], theirs: Iterable[float], goal: Goal | None = None) -> Result:
+def ratio(
+    what: str, ours: Iterable[float], theirs: Iterable[float], goal: Goal | None = None
+) -> Result:
     """Ours over theirs, turn by turn."""
-    return Result(what, "x", tuple(our / their for our, their in zip(ours, theirs, strict=True)), goal)
+    return Result(
+        what, "x", tuple(our / their for our, their in zip(ours, theirs, strict=True)), goal
+    )
 
 
 def machine() -> dict[str, object]:
@@ -104,10 +114,17 @@ def machine() -> dict[str, object]:
     name = platform.processor()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+            name = next(
+                (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+                name,
+            )
     except OSError:
         pass
-    return {"processor": name, "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 2)}
+    return {
+        "processor": name,
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 2),
+    }
 
 
 def as_json(tables: Iterable[Table], facts: Mapping[str, object]) -> str:
@@ -118,10 +135,18 @@ def as_json(tables: Iterable[Table], facts: Mapping[str, object]) -> str:
 def from_json(text: str) -> tuple[dict[str, object], list[Table]]:
     """What `as_json` was given."""
     facts = json.loads(text)
-    return facts, [Table(table["title"], tuple(map(result, table["results"])), table["text"]) for table in facts.pop("tables")]
+    return facts, [
+        Table(table["title"], tuple(map(result, table["results"])), table["text"])
+        for table in facts.pop("tables")
+    ]
 
 
 def result(fields: Mapping[str, object]) -> Result:
     goal, values = fields["goal"], fields["values"]
     assert isinstance(values, list)
-    return Result(str(fields["what"]), str(fields["unit"]), tuple(values), Goal(**goal) if isinstance(goal, dict) else None)
+    return Result(
+        str(fields["what"]),
+        str(fields["unit"]),
+        tuple(values),
+        Goal(**goal) if isinstance(goal, dict) else None,
+    )

@@ -1,13 +1,16 @@
 """Training over slow networks for real, and what the simulator said of it before.
 
-Each node is a process on a host of its own: a network namespace whose link a token bucket keeps to 100, 300 or 1000 Mbit/s in either
-direction, which a transfer over TCP checks first. The ranks are those of ``sgp-run network=gloo`` under a launcher. The model is a
-perceptron with 2.2 MB of parameters, and each node has a batch of 128 digits: all nodes together keep two cores busy for some 15 ms of
-computation, which is less than a message takes but on the fastest link. Compute is what steps of local SGD take without any message,
-with all nodes computing. A time is seconds per step of a node, in the second part of a run.
+Each node is a process on a host of its own: a network namespace whose link a token bucket keeps to
+100, 300 or 1000 Mbit/s in either direction, which a transfer over TCP checks first. The ranks are
+those of ``sgp-run network=gloo`` under a launcher. The model is a perceptron with 2.2 MB of
+parameters, and each node has a batch of 128 digits: all nodes together keep two cores busy for some
+15 ms of computation, which is less than a message takes but on the fastest link. Compute is what
+steps of local SGD take without any message, with all nodes computing. A time is seconds per step of
+a node, in the second part of a run.
 
-Before a network is measured, ``sgp-run calibrate``'s probe runs on it, and the simulator predicts every time from the profile: profiles
-and predictions are in ``network/``. SlowMo takes a slow step every 4 steps. A slow node is `faults.slow_nodes`: it sleeps.
+Before a network is measured, ``sgp-run calibrate``'s probe runs on it, and the simulator predicts
+every time from the profile: profiles and predictions are in ``network/``. SlowMo takes a slow step
+every 4 steps. A slow node is `faults.slow_nodes`: it sleeps.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from benchmarks.on_hosts import Here, on_hosts
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
-WARM_UP = 2 * EVERY  # steps: the first all-reduce of a run is slow, and SlowMo's comes after four steps
+WARM_UP = (
+    2 * EVERY
+)  # steps: the first all-reduce of a run is slow, and SlowMo's comes after four steps
 COMPUTE = "compute alone"
 ALGORITHMS = {
     "AR-SGD": ("algo=ar_sgd",),
@@ -54,7 +59,8 @@ TOLERANCE = 0.05  # of a rate that is only imitated
 
 @dataclass(frozen=True)
 class Network:
-    """nodes: that train on it. bits_per_second: of each link. steps: of a node that count, a multiple of `EVERY`. repeats: of a run.
+    """nodes: that train on it. bits_per_second: of each link. steps: of a node that count, a
+    multiple of `EVERY`. repeats: of a run.
 
     imitated: its links are ``network.bandwidth``, which only our ranks obey.
     """
@@ -76,9 +82,23 @@ class Network:
     def words(self, *more: str) -> list[str]:
         steps = self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
-        quiet = ("eval_every=1000000", "checkpoint.every_minutes=null", "logger=jsonl", "network.timeout_seconds=60")
+        quiet = (
+            "eval_every=1000000",
+            "checkpoint.every_minutes=null",
+            "logger=jsonl",
+            "network.timeout_seconds=60",
+        )
         links = [f"network.bandwidth={self.bits_per_second:.0f}"] if self.imitated else []
-        return [*MODEL, "network=gloo", *links, f"nodes={self.nodes}", length, f"log_every={EVERY}", *quiet, *more]
+        return [
+            *MODEL,
+            "network=gloo",
+            *links,
+            f"nodes={self.nodes}",
+            length,
+            f"log_every={EVERY}",
+            *quiet,
+            *more,
+        ]
 
     @property
     def slows(self) -> tuple[str, ...]:
@@ -97,7 +117,9 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One time to be measured, and to be predicted. words: of the algorithm. slow: ``node`` or ``link``, of rank `SLOW`."""
+    """One time to be measured, and to be predicted. words: of the algorithm. slow: ``node`` or
+    ``link``, of rank `SLOW`.
+    """
 
     words: tuple[str, ...]
     slow: str | None = None
@@ -110,8 +132,13 @@ class Cell:
 
 def measure(networks: Sequence[Network] = NETWORKS, seconds: float = 0.7) -> Iterator[Table]:
     """seconds: for each part of a calibration."""
-    with TemporaryDirectory() as folder, Hosts(max(network.nodes for network in networks) + 1) as hosts:
-        yield from columns([Bench(hosts, network, Path(folder), OUT) for network in networks], seconds)
+    with (
+        TemporaryDirectory() as folder,
+        Hosts(max(network.nodes for network in networks) + 1) as hosts,
+    ):
+        yield from columns(
+            [Bench(hosts, network, Path(folder), OUT) for network in networks], seconds
+        )
 
 
 def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
@@ -121,7 +148,11 @@ def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
     for bench in benches:
         network, out = bench.network, bench.out
         cells = {name: Cell(words) for name, words in ALGORITHMS.items()}
-        slow = {f"{name}, slow {what}": Cell(ALGORITHMS[name], what) for what in network.slows for name in SLOWED}
+        slow = {
+            f"{name}, slow {what}": Cell(ALGORITHMS[name], what)
+            for what in network.slows
+            for name in SLOWED
+        }
         achieved = bench.achieved()
         if network.imitated and abs(median(achieved) / network.bits_per_second - 1) > TOLERANCE:
             what = f"{median(achieved) / 1e6:.1f} Mbit/s were achieved here, more than {100 * TOLERANCE:g} % off: nothing is reported."
@@ -129,7 +160,9 @@ def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
             continue
         predicted[network.title] = bench.predict(cells | slow, seconds)
         out.mkdir(parents=True, exist_ok=True)
-        (out / "predicted.json").write_text(json.dumps(predicted, indent=1) + "\n", encoding="utf-8")  # before anything is measured
+        (out / "predicted.json").write_text(
+            json.dumps(predicted, indent=1) + "\n", encoding="utf-8"
+        )  # before anything is measured
         times = bench.times(cells | slow)
         measured[network.title] = {name: median(times[name]) for name in cells | slow}
         yield bench.table(times, predicted[network.title], achieved)
@@ -140,7 +173,9 @@ def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
 
 
 class Bench:
-    """One network on these hosts. folder: for everything that is left behind. out: for profiles and predictions."""
+    """One network on these hosts. folder: for everything that is left behind. out: for profiles and
+    predictions.
+    """
 
     def __init__(self, hosts: Hosts | Here, network: Network, folder: Path, out: Path) -> None:
         self.hosts, self.network, self.folder, self.out = hosts, network, folder, out
@@ -152,53 +187,94 @@ class Bench:
         return tuple(self.hosts.achieved(int(self.network.bits_per_second / 8)) for _ in range(3))
 
     def predict(self, cells: Mapping[str, Cell], seconds: float) -> dict[str, float]:
-        """Milliseconds of each, simulated with the profile that a calibration of this network has left in `OUT`."""
-        from sgp_runner.calibration.cli import conclude
-        from sgp_runner.overrides import experiment_of, search_in
+        """Milliseconds of each, simulated with the profile that a calibration of this network has
+        left in `OUT`.
+        """
+        from sgp_runner.cli.calibrate import conclude
+        from sgp_runner.config.overrides import experiment_of, search_in
 
         name = self.network.name
         settings = [*self.network.words(), f"name={name}", f"results={self.folder}/calibration"]
         experiment = self.written(settings, name)
-        on_hosts(self.hosts, self.network.nodes, self.folder / "log", calibrate, str(experiment), seconds)
+        on_hosts(
+            self.hosts, self.network.nodes, self.folder / "log", calibrate, str(experiment), seconds
+        )
         profile = conclude(experiment_of(settings), ["scripts/bench.py", "network"])
         kept = self.out / "cluster" / profile.name
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
         here = [search_in(str(self.out)), f"cluster={name}"]
-        return {title: self.simulated(title, [*cell.words, *cell.faults, *here]) for title, cell in cells.items()}
+        return {
+            title: self.simulated(title, [*cell.words, *cell.faults, *here])
+            for title, cell in cells.items()
+        }
 
     def simulated(self, title: str, words: Sequence[str]) -> float:
-        """Of the same number of steps; messages have the size, and gradients the time, of the model that is really trained."""
-        from sgp_runner.execution import perform
-        from sgp_runner.overrides import experiment_of
+        """Of the same number of steps; messages have the size, and gradients the time, of the model
+        that is really trained.
+        """
+        from sgp_runner.config.overrides import experiment_of
+        from sgp_runner.session.execution import perform
 
         network = self.network
-        timing = ["model=timing_only", f"model.sample_steps={network.steps + WARM_UP}", "epochs=1", "timed_as.model=mlp"]
-        timing += [f"timed_as.num_parameters={parameters()}", "timed_as.batch_size=128", f"nodes={network.nodes}", f"log_every={EVERY}"]
-        place = [f"results={self.folder}/simulated", f"name={network.name}-{slug(title)}", "resume=never", "logger=jsonl"]
+        timing = [
+            "model=timing_only",
+            f"model.sample_steps={network.steps + WARM_UP}",
+            "epochs=1",
+            "timed_as.model=mlp",
+        ]
+        timing += [
+            f"timed_as.num_parameters={parameters()}",
+            "timed_as.batch_size=128",
+            f"nodes={network.nodes}",
+            f"log_every={EVERY}",
+        ]
+        place = [
+            f"results={self.folder}/simulated",
+            f"name={network.name}-{slug(title)}",
+            "resume=never",
+            "logger=jsonl",
+        ]
         experiment = experiment_of([*timing, *words, *place])
         with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             perform(experiment)
-        return 1000 * step_seconds(experiment.directory, network.nodes, experiment.run.algo.asynchronous)
+        return 1000 * step_seconds(
+            experiment.directory, network.nodes, experiment.run.algo.asynchronous
+        )
 
     def times(self, cells: Mapping[str, Cell]) -> dict[str, tuple[float, ...]]:
         """Milliseconds of each, in turns, and of compute alone and of what one would use instead."""
-        turns: dict[str, Callable[[], float]] = {COMPUTE: self.real(COMPUTE, Cell(("algo=local_sgd", "algo.tau=null")))}
+        turns: dict[str, Callable[[], float]] = {
+            COMPUTE: self.real(COMPUTE, Cell(("algo=local_sgd", "algo.tau=null")))
+        }
         turns |= {name: self.real(name, cell) for name, cell in cells.items()}
         if not self.network.imitated:
-            turns |= {name: partial(self.rival, make) for name, (make, package) in RIVALS.items() if find_spec(package) is not None}
-        found = [{name: 1000 * turn() for name, turn in turns.items()} for _ in range(self.network.repeats)]
+            turns |= {
+                name: partial(self.rival, make)
+                for name, (make, package) in RIVALS.items()
+                if find_spec(package) is not None
+            }
+        found = [
+            {name: 1000 * turn() for name, turn in turns.items()}
+            for _ in range(self.network.repeats)
+        ]
         return {name: tuple(turn[name] for turn in found) for name in turns}
 
     def real(self, title: str, cell: Cell) -> Callable[[], float]:
         """A complete run with the ranks of ``sgp-run network=gloo``."""
         network, hosts = self.network, self.hosts
         faults = cell.faults if cell.slow == "node" else []
-        settings = network.words(*cell.words, *faults, f"name={slug(title)}", f"results={self.folder}/{network.name}", "resume=never")
+        settings = network.words(
+            *cell.words,
+            *faults,
+            f"name={slug(title)}",
+            f"results={self.folder}/{network.name}",
+            "resume=never",
+        )
         config = self.written(settings, title)
 
         def run() -> float:
-            from sgp_runner.schema import load_experiment
+            from sgp_runner.config.schema import load_experiment
 
             experiment = load_experiment(config, None)
             if cell.slow == "link":
@@ -208,14 +284,16 @@ class Bench:
             finally:
                 if cell.slow == "link":
                     hosts.shape(network.bits_per_second, [SLOW])
-            return step_seconds(experiment.directory, network.nodes, experiment.run.algo.asynchronous)
+            return step_seconds(
+                experiment.directory, network.nodes, experiment.run.algo.asynchronous
+            )
 
         return run
 
     def written(self, settings: Sequence[str], title: str) -> Path:
         """The configuration of a run, where its ranks read it."""
-        from sgp_runner.execution import prepare
-        from sgp_runner.overrides import experiment_of
+        from sgp_runner.config.overrides import experiment_of
+        from sgp_runner.session.execution import prepare
 
         experiment = experiment_of(settings)
         experiment.directory.mkdir(parents=True, exist_ok=True)
@@ -224,20 +302,51 @@ class Bench:
 
     def rival(self, make: str) -> float:
         network, out = self.network, self.folder / "rival.json"
-        on_hosts(self.hosts, network.nodes, self.folder / "log", rank_of_rival, make, network.words(), network.steps, str(out))
+        on_hosts(
+            self.hosts,
+            network.nodes,
+            self.folder / "log",
+            rank_of_rival,
+            make,
+            network.words(),
+            network.steps,
+            str(out),
+        )
         seconds: float = json.loads(out.read_text(encoding="utf-8"))["seconds"]
         return seconds
 
-    def table(self, times: Mapping[str, tuple[float, ...]], predicted: Mapping[str, float], achieved: tuple[float, ...]) -> Table:
-        rate, aimed = median(achieved) / 1e6, self.network.nodes == 4 and self.network.bits_per_second < 1e9
+    def table(
+        self,
+        times: Mapping[str, tuple[float, ...]],
+        predicted: Mapping[str, float],
+        achieved: tuple[float, ...],
+    ) -> Table:
+        rate, aimed = (
+            median(achieved) / 1e6,
+            self.network.nodes == 4 and self.network.bits_per_second < 1e9,
+        )
         wire = num_bytes() * 8 / median(achieved) * 1000  # ms
         results = [Result("achieved", "Mbit/s", tuple(value / 1e6 for value in achieved))]
-        results += [Result(name, "ms", values) for name, values in times.items() if "slow" not in name]
-        bounds = {"SGP": tuple(alone + wire for alone in times[COMPUTE]), "OSGP": tuple(max(alone, wire) for alone in times[COMPUTE])}
-        for (name, bound), what in zip(bounds.items(), ("compute + bytes / rate", "max(compute, bytes / rate)"), strict=True):
-            off = tuple(100 * abs(took / should - 1) for took, should in zip(times[name], bound, strict=True))
+        results += [
+            Result(name, "ms", values) for name, values in times.items() if "slow" not in name
+        ]
+        bounds = {
+            "SGP": tuple(alone + wire for alone in times[COMPUTE]),
+            "OSGP": tuple(max(alone, wire) for alone in times[COMPUTE]),
+        }
+        for (name, bound), what in zip(
+            bounds.items(), ("compute + bytes / rate", "max(compute, bytes / rate)"), strict=True
+        ):
+            off = tuple(
+                100 * abs(took / should - 1)
+                for took, should in zip(times[name], bound, strict=True)
+            )
             results.append(Result(f"{name}, off from {what}", "%", off, WITHIN if aimed else None))
-        results += [Result(f"{name}, simulated before", "ms", (ms,)) for name, ms in predicted.items() if "slow" not in name]
+        results += [
+            Result(f"{name}, simulated before", "ms", (ms,))
+            for name, ms in predicted.items()
+            if "slow" not in name
+        ]
         text = f"Each message has {num_bytes() / 1e6:.2f} MB: {wire:.1f} ms at {rate:.1f} Mbit/s."
         return Table(self.network.title, tuple(results), text)
 
@@ -247,10 +356,17 @@ def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
     results = []
     for what in network.slows:
         lost = {name: lost_to(times[f"{name}, slow {what}"], times[name]) for name in SLOWED}
-        results += [Result(f"{name} loses, one {what} {FACTOR} times slower", "%", values) for name, values in lost.items()]
+        results += [
+            Result(f"{name} loses, one {what} {FACTOR} times slower", "%", values)
+            for name, values in lost.items()
+        ]
         for name in SLOWED[1:]:
-            shares = tuple(own / theirs for own, theirs in zip(lost[name], lost[SLOWED[0]], strict=True))
-            results.append(Result(f"{name} / {SLOWED[0]} of that, {what}", "x", shares, Goal("less than", 0.5)))
+            shares = tuple(
+                own / theirs for own, theirs in zip(lost[name], lost[SLOWED[0]], strict=True)
+            )
+            results.append(
+                Result(f"{name} / {SLOWED[0]} of that, {what}", "x", shares, Goal("less than", 0.5))
+            )
     return Table(f"One slow node or link: {network.title}", tuple(results), f"It is rank {SLOW}.")
 
 
@@ -259,12 +375,21 @@ def lost_to(slow: Sequence[float], plain: Sequence[float]) -> tuple[float, ...]:
     return tuple(100 * (late / before - 1) for late, before in zip(slow, plain, strict=True))
 
 
-def accuracy(predicted: Mapping[str, Mapping[str, float]], measured: Mapping[str, Mapping[str, float]]) -> Table:
+def accuracy(
+    predicted: Mapping[str, Mapping[str, float]], measured: Mapping[str, Mapping[str, float]]
+) -> Table:
     """How far the simulator was off, and whether it knew which is faster."""
-    errors = {title: tuple(100 * (predicted[title][name] / times[name] - 1) for name in times) for title, times in measured.items()}
+    errors = {
+        title: tuple(100 * (predicted[title][name] / times[name] - 1) for name in times)
+        for title, times in measured.items()
+    }
     results = [Result(f"error, {title}", "%", each) for title, each in errors.items()]
     sizes = [abs(error) for each in errors.values() for error in each]
-    swapped = sum(wrong_order(predicted[title], times, *pair) for title, times in measured.items() for pair in combinations(times, 2))
+    swapped = sum(
+        wrong_order(predicted[title], times, *pair)
+        for title, times in measured.items()
+        for pair in combinations(times, 2)
+    )
     results.append(Result("mean error of all cells", "%", (mean(sizes),), Goal("less than", 10)))
     results.append(Result("worst error", "%", (max(sizes),), Goal("less than", 20)))
     results.append(Result("pairs in the wrong order", "", (float(swapped),), Goal("at most", 0)))
@@ -272,25 +397,35 @@ def accuracy(predicted: Mapping[str, Mapping[str, float]], measured: Mapping[str
     return Table("What the simulator predicted", tuple(results), text)
 
 
-def wrong_order(predicted: Mapping[str, float], measured: Mapping[str, float], a: str, b: str) -> bool:
+def wrong_order(
+    predicted: Mapping[str, float], measured: Mapping[str, float], a: str, b: str
+) -> bool:
     near = abs(measured[a] / measured[b] - 1) < 0.03
     return not near and (predicted[a] < predicted[b]) != (measured[a] < measured[b])
 
 
 def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:
-    """Seconds per step of a node, from the second regular record to the last; the mean over ranks that have both.
+    """Seconds per step of a node, from the second regular record to the last; the mean over ranks
+    that have both.
 
     Steps of asynchronous algorithms are counted over all nodes.
     """
-    from sgp_runner.recorder import read_metrics
+    from sgp_runner.recording.recorder import read_metrics
 
     records = [record for record in read_metrics(run_dir) if record["kind"] == "train"]
     found = []
     for rank in range(nodes):
-        regular = [record for record in records if record["rank"] == rank][2:-1]  # after the first step and the first record; not the end
+        regular = [record for record in records if record["rank"] == rank][
+            2:-1
+        ]  # after the first step and the first record; not the end
         if len(regular) > 1:
-            first, last = ((float(str(record["time_s"])), int(str(record["step"]))) for record in (regular[0], regular[-1]))
-            found.append((last[0] - first[0]) / (last[1] - first[1]) * (nodes if asynchronous else 1))
+            first, last = (
+                (float(str(record["time_s"])), int(str(record["step"])))
+                for record in (regular[0], regular[-1])
+            )
+            found.append(
+                (last[0] - first[0]) / (last[1] - first[1]) * (nodes if asynchronous else 1)
+            )
     return mean(found)
 
 
@@ -323,7 +458,7 @@ def calibrate(config: str, seconds: float) -> int:
 def rank_of_run(config: str) -> int:
     import torch
 
-    from sgp_runner.rank import main
+    from sgp_runner.session.rank import main
 
     torch.set_num_threads(1)
     return main(config, None)

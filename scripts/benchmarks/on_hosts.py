@@ -15,14 +15,23 @@ from typing import Any
 from benchmarks.hosts import Hosts, enter
 from benchmarks.processors import join
 
-PRELOAD = ["torch.nn.parallel", "sklearn.datasets", "hydra.utils", "sgp_runner.schema", "sgp_runner.rank", "sgp_runner.comm.groups"]
+PRELOAD = [
+    "torch.nn.parallel",
+    "sklearn.datasets",
+    "hydra.utils",
+    "sgp_runner.config.schema",
+    "sgp_runner.session.rank",
+    "sgp_runner.distributed.processes",
+]
 PORTS = count(20_000)
 TIMEOUT_SECONDS = 120.0
 MESSAGES = 8  # by which a rate is measured
 
 
 class Here:
-    """In place of `Hosts`: ``count`` processes of this machine, whose links are imitated (``network.bandwidth``). Needs no root."""
+    """In place of `Hosts`: ``count`` processes of this machine, whose links are imitated
+    (``network.bandwidth``). Needs no root.
+    """
 
     interface = "lo"
 
@@ -45,15 +54,29 @@ class Here:
         self.bits_per_second = bits_per_second
 
     def achieved(self, num_bytes: int) -> float:
-        """Bits per second, when each rank sends ``num_bytes`` to the next, all at once: the mean over ranks."""
+        """Bits per second, when each rank sends ``num_bytes`` to the next, all at once: the mean
+        over ranks.
+        """
         with TemporaryDirectory() as folder:
             out = Path(folder) / "rate"
-            on_hosts(self, self.count, Path(folder) / "log", send_around, self.bits_per_second, num_bytes, str(out))
+            on_hosts(
+                self,
+                self.count,
+                Path(folder) / "log",
+                send_around,
+                self.bits_per_second,
+                num_bytes,
+                str(out),
+            )
             return float(out.read_text(encoding="utf-8"))
 
 
-def on_hosts(hosts: Hosts | Here, ranks: int, log: Path, work: Callable[..., int], *arguments: Any) -> None:
-    """Call ``work(*arguments)`` in a process on each of the first hosts, as under torchrun. Raises RuntimeError if one fails."""
+def on_hosts(
+    hosts: Hosts | Here, ranks: int, log: Path, work: Callable[..., int], *arguments: Any
+) -> None:
+    """Call ``work(*arguments)`` in a process on each of the first hosts, as under torchrun. Raises
+    RuntimeError if one fails.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)  # importing PyTorch would take longer than the runs
@@ -68,14 +91,18 @@ def on_hosts(hosts: Hosts | Here, ranks: int, log: Path, work: Callable[..., int
     for rank in range(ranks):
         environment = {**there, "RANK": str(rank), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
         place = hosts.place(rank)
-        process = context.Process(target=on_host, args=(*place, environment, log, work, arguments), daemon=True)
+        process = context.Process(
+            target=on_host, args=(*place, environment, log, work, arguments), daemon=True
+        )
         process.start()
         processes.append(process)
     try:
         for process in processes:
             process.join(TIMEOUT_SECONDS)
             if process.exitcode != 0:
-                raise RuntimeError(f"a rank ended with {process.exitcode}; the end of {log}:\n{log.read_text()[-2000:]}")
+                raise RuntimeError(
+                    f"a rank ended with {process.exitcode}; the end of {log}:\n{log.read_text()[-2000:]}"
+                )
     finally:
         for process in processes:
             process.kill()
@@ -113,16 +140,19 @@ def send_around(bits_per_second: float, num_bytes: int, out: str) -> int:
     """In such a process: send in some messages, receive as much, and leave the rate on rank 0."""
     import torch
 
-    from sgp_runner.comm.groups import DistributedWorld
-    from sgp_runner.comm.link import Link
-    from sgp_runner.real import connect
-    from sgp_runner.scheduler import RealClock, Scheduler
+    from sgp_runner.core.scheduler import RealClock, Scheduler
+    from sgp_runner.distributed.link import Link
+    from sgp_runner.distributed.processes import DistributedWorld
+    from sgp_runner.distributed.rank import connect
 
     world = DistributedWorld(link=Link(bits_per_second))
     world.connect(world.size)
     clock = RealClock()
     scheduler = Scheduler(clock)
-    comm, message = connect(world, scheduler, clock), torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8)
+    comm, message = (
+        connect(world, scheduler, clock),
+        torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8),
+    )
 
     async def exchange() -> None:
         await comm.all_reduce(torch.zeros(1))  # all begin together

@@ -1,6 +1,8 @@
-"""An equal share of this machine's processors for each host, whether the others are busy or not: a control group each.
+"""An equal share of this machine's processors for each host, whether the others are busy or not: a
+control group each.
 
-Without it a node would compute faster while others wait for messages, which no node of a cluster does.
+Without it a node would compute faster while others wait for messages, which no node of a cluster
+does.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ CONTROL = Path("/sys/fs/cgroup")
 
 
 class Processors:
-    """Shares for ``count`` hosts; a context manager. Raises Skipped where there are no control groups of one's own."""
+    """Shares for ``count`` hosts; a context manager. Raises Skipped where there are no control
+    groups of one's own.
+    """
 
     def __init__(self, count: int) -> None:
         self.second = (CONTROL / "cgroup.controllers").exists()  # version 2 of control groups
@@ -31,7 +35,9 @@ class Processors:
                 group.mkdir()
         except OSError as error:
             self.__exit__()
-            raise Skipped(f"Hosts with processors of their own need a control group: {error}") from error
+            raise Skipped(
+                f"Hosts with processors of their own need a control group: {error}"
+            ) from error
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -41,7 +47,9 @@ class Processors:
 
     def divide(self, hosts: int) -> None:
         """Among so many hosts, which compute at the same time."""
-        period = max(QUOTA, round(QUOTA * hosts / (os.cpu_count() or 1)))  # a host has one thread that computes
+        period = max(
+            QUOTA, round(QUOTA * hosts / (os.cpu_count() or 1))
+        )  # a host has one thread that computes
         for group in self.groups:
             if self.second:
                 (group / "cpu.max").write_text(f"{QUOTA} {period}", encoding="ascii")

@@ -1,4 +1,6 @@
-"""Processes that stay for a whole section, so that turns of a few steps can be taken without starting anybody again."""
+"""Processes that stay for a whole section, so that turns of a few steps can be taken without
+starting anybody again.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,23 @@ class Ranks:
     def __init__(self, size: int) -> None:
         from torch.distributed import TCPStore
 
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5))
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        self.store = TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5)
+        )
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
         shared |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
         context = get_context("spawn")
         self.pipes, self.processes = [], []
         for rank in range(size):
             here, there = context.Pipe()
             environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self.processes.append(context.Process(target=serve, args=(there, environment), daemon=True))
+            self.processes.append(
+                context.Process(target=serve, args=(there, environment), daemon=True)
+            )
             self.processes[-1].start()
             there.close()
             self.pipes.append(here)

@@ -1,4 +1,6 @@
-"""What one would use instead, as its documentation says: the model, optimizer, data and batches are those of an ``sgp-run`` command."""
+"""What one would use instead, as its documentation says: the model, optimizer, data and batches are
+those of an ``sgp-run`` command.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import SGD
 
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.problem import Problem
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.problem import Problem
 
 Step = Callable[[int], "Tensor"]  # number -> loss
 ATTEMPTS = count()
@@ -48,15 +50,27 @@ def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -
 
 
 def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """fairscale's SGP: one peer, directed exponential graph. Its calls of CUDA, which are made on CPUs too, do nothing."""
-    from fairscale.experimental.nn.data_parallel import SlowMoBaseAlgorithm, SlowMoDistributedDataParallel
+    """fairscale's SGP: one peer, directed exponential graph. Its calls of CUDA, which are made on
+    CPUs too, do nothing.
+    """
+    from fairscale.experimental.nn.data_parallel import (
+        SlowMoBaseAlgorithm,
+        SlowMoDistributedDataParallel,
+    )
 
-    for name in ("cuda", "pin_memory"):  # all of them for good: a thread that gossips calls them too
+    for name in (
+        "cuda",
+        "pin_memory",
+    ):  # all of them for good: a thread that gossips calls them too
         patch(f"torch.Tensor.{name}", lambda tensor: tensor).start()
     for name in ("current_stream", "stream", "synchronize"):
         patch(f"torch.cuda.{name}", MagicMock()).start()
     net = SlowMoDistributedDataParallel(
-        problem.flat.module, 1, slowmo_base_algorithm=SlowMoBaseAlgorithm.SGP, slowmo_momentum=0.0, slowmo_memory_efficient=False
+        problem.flat.module,
+        1,
+        slowmo_base_algorithm=SlowMoBaseAlgorithm.SGP,
+        slowmo_momentum=0.0,
+        slowmo_memory_efficient=False,
     )
     optimizer = sgd(net.parameters())
 
@@ -72,13 +86,18 @@ def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """decent-dp with its one-peer exponential graph: D-PSGD in pairs, overlapping with the next gradient."""
+    """decent-dp with its one-peer exponential graph: D-PSGD in pairs, overlapping with the next
+    gradient.
+    """
     from decent_dp.ddp import DecentralizedDataParallel
     from loguru import logger
 
     logger.remove()
     net = DecentralizedDataParallel(
-        problem.flat.module, lambda named: sgd([parameter for _, parameter in named]), topology="one-peer-exp", _local_world_size=1
+        problem.flat.module,
+        lambda named: sgd([parameter for _, parameter in named]),
+        topology="one-peer-exp",
+        _local_world_size=1,
     )
 
     def step(number: int) -> Tensor:
@@ -91,7 +110,9 @@ def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[str, float]:
-    """As rank of a group, from the environment: ``steps`` steps to warm up, then as many that count."""
+    """As rank of a group, from the environment: ``steps`` steps to warm up, then as many that
+    count.
+    """
     import time
     from datetime import timedelta
     from functools import partial
@@ -101,19 +122,29 @@ def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[s
     from torch.distributed.rendezvous import rendezvous
     from torch.optim import SGD
 
-    from sgp_runner.networks.gloo import Gloo
-    from sgp_runner.networks.nccl import Nccl
-    from sgp_runner.overrides import experiment_of
-    from sgp_runner.problem import Compute
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.core.problem import Compute
+    from sgp_runner.distributed.networks.gloo import Gloo
+    from sgp_runner.distributed.networks.nccl import Nccl
 
     experiment: Experiment = experiment_of(words)
     network, optim = experiment.run.network, experiment.run.optim
     assert isinstance(network, Gloo | Nccl)
     device = "cuda:0" if isinstance(network, Nccl) else "cpu"
-    problem = experiment.run.make_problem(Compute(device, network.autocast, network.channels_last, network.compile))
-    sgd = partial(SGD, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov, weight_decay=optim.weight_decay)
+    problem = experiment.run.make_problem(
+        Compute(device, network.autocast, network.channels_last, network.compile)
+    )
+    sgd = partial(
+        SGD,
+        lr=optim.lr,
+        momentum=optim.momentum,
+        nesterov=optim.nesterov,
+        weight_decay=optim.weight_decay,
+    )
     store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
-    dist.init_process_group("gloo", store=PrefixStore(f"rival {next(ATTEMPTS)}", store), rank=rank, world_size=size)
+    dist.init_process_group(
+        "gloo", store=PrefixStore(f"rival {next(ATTEMPTS)}", store), rank=rank, world_size=size
+    )
     try:
         step = make(problem, rank, sgd)
         problem.flat.module.train()

@@ -1,8 +1,9 @@
 """What the simulator costs itself, beside the gradients that it computes.
 
-Everything runs in one thread, and its time is that thread's processor time, which a busy machine stretches less than the clock on the
-wall. Timing studies are processes of their own, so that their memory can be told; their time is all of the run, with its records.
-Memory per worker is what peak memory grows by from one number of workers to another.
+Everything runs in one thread, and its time is that thread's processor time, which a busy machine
+stretches less than the clock on the wall. Timing studies are processes of their own, so that their
+memory can be told; their time is all of the run, with its records. Memory per worker is what peak
+memory grows by from one number of workers to another.
 """
 
 from __future__ import annotations
@@ -21,15 +22,28 @@ from typing import TYPE_CHECKING
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
 
 if TYPE_CHECKING:
-    from sgp_runner.problem import Problem
-    from sgp_runner.run import Run
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.problem import Problem
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 WORKERS, SLEEPS = 256, 400
 LEARNING = ("model=resnet8", "batch_size=32", "algo=sgp")
-ENGINES = {"mlp": ("model=mlp", "batch_size=16"), "transformer": ("model=transformer", "batch_size=16")}
-WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")  # 9.2 million parameters
-KEPT = {"algo=ar_sgd": 2, "algo=d_psgd": 3, "algo=sgp": 3, "algo=osgp": 3}  # parameters, momentum, and a message where there are any
+ENGINES = {
+    "mlp": ("model=mlp", "batch_size=16"),
+    "transformer": ("model=transformer", "batch_size=16"),
+}
+WIDE = (
+    "model=mlp",
+    "model.hidden=[3000,3000]",
+    "batch_size=8",
+    "data.partition=iid",
+)  # 9.2 million parameters
+KEPT = {
+    "algo=ar_sgd": 2,
+    "algo=d_psgd": 3,
+    "algo=sgp": 3,
+    "algo=osgp": 3,
+}  # parameters, momentum, and a message where there are any
 
 
 def measure(
@@ -63,12 +77,21 @@ def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
 
 def kernel(repeats: int) -> Table:
     """Coroutines that do nothing but wait for the clock."""
-    microseconds = interleaved({"wait": lambda: 1e6 * processor_seconds(sleeping)() / (WORKERS * SLEEPS)}, repeats)["wait"]
-    return Table("The kernel", (Result(f"a blocking operation, {WORKERS} workers", "us", microseconds, Goal("at most", 3)),))
+    microseconds = interleaved(
+        {"wait": lambda: 1e6 * processor_seconds(sleeping)() / (WORKERS * SLEEPS)}, repeats
+    )["wait"]
+    return Table(
+        "The kernel",
+        (
+            Result(
+                f"a blocking operation, {WORKERS} workers", "us", microseconds, Goal("at most", 3)
+            ),
+        ),
+    )
 
 
 def sleeping() -> None:
-    from sgp_runner.scheduler import Call, Future, Scheduler, VirtualClock
+    from sgp_runner.core.scheduler import Call, Future, Scheduler, VirtualClock
 
     clock = VirtualClock(None)
     scheduler = Scheduler(clock)
@@ -94,11 +117,20 @@ def studies(repeats: int, nodes: Sequence[int], steps: int) -> Table:
         per_step = tuple(1e6 * time / n / steps for time in times)
         most = n == nodes[-1]
         results += [
-            Result(f"{n} nodes, {steps} steps", "s", times, Goal("less than", 60) if most else None),
+            Result(
+                f"{n} nodes, {steps} steps", "s", times, Goal("less than", 60) if most else None
+            ),
             Result(f"{n} nodes, a step of one", "us", per_step),
         ]
         if most:
-            results.append(Result(f"{n} nodes, memory", "GiB", tuple(one["bytes"] / 2**30 for one in turns[str(n)]), Goal("at most", 2)))
+            results.append(
+                Result(
+                    f"{n} nodes, memory",
+                    "GiB",
+                    tuple(one["bytes"] / 2**30 for one in turns[str(n)]),
+                    Goal("at most", 2),
+                )
+            )
     growth = ratio(
         f"a step at {nodes[-1]} nodes over one at {nodes[0]}",
         (one["seconds"] / nodes[-1] for one in turns[str(nodes[-1])]),
@@ -119,7 +151,10 @@ def plot(nodes: Sequence[int], times: Sequence[Sequence[float]], steps: int) -> 
 
     middle = [each[len(each) // 2] for each in times]
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    around = [[m - t[0] for m, t in zip(middle, times, strict=True)], [t[-1] - m for m, t in zip(middle, times, strict=True)]]
+    around = [
+        [m - t[0] for m, t in zip(middle, times, strict=True)],
+        [t[-1] - m for m, t in zip(middle, times, strict=True)],
+    ]
     axes.errorbar(nodes, middle, around, label="measured: median, least and greatest")
     axes.plot([0, nodes[-1]], [0, middle[-1]], "--", label="proportional to nodes")
     axes.set(xlabel="nodes", ylabel=f"seconds for {steps} steps", xlim=(0, None), ylim=(0, None))
@@ -136,14 +171,16 @@ def apart(*words: str) -> dict[str, float]:
         path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         command = [sys.executable, "-c", program, f"results={folder}", "logger=jsonl", *words]
-        output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+        output = subprocess.run(
+            command, check=True, capture_output=True, text=True, env=environment
+        ).stdout
     found: dict[str, float] = json.loads(output.splitlines()[-1])
     return found
 
 
 def alone(words: Sequence[str]) -> None:
-    from sgp_runner.execution import perform
-    from sgp_runner.overrides import experiment_of
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.session.execution import perform
 
     experiment = experiment_of(words)
     start = time.process_time()
@@ -159,25 +196,40 @@ def peak_bytes() -> int:
 
 
 def make_run(*words: str) -> tuple[Run, Problem]:
-    from sgp_runner.overrides import experiment_of
+    from sgp_runner.config.overrides import experiment_of
 
     run = experiment_of(["logger=jsonl", *words]).run
     return run, run.make_problem()
 
 
 def learning(repeats: int, nodes: int) -> Table:
-    """One epoch of SGP on simulated nodes, and of as many PyTorch models on the same batches, without evaluation."""
+    """One epoch of SGP on simulated nodes, and of as many PyTorch models on the same batches,
+    without evaluation.
+    """
     run, problem = make_run(*LEARNING, f"nodes={nodes}", "epochs=2")
-    turns = interleaved({"ours": processor_seconds(simulated(run, problem)), "plain": processor_seconds(plain(run, problem))}, repeats)
-    over = ratio("the simulator over a plain loop", turns["ours"], turns["plain"], Goal("at most", 1.15))
-    both = (Result("simulated SGP", "s", turns["ours"]), Result("a plain PyTorch loop", "s", turns["plain"]))
-    return Table("Learning", (*both, over), f"resnet8, {nodes} workers, {run.steps(problem)} steps of each.")
+    turns = interleaved(
+        {
+            "ours": processor_seconds(simulated(run, problem)),
+            "plain": processor_seconds(plain(run, problem)),
+        },
+        repeats,
+    )
+    over = ratio(
+        "the simulator over a plain loop", turns["ours"], turns["plain"], Goal("at most", 1.15)
+    )
+    both = (
+        Result("simulated SGP", "s", turns["ours"]),
+        Result("a plain PyTorch loop", "s", turns["plain"]),
+    )
+    return Table(
+        "Learning", (*both, over), f"resnet8, {nodes} workers, {run.steps(problem)} steps of each."
+    )
 
 
 def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], None]:
     def train() -> None:
-        from sgp_runner.engine import make_engine
-        from sgp_runner.simulated import simulate
+        from sgp_runner.simulator.backend import simulate
+        from sgp_runner.simulator.engine import make_engine
 
         simulation, workers = simulate(run, problem, make_engine(problem, engine, 32))
         for worker in workers:
@@ -195,7 +247,12 @@ def plain(run: Run, problem: Problem) -> Callable[[], None]:
 
     def train() -> None:
         models = [copy.deepcopy(problem.flat.module).train() for _ in range(run.nodes)]
-        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4) for model in models]
+        optimizers = [
+            torch.optim.SGD(
+                model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4
+            )
+            for model in models
+        ]
         for step in range(run.steps(problem)):
             for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
                 inputs, targets = problem.batch(rank, step)
@@ -210,9 +267,27 @@ def engines(repeats: int, nodes: int) -> Table:
     """Whole runs without evaluation, which differ in the engine alone."""
     results = []
     for name, words in ENGINES.items():
-        run, problem = make_run(*words, "algo=sgp", f"nodes={nodes}", "epochs=1" if name == "transformer" else "epochs=4")
-        turns = interleaved({engine: processor_seconds(simulated(run, problem, engine)) for engine in ("loop", "auto")}, repeats)
-        results.append(ratio(f"{name}: the loop over what auto chooses", turns["loop"], turns["auto"], Goal("at least", 1.5)))
+        run, problem = make_run(
+            *words,
+            "algo=sgp",
+            f"nodes={nodes}",
+            "epochs=1" if name == "transformer" else "epochs=4",
+        )
+        turns = interleaved(
+            {
+                engine: processor_seconds(simulated(run, problem, engine))
+                for engine in ("loop", "auto")
+            },
+            repeats,
+        )
+        results.append(
+            ratio(
+                f"{name}: the loop over what auto chooses",
+                turns["loop"],
+                turns["auto"],
+                Goal("at least", 1.5),
+            )
+        )
     return Table("Engines", tuple(results), f"{nodes} workers, 16 samples each.")
 
 
@@ -224,9 +299,18 @@ def memory(repeats: int, few_and_many: tuple[int, int]) -> Table:
     results = []
     for algo, vectors in KEPT.items():
         words = (*WIDE, algo, "epochs=0.3", "eval_every=99")
-        turns = interleaved({str(n): partial(apart, *words, f"nodes={n}") for n in few_and_many}, repeats)
-        grown = ((b["bytes"] - a["bytes"]) / (many - few) for a, b in zip(turns[str(few)], turns[str(many)], strict=True))
+        turns = interleaved(
+            {str(n): partial(apart, *words, f"nodes={n}") for n in few_and_many}, repeats
+        )
+        grown = (
+            (b["bytes"] - a["bytes"]) / (many - few)
+            for a, b in zip(turns[str(few)], turns[str(many)], strict=True)
+        )
         what = f"{algo}: a worker over {vectors} times its parameters"
-        results.append(Result(what, "x", tuple(each / (vectors * vector) for each in grown), Goal("at most", 1.1)))
+        results.append(
+            Result(
+                what, "x", tuple(each / (vectors * vector) for each in grown), Goal("at most", 1.1)
+            )
+        )
     text = f"Parameters ({vector / 2**20:.0f} MiB), momentum, and where there are any one message in flight; {few} and {many} workers."
     return Table("Memory", tuple(results), text)

@@ -1,6 +1,7 @@
 """How long one waits before anything happens, from the start of a process.
 
-Each command is a process of its own; the last line is the time until ``metrics.jsonl`` has its first training step.
+Each command is a process of its own; the last line is the time until ``metrics.jsonl`` has its
+first training step.
 """
 
 from __future__ import annotations
@@ -25,9 +26,18 @@ ANSWERS = {
 
 
 def measure(repeats: int = REPEATS) -> Iterator[Table]:
-    times = interleaved({what: answer(words) for what, words in ANSWERS.items()} | {"the first training step": first_step}, repeats)
-    goals = dict.fromkeys(ANSWERS, Goal("less than", 1.0)) | {"the first training step": Goal("less than", 5.0)}
-    yield Table("Until there is an answer", tuple(Result(what, "s", values, goals[what]) for what, values in times.items()))
+    times = interleaved(
+        {what: answer(words) for what, words in ANSWERS.items()}
+        | {"the first training step": first_step},
+        repeats,
+    )
+    goals = dict.fromkeys(ANSWERS, Goal("less than", 1.0)) | {
+        "the first training step": Goal("less than", 5.0)
+    }
+    yield Table(
+        "Until there is an answer",
+        tuple(Result(what, "s", values, goals[what]) for what, values in times.items()),
+    )
 
 
 def answer(words: tuple[str, ...]) -> Callable[[], float]:
@@ -37,7 +47,9 @@ def answer(words: tuple[str, ...]) -> Callable[[], float]:
 def first_step() -> float:
     with TemporaryDirectory() as folder:
         start = time.perf_counter()
-        process = subprocess.Popen([PROGRAM, f"results={folder}", "name=run"], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [PROGRAM, f"results={folder}", "name=run"], stdout=subprocess.DEVNULL
+        )
         lines = Path(folder, "runs", "run", "metrics.jsonl")
         try:
             while not (lines.exists() and '"train"' in lines.read_text(encoding="utf-8")):

@@ -1,9 +1,11 @@
-"""The real cost of a step: gloo on this machine's CPU, 4 processes of one thread, a perceptron with 21 MB of parameters.
+"""The real cost of a step: gloo on this machine's CPU, 4 processes of one thread, a perceptron with
+21 MB of parameters.
 
-All train the same model on the same batches with the same optimizer (SGD with momentum). Ours are complete runs of ``sgp-run``, whose
-``metrics.jsonl`` says how long a step takes; what it is compared with runs in processes of its own, which sleep meanwhile. As many
-steps come before those that count. AR-SGD and DDP have to end with the same loss. There are more processes than cores, so a step takes at
-least the processor time of its parts: they are also measured alone.
+All train the same model on the same batches with the same optimizer (SGD with momentum). Ours are
+complete runs of ``sgp-run``, whose ``metrics.jsonl`` says how long a step takes; what it is
+compared with runs in processes of its own, which sleep meanwhile. As many steps come before those
+that count. AR-SGD and DDP have to end with the same loss. There are more processes than cores, so a
+step takes at least the processor time of its parts: they are also measured alone.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
 from benchmarks.ranks import Ranks
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp", "OSGP": "algo=osgp"}
-THEIRS = {"DDP": (rivals.ddp, "torch"), "fairscale's SGP": (rivals.fairscale, "fairscale"), "decent-dp": (rivals.decent_dp, "decent_dp")}
+THEIRS = {
+    "DDP": (rivals.ddp, "torch"),
+    "fairscale's SGP": (rivals.fairscale, "fairscale"),
+    "decent-dp": (rivals.decent_dp, "decent_dp"),
+}
 GOALS = (
     ("AR-SGD", "DDP", Goal("at most", 1.03)),
     ("SGP", "DDP", Goal("at most", 0.95)),
@@ -35,74 +41,131 @@ GOALS = (
 OVERLAP = "Its all-reduce is part of the backward pass, and so of the computation."
 # Where a step is, by file and function, the innermost first.
 PARTS = {
-    "compute": ("sgp_runner/problem.py:gradient",),
-    "pack": ("sgp_runner/flat.py:take_gradient",),
-    "update": ("sgp_runner/optim.py:direction",),
-    "send": ("sgp_runner/comm/distributed.py:send",),
-    "wait": ("sgp_runner/scheduler.py:advance", "sgp_runner/comm/distributed.py:finish"),
-    "mix": ("sgp_runner/algorithms/", "sgp_runner/push_sum.py"),
+    "compute": ("sgp_runner/core/problem.py:gradient",),
+    "pack": ("sgp_runner/core/flat.py:take_gradient",),
+    "update": ("sgp_runner/core/optim.py:direction",),
+    "send": ("sgp_runner/distributed/gloo.py:send",),
+    "wait": ("sgp_runner/core/scheduler.py:advance", "sgp_runner/distributed/gloo.py:finish"),
+    "mix": ("sgp_runner/algorithms/", "sgp_runner/core/push_sum.py"),
     "the rest": (),
 }
 
 
-def measure(repeats: int = REPEATS, steps: int = 20, processes: int = 4, hidden: int = 1024, batch_size: int = 32) -> Iterator[Table]:
+def measure(
+    repeats: int = REPEATS,
+    steps: int = 20,
+    processes: int = 4,
+    hidden: int = 1024,
+    batch_size: int = 32,
+) -> Iterator[Table]:
     words = settings(steps, processes, hidden, batch_size)
-    with TemporaryDirectory() as folder, Ranks(processes) as our_ranks, Ranks(processes) as their_ranks:
+    with (
+        TemporaryDirectory() as folder,
+        Ranks(processes) as our_ranks,
+        Ranks(processes) as their_ranks,
+    ):
         turns: dict[str, Callable[[], Mapping[str, float]]] = {}
         for name, algo in OURS.items():
-            turns[name] = partial(run, our_ranks, [*words, algo, f"results={folder}", "name=run"], steps)
+            turns[name] = partial(
+                run, our_ranks, [*words, algo, f"results={folder}", "name=run"], steps
+            )
         missing = [name for name, (_, package) in THEIRS.items() if find_spec(package) is None]
         for name, (make, _) in THEIRS.items():
             if name not in missing:
                 turns[name] = partial(train, their_ranks, make, words, steps)
         outcomes = interleaved(turns, repeats)
         shares = {
-            name: [profiled(our_ranks, [*words, algo, f"results={folder}", "name=run"]) for _ in range(repeats)]
+            name: [
+                profiled(our_ranks, [*words, algo, f"results={folder}", "name=run"])
+                for _ in range(repeats)
+            ]
             for name, algo in OURS.items()
         }
         alone = [our_ranks.call(least.parts, words) for _ in range(repeats)]
     check(outcomes["AR-SGD"][0]["loss"], outcomes["DDP"][0]["loss"])
-    milliseconds = {name: tuple(1000 * turn["seconds"] for turn in outcome) for name, outcome in outcomes.items()}
+    milliseconds = {
+        name: tuple(1000 * turn["seconds"] for turn in outcome)
+        for name, outcome in outcomes.items()
+    }
     left_out = f" Not installed, and left out: {', '.join(missing)}." if missing else ""
-    yield Table("Time of a step", tuple(Result(name, "ms", values) for name, values in milliseconds.items()), left_out.strip())
+    yield Table(
+        "Time of a step",
+        tuple(Result(name, "ms", values) for name, values in milliseconds.items()),
+        left_out.strip(),
+    )
     for name, profiles in shares.items():
-        parts = tuple(Result(part, "%", tuple(100 * share[part] for share in profiles)) for part in PARTS)
+        parts = tuple(
+            Result(part, "%", tuple(100 * share[part] for share in profiles)) for part in PARTS
+        )
         yield Table(f"Where {name} spends a step", parts, OVERLAP if name == "AR-SGD" else "")
     yield bound(alone, processes)
     goals = [(us, them, goal) for us, them, goal in GOALS if them in milliseconds]
     yield Table(
-        "Against each other", tuple(ratio(f"{us} / {them}", milliseconds[us], milliseconds[them], goal) for us, them, goal in goals)
+        "Against each other",
+        tuple(
+            ratio(f"{us} / {them}", milliseconds[us], milliseconds[them], goal)
+            for us, them, goal in goals
+        ),
     )
 
 
 def bound(turns: Sequence[Sequence[Mapping[str, float]]], processes: int) -> Table:
     """From the processor time of the parts of a step on every rank, in every turn."""
     cores = min(os.cpu_count() or 1, processes)
-    means = [{part: mean(1000 * rank[part] for rank in ranks) for part in ranks[0]} for ranks in turns]
+    means = [
+        {part: mean(1000 * rank[part] for rank in ranks) for part in ranks[0]} for ranks in turns
+    ]
     results = [Result(part, "ms", tuple(each[part] for each in means)) for part in means[0]]
     whole = tuple(sum(each.values()) * processes / cores for each in means)
     results.append(Result(f"{processes} processes on {cores} cores", "ms", whole))
     return Table(
-        "What a step of SGP costs at least", tuple(results), "Processor time of each part alone, without gloo and without waiting."
+        "What a step of SGP costs at least",
+        tuple(results),
+        "Processor time of each part alone, without gloo and without waiting.",
     )
 
 
 def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[str]:
     """One epoch of twice ``steps``, recorded at the middle and at the end."""
-    model = ["model=mlp", f"model.hidden=[{hidden},{hidden}]", f"batch_size={batch_size}", f"nodes={processes}", "network=gloo"]
-    data = ["data=synthetic", "data.image_size=32", f"data.size={2 * steps * processes * batch_size}", "data.valid_size=4", "epochs=1"]
-    return [*model, *data, "optim.schedule=constant", "optim.lr=0.01", "resume=never", f"log_every={steps}", "logger=jsonl"]
+    model = [
+        "model=mlp",
+        f"model.hidden=[{hidden},{hidden}]",
+        f"batch_size={batch_size}",
+        f"nodes={processes}",
+        "network=gloo",
+    ]
+    data = [
+        "data=synthetic",
+        "data.image_size=32",
+        f"data.size={2 * steps * processes * batch_size}",
+        "data.valid_size=4",
+        "epochs=1",
+    ]
+    return [
+        *model,
+        *data,
+        "optim.schedule=constant",
+        "optim.lr=0.01",
+        "resume=never",
+        f"log_every={steps}",
+        "logger=jsonl",
+    ]
 
 
 def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
     """A run of ``sgp-run``: seconds of a step and the last batch's loss, on rank 0."""
     [folder, *_] = ranks.call(rank_of_run, words)
-    from sgp_runner.recorder import read_metrics
+    from sgp_runner.recording.recorder import read_metrics
 
-    records = [each for each in read_metrics(Path(folder)) if each["kind"] == "train" and each["rank"] == 0]
+    records = [
+        each for each in read_metrics(Path(folder)) if each["kind"] == "train" and each["rank"] == 0
+    ]
     times = {int(str(each["step"])): float(str(each["time_s"])) for each in records}
     losses = {int(str(each["step"])): float(str(each["loss"])) for each in records}
-    return {"seconds": (times[2 * steps - 1] - times[steps - 1]) / steps, "loss": losses[2 * steps - 1]}
+    return {
+        "seconds": (times[2 * steps - 1] - times[steps - 1]) / steps,
+        "loss": losses[2 * steps - 1],
+    }
 
 
 def profiled(ranks: Ranks, words: list[str]) -> dict[str, float]:
@@ -113,8 +176,8 @@ def profiled(ranks: Ranks, words: list[str]) -> dict[str, float]:
 
 
 def rank_of_run(words: list[str]) -> str:
-    from sgp_runner.execution import perform
-    from sgp_runner.overrides import experiment_of
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.session.execution import perform
 
     experiment = experiment_of(words)
     perform(experiment)
@@ -147,15 +210,24 @@ def part_of(frame: FrameType | None) -> str | None:
     part = None
     while frame is not None:
         path, function = frame.f_code.co_filename, frame.f_code.co_name
-        if path.endswith("sgp_runner/real.py") and function == "run":
+        if path.endswith("sgp_runner/distributed/rank.py") and function == "run":
             return part or "the rest"
         if part is None:
-            part = next((name for name, places in PARTS.items() if any(where in f"{path}:{function}" for where in places)), None)
+            part = next(
+                (
+                    name
+                    for name, places in PARTS.items()
+                    if any(where in f"{path}:{function}" for where in places)
+                ),
+                None,
+            )
         frame = frame.f_back
     return None
 
 
-def train(ranks: Ranks, make: Callable[..., rivals.Step], words: list[str], steps: int) -> dict[str, float]:
+def train(
+    ranks: Ranks, make: Callable[..., rivals.Step], words: list[str], steps: int
+) -> dict[str, float]:
     """The same by other means."""
     outcome: dict[str, float] = ranks.call(rivals.train, make, words, steps)[0]
     return outcome
@@ -163,4 +235,6 @@ def train(ranks: Ranks, make: Callable[..., rivals.Step], words: list[str], step
 
 def check(ours: float, theirs: float) -> None:
     if abs(ours - theirs) > 1e-4 * abs(theirs):
-        raise RuntimeError(f"AR-SGD and DDP do not train the same: their losses are {ours} and {theirs}")
+        raise RuntimeError(
+            f"AR-SGD and DDP do not train the same: their losses are {ours} and {theirs}"
+        )

@@ -8,12 +8,18 @@ from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample, paired
 from claims.tuning import Search, quality
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 SEEDS = (1, 2, 3, 4, 5)
 NODES = (4, 16, 64)
 TUNED_WITH = 16  # nodes
-LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)  # a wide search: penalties shrink steps by up to the number of workers
+LEARNING_RATES = (
+    0.01,
+    0.03,
+    0.1,
+    0.3,
+    1.0,
+)  # a wide search: penalties shrink steps by up to the number of workers
 NO_MOMENTUM = ("optim.momentum=0", "optim.nesterov=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "gap": ("algo.penalty=gap",),
@@ -28,7 +34,14 @@ COMPARED = {  # with which numbers of workers
     **{"gap-plain": NODES[-1:], "asgd-plain": NODES[-1:]},
 }
 # Batches of 11: every number of nodes has 128 gradients an epoch.
-COMMON = ("model=mlp", "data=digits", "cluster=gapaware_gamma", "batch_size=11", "epochs=30", "optim.schedule.warmup_from=one_over_n")
+COMMON = (
+    "model=mlp",
+    "data=digits",
+    "cluster=gapaware_gamma",
+    "batch_size=11",
+    "epochs=30",
+    "optim.schedule.warmup_from=one_over_n",
+)
 LOGS = ("eval_every=100", "log_every=100000")
 
 
@@ -41,11 +54,24 @@ def gap_aware(results: Path) -> Claim:
         return ("algo=gap_aware", *VARIANTS[variant], f"nodes={nodes}", *COMMON, *LOGS)
 
     def search(variant: str) -> Search:
-        return Search(f"claim8-{variant}", words(variant, TUNED_WITH), results, values=LEARNING_RATES, metric="average")
+        return Search(
+            f"claim8-{variant}",
+            words(variant, TUNED_WITH),
+            results,
+            values=LEARNING_RATES,
+            metric="average",
+        )
 
     def jobs(variant: str, nodes: int) -> list[Job]:
         chosen = search(variant).chosen
-        return [Job(f"claim8-{variant}-n{nodes}-s{seed}", (*words(variant, nodes), *chosen, f"seed={seed}"), results) for seed in SEEDS]
+        return [
+            Job(
+                f"claim8-{variant}-n{nodes}-s{seed}",
+                (*words(variant, nodes), *chosen, f"seed={seed}"),
+                results,
+            )
+            for seed in SEEDS
+        ]
 
     def accuracy(variant: str, nodes: int) -> list[float]:
         return [100 * quality(job, "average") for job in jobs(variant, nodes)]
@@ -57,19 +83,50 @@ def gap_aware(results: Path) -> Claim:
 
     def find() -> Sequence[Finding]:
         better, worse = Between(least=0.0), Between(most=0.0)
-        leads = [[a - b for a, b in zip(accuracy("gap", n), accuracy("asgd", n), strict=True)] for n in (NODES[0], NODES[-1])]
+        leads = [
+            [a - b for a, b in zip(accuracy("gap", n), accuracy("asgd", n), strict=True)]
+            for n in (NODES[0], NODES[-1])
+        ]
         return [
-            *(less("gap", "staleness", n, "accuracy of Gap-Aware less Staleness-Aware", better) for n in NODES[1:]),
+            *(
+                less("gap", "staleness", n, "accuracy of Gap-Aware less Staleness-Aware", better)
+                for n in NODES[1:]
+            ),
             *(less("gap", "asgd", n, "accuracy of Gap-Aware less ASGD", better) for n in NODES[1:]),
             Finding(
                 f"lead of Gap-Aware over ASGD with {NODES[-1]} workers less that with {NODES[0]}, percentage points",
                 paired(leads[1], leads[0]),
                 better,
-                tuple(job for n, variant in product((NODES[0], NODES[-1]), ("gap", "asgd")) for job in jobs(variant, n)),
+                tuple(
+                    job
+                    for n, variant in product((NODES[0], NODES[-1]), ("gap", "asgd"))
+                    for job in jobs(variant, n)
+                ),
             ),
-            *(less("gap", "gap-global", n, "accuracy of the gap by parameter less the global one", better) for n in NODES[1:]),
-            less("gap", "gap-plain", NODES[-1], "accuracy of Gap-Aware with momentum 0.9 less without", better),
-            less("asgd", "asgd-plain", NODES[-1], "accuracy of ASGD with momentum 0.9 less without", worse),
+            *(
+                less(
+                    "gap",
+                    "gap-global",
+                    n,
+                    "accuracy of the gap by parameter less the global one",
+                    better,
+                )
+                for n in NODES[1:]
+            ),
+            less(
+                "gap",
+                "gap-plain",
+                NODES[-1],
+                "accuracy of Gap-Aware with momentum 0.9 less without",
+                better,
+            ),
+            less(
+                "asgd",
+                "asgd-plain",
+                NODES[-1],
+                "accuracy of ASGD with momentum 0.9 less without",
+                worse,
+            ),
         ]
 
     return Claim(
@@ -87,7 +144,12 @@ def gap_aware(results: Path) -> Claim:
         "run: the signs of the sentence, without a margin.",
         samples=(
             Sample(
-                jobs=lambda: [job for variant, sizes in COMPARED.items() for nodes in sizes for job in jobs(variant, nodes)],
+                jobs=lambda: [
+                    job
+                    for variant, sizes in COMPARED.items()
+                    for nodes in sizes
+                    for job in jobs(variant, nodes)
+                ],
                 find=find,
                 searches=tuple(map(search, VARIANTS)),
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from claims.evidence import Between, Claim, Finding, Sample, exactly
-from sgp_runner.topology import DirectedExponential, matrix
+from sgp_runner.topology.graphs import DirectedExponential, matrix
 
 POWERS = (2, 4, 8, 16, 32, 64)
 OTHERS = (3, 5, 6, 7, 9, 10, 12, 15, 24, 33, 48, 63)
@@ -32,7 +32,9 @@ def find() -> Sequence[Finding]:
 
 
 def unevenness(nodes: int) -> float:
-    """How far one period of the one-peer directed exponential graph is from an exact average, relative to ``1 / nodes``."""
+    """How far one period of the one-peer directed exponential graph is from an exact average,
+    relative to ``1 / nodes``.
+    """
     import numpy as np
 
     topology = DirectedExponential()

@@ -1,4 +1,6 @@
-"""From runs to a verdict: paired differences over the same seeds, their confidence interval, and one rule for all."""
+"""From runs to a verdict: paired differences over the same seeds, their confidence interval, and
+one rule for all.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from enum import Enum
 from math import isclose
 
 from claims.tuning import Search
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 
 class Verdict(Enum):
@@ -19,7 +21,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over ``seeds`` and its 95 % confidence interval; of one exact value, all three are the same and ``seeds`` is 1."""
+    """A mean over ``seeds`` and its 95 % confidence interval; of one exact value, all three are the
+    same and ``seeds`` is 1.
+    """
 
     mean: float
     low: float
@@ -40,7 +44,9 @@ class Between:
     most: float = float("inf")
 
     def judge(self, effect: Interval) -> Verdict:
-        """Reproduced if the whole interval lies inside, contradicted if all of it lies outside, undecided without an interval."""
+        """Reproduced if the whole interval lies inside, contradicted if all of it lies outside,
+        undecided without an interval.
+        """
         if effect.spreadless:
             return Verdict.UNDECIDED
         if self.least <= effect.low and effect.high <= self.most:
@@ -52,14 +58,19 @@ class Between:
     def __str__(self) -> str:
         if self.least == float("-inf"):
             return f"at most {self.most:.3g}"
-        return f"at least {self.least:.3g}" if self.most == float("inf") else f"{self.least:.3g} to {self.most:.3g}"
+        return (
+            f"at least {self.least:.3g}"
+            if self.most == float("inf")
+            else f"{self.least:.3g} to {self.most:.3g}"
+        )
 
 
 @dataclass(frozen=True)
 class Finding:
     """One comparison. what: in words, with its unit. jobs: the runs that it rests on.
 
-    earlier: it stays in sight, but a new sample decides in its place, which was set down before it was run.
+    earlier: it stays in sight, but a new sample decides in its place, which was set down before it
+    was run.
     """
 
     what: str
@@ -75,7 +86,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Sample:
-    """Runs that belong together. searches: what is tuned first. jobs: the runs, once those have finished. find: what is found in them."""
+    """Runs that belong together. searches: what is tuned first. jobs: the runs, once those have
+    finished. find: what is found in them.
+    """
 
     jobs: Callable[[], Sequence[Job]]
     find: Callable[[], Sequence[Finding]]
@@ -94,9 +107,12 @@ class Sample:
 class Claim:
     """A sentence of a paper.
 
-    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the mean of the first finding, and so on.
-    source: paper and table or figure. tried: what was run and how it is judged, and what else was tried where it does not reproduce.
-    samples: the first one is needed; each of the others, which were set down later, counts once it has finished.
+    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the mean of
+    the first finding, and so on.
+    source: paper and table or figure. tried: what was run and how it is judged, and what else was
+    tried where it does not reproduce.
+    samples: the first one is needed; each of the others, which were set down later, counts once it
+    has finished.
     trials: what was tried on held-out samples to understand a result; they decide nothing.
     """
 
@@ -151,7 +167,9 @@ def alike(values: Sequence[float]) -> bool:
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Mean difference of two samples over the same seeds, in the same order, by Student's t; at least two seeds."""
+    """Mean difference of two samples over the same seeds, in the same order, by Student's t; at
+    least two seeds.
+    """
     from scipy.stats import ttest_rel
 
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]

@@ -1,4 +1,6 @@
-"""Claims about the quality of models that are averaged by gossip. Expectations were written down before any of the runs."""
+"""Claims about the quality of models that are averaged by gossip. Expectations were written down
+before any of the runs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from claims.trained import (
     tuned,
 )
 from claims.tuning import quality
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 TASKS = (SHAPES, DIGITS, LANGUAGE)
 IMAGES = (SHAPES, DIGITS)
@@ -47,25 +49,48 @@ def claims(results: Path) -> Iterator[Claim]:
 
 def more_epochs(results: Path) -> Claim:
     def pairs(task: Task) -> tuple[Side, ...]:
-        return tuple(side(results, task, algo, nodes=nodes) for nodes in (task.few, task.many) for algo in ("ar_sgd", "sgp"))
+        return tuple(
+            side(results, task, algo, nodes=nodes)
+            for nodes in (task.few, task.many)
+            for algo in ("ar_sgd", "sgp")
+        )
 
     def longer(task: Task) -> Side:
         return side(results, task, "sgp", nodes=task.many, times=3)
 
     def per_epoch(task: Task) -> Iterator[Finding]:
         ar_few, sgp_few, ar, sgp = pairs(task)
-        yield compare(f"SGP minus AR-SGD, {task.few} nodes, as many epochs", sgp_few, ar_few, Between(least=-1.0))
-        yield compare(f"SGP minus AR-SGD, {task.many} nodes, as many epochs", sgp, ar, Between(most=0.0))
+        yield compare(
+            f"SGP minus AR-SGD, {task.few} nodes, as many epochs",
+            sgp_few,
+            ar_few,
+            Between(least=-1.0),
+        )
+        yield compare(
+            f"SGP minus AR-SGD, {task.many} nodes, as many epochs", sgp, ar, Between(most=0.0)
+        )
 
     def find() -> Iterator[Finding]:
         for task in TASKS:
             ar, more = pairs(task)[2], longer(task)
             yield from per_epoch(task)
-            yield compare(f"SGP with three times the epochs minus AR-SGD, {task.many} nodes", more, ar, Between(least=0.0))
-            yield time_ratio(f"SGP with three times the epochs over AR-SGD, {task.many} nodes", more, ar, Between(most=1.0))
+            yield compare(
+                f"SGP with three times the epochs minus AR-SGD, {task.many} nodes",
+                more,
+                ar,
+                Between(least=0.0),
+            )
+            yield time_ratio(
+                f"SGP with three times the epochs over AR-SGD, {task.many} nodes",
+                more,
+                ar,
+                Between(most=1.0),
+            )
 
     every = [each for task in TASKS for each in (*pairs(task), longer(task))]
-    resnet = Sample(lambda: all_jobs(pairs(RESNET)), lambda: list(per_epoch(RESNET)), searches(pairs(RESNET)))
+    resnet = Sample(
+        lambda: all_jobs(pairs(RESNET)), lambda: list(per_epoch(RESNET)), searches(pairs(RESNET))
+    )
     return Claim(
         number=2,
         subject="SGP against AR-SGD, by nodes and epochs",
@@ -84,7 +109,11 @@ def more_epochs(results: Path) -> Claim:
 
 
 def de_biasing(results: Path) -> Claim:
-    late = ("algo.tau=4", "faults=delay", "faults.delay_seconds=0.8")  # a step takes 0.23 s, the transfer 0.16 s
+    late = (
+        "algo.tau=4",
+        "faults=delay",
+        "faults.delay_seconds=0.8",
+    )  # a step takes 0.23 s, the transfer 0.16 s
     biased = ("algo.push_sum_weight=false",)
 
     def sides(task: Task) -> tuple[Side, ...]:
@@ -99,7 +128,12 @@ def de_biasing(results: Path) -> Claim:
         for task in TASKS:
             prompt, prompt_biased, slow, slow_biased = sides(task)
             yield compare("biased 1-OSGP minus 1-OSGP", prompt_biased, prompt, Between(most=0.0))
-            yield compare("biased 4-OSGP minus 4-OSGP, messages 0.8 s late", slow_biased, slow, Between(most=0.0))
+            yield compare(
+                "biased 4-OSGP minus 4-OSGP, messages 0.8 s late",
+                slow_biased,
+                slow,
+                Between(most=0.0),
+            )
             what = "how much more biased OSGP loses with late messages (negative: more)"
             yield extra(what, (slow_biased, slow), (prompt_biased, prompt), Between(most=0.0))
 
@@ -126,13 +160,25 @@ def consensus(results: Path) -> Claim:
     def jobs(algo: str, fraction: int) -> tuple[Job, ...]:
         """One for each seed."""
         best = tuned(results, SHAPES, algo).best
-        words = (*side(results, SHAPES, algo).words, "eval_every=1", "optim.schedule.milestones=[]", f"optim.lr={best / fraction:g}")
-        return tuple(Job(f"shapes-{algo}-constant-lr_{fraction}-s{seed}", (*words, f"seed={seed}"), results) for seed in SEEDS)
+        words = (
+            *side(results, SHAPES, algo).words,
+            "eval_every=1",
+            "optim.schedule.milestones=[]",
+            f"optim.lr={best / fraction:g}",
+        )
+        return tuple(
+            Job(f"shapes-{algo}-constant-lr_{fraction}-s{seed}", (*words, f"seed={seed}"), results)
+            for seed in SEEDS
+        )
 
     def of(job: Job) -> list[float]:
         """Consensus distance at the end of each epoch."""
         lines = (job.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [each["consensus_distance"] for each in map(json.loads, lines) if each["kind"] == "average"]
+        return [
+            each["consensus_distance"]
+            for each in map(json.loads, lines)
+            if each["kind"] == "average"
+        ]
 
     def find() -> Iterator[Finding]:
         for algo in ("d_psgd", "sgp"):
@@ -140,21 +186,34 @@ def consensus(results: Path) -> Claim:
             by_rate = {fraction: jobs(algo, fraction) for fraction in FRACTIONS}
             for fraction, runs in by_rate.items():
                 rate = f"{name}, learning rate tuned{f'/{fraction}' if fraction > 1 else ''}"
-                late, middle = ([sum(of(job)[part]) for job in runs] for part in (slice(-3, None), slice(-6, -3)))
-                grown = paired([math.log(value) for value in late], [math.log(value) for value in middle])
+                late, middle = (
+                    [sum(of(job)[part]) for job in runs]
+                    for part in (slice(-3, None), slice(-6, -3))
+                )
+                grown = paired(
+                    [math.log(value) for value in late], [math.log(value) for value in middle]
+                )
                 yield Finding(
                     f"shapes: {rate}, logarithm of the consensus distance in the last three epochs over that in the three before",
                     grown,
                     Between(most=math.log(1.25)),
                     runs,
                 )
-                ours, theirs = ([100 * quality(job, metric) for job in runs] for metric in ("average", "worker_mean"))
+                ours, theirs = (
+                    [100 * quality(job, metric) for job in runs]
+                    for metric in ("average", "worker_mean")
+                )
                 what = f"shapes: {rate}, averaged model minus mean of workers, points of accuracy"
                 yield Finding(what, paired(ours, theirs), Between(least=-0.1), runs)
             for small, large in ((4, 2), (2, 1)):
-                logs = [[math.log2(of(job)[-1]) for job in by_rate[fraction]] for fraction in (large, small)]
+                logs = [
+                    [math.log2(of(job)[-1]) for job in by_rate[fraction]]
+                    for fraction in (large, small)
+                ]
                 what = f"shapes: {name}, learning rate tuned/{large} against tuned/{small}: doublings of the last consensus distance"
-                yield Finding(what, paired(*logs), Between(0.5, 1.5), (*by_rate[large], *by_rate[small]))
+                yield Finding(
+                    what, paired(*logs), Between(0.5, 1.5), (*by_rate[large], *by_rate[small])
+                )
 
     return Claim(
         number=5,
@@ -171,7 +230,12 @@ def consensus(results: Path) -> Claim:
         samples=(
             Sample(
                 searches=searches([side(results, SHAPES, algo) for algo in ("d_psgd", "sgp")]),
-                jobs=lambda: [job for algo in ("d_psgd", "sgp") for fraction in FRACTIONS for job in jobs(algo, fraction)],
+                jobs=lambda: [
+                    job
+                    for algo in ("d_psgd", "sgp")
+                    for fraction in FRACTIONS
+                    for job in jobs(algo, fraction)
+                ],
                 find=lambda: list(find()),
             ),
         ),
@@ -187,16 +251,32 @@ def hybrids(results: Path) -> Claim:
             ar,
             sgp,
             side(results, task, "hybrid", "ar_then_sgp", first, nodes=task.many, like=sgp.search),
-            side(results, task, "sgp", "two_peers_then_sgp", (f"algo.topology.peers={{0: 2, {math.ceil(third)}: 1}}",), nodes=task.many),
+            side(
+                results,
+                task,
+                "sgp",
+                "two_peers_then_sgp",
+                (f"algo.topology.peers={{0: 2, {math.ceil(third)}: 1}}",),
+                nodes=task.many,
+            ),
         )
 
     def find() -> Iterator[Finding]:
         for task in IMAGES:
             ar, sgp, first_ar, first_two = sides(task)
-            for name, hybrid in (("AR-SGD, then SGP", first_ar), ("SGP with two peers, then one", first_two)):
-                yield compare(f"{name}, minus SGP, {task.many} nodes", hybrid, sgp, Between(least=0.0))
-                yield compare(f"{name}, minus AR-SGD, {task.many} nodes", hybrid, ar, Between(least=-1.0))
-                yield time_ratio(f"{name}, over AR-SGD, {task.many} nodes", hybrid, ar, Between(most=0.6))
+            for name, hybrid in (
+                ("AR-SGD, then SGP", first_ar),
+                ("SGP with two peers, then one", first_two),
+            ):
+                yield compare(
+                    f"{name}, minus SGP, {task.many} nodes", hybrid, sgp, Between(least=0.0)
+                )
+                yield compare(
+                    f"{name}, minus AR-SGD, {task.many} nodes", hybrid, ar, Between(least=-1.0)
+                )
+                yield time_ratio(
+                    f"{name}, over AR-SGD, {task.many} nodes", hybrid, ar, Between(most=0.6)
+                )
 
     every = [each for task in IMAGES for each in sides(task)]
     return Claim(
@@ -222,7 +302,9 @@ def different_data(results: Path) -> Claim:
     def find() -> Iterator[Finding]:
         for task in IMAGES:
             all_reduce = sides(task, "ar_sgd")
-            yield compare("AR-SGD, Dirichlet 0.1 minus equal data", *all_reduce, Between(least=-2.0))
+            yield compare(
+                "AR-SGD, Dirichlet 0.1 minus equal data", *all_reduce, Between(least=-2.0)
+            )
             for algo, name in list(ALGORITHMS.items())[1:]:
                 what = f"{name}: what Dirichlet 0.1 changes, beyond what it changes for AR-SGD"
                 yield extra(what, sides(task, algo), all_reduce, Between(most=0.0))

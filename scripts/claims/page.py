@@ -1,4 +1,6 @@
-"""The page of the claims, as Markdown and as HTML: a table of answers, then each claim with its findings, its logs and what was tried."""
+"""The page of the claims, as Markdown and as HTML: a table of answers, then each claim with its
+findings, its logs and what was tried.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 from claims.evidence import Claim, Finding, Interval, Verdict, verdict_of
 from claims.tuning import HOLDOUT, SEEDS, Search
 from reproduce.archives import archived
-from sgp_runner.batch import Job, outdated
+from sgp_runner.session.job_pool import Job, outdated
 
 INTRO = (
     "Each finding is an effect with its 95 % confidence interval over seeds, the same for both sides, and the range that is "
@@ -36,7 +38,9 @@ EARLIER = "Earlier sample, which no longer decides:"
 
 @dataclass(frozen=True)
 class Row:
-    """A finding as it is shown. runs: the name of each group of runs, and the log of each of its seeds."""
+    """A finding as it is shown. runs: the name of each group of runs, and the log of each of its
+    seeds.
+    """
 
     number: int
     what: str
@@ -65,18 +69,39 @@ class View:
 
 
 def view(claim: Claim, out: Path) -> View:
-    """Of a claim whose runs have finished. out: the folder of the page, which links are relative to."""
+    """Of a claim whose runs have finished. out: the folder of the page, which links are relative
+    to.
+    """
     findings = claim.find()
-    rows = [(finding.earlier, row(number, finding, out)) for number, finding in enumerate(findings, start=1)]
+    rows = [
+        (finding.earlier, row(number, finding, out))
+        for number, finding in enumerate(findings, start=1)
+    ]
     answer = claim.answer.format(*(rounded(finding.effect.mean) for finding in findings))
-    decides, earlier = (tuple(each for is_earlier, each in rows if is_earlier is wanted) for wanted in (False, True))
+    decides, earlier = (
+        tuple(each for is_earlier, each in rows if is_earlier is wanted) for wanted in (False, True)
+    )
     trials = tuple(search for search in claim.trials if search.finished)
-    runs = {job.name: job for job in (*claim.jobs, *(job for search in (*claim.searches, *trials) for job in search.jobs))}
-    return View(claim, verdict_of(findings), answer, decides, earlier, trials, outdated(runs.values()))
+    runs = {
+        job.name: job
+        for job in (
+            *claim.jobs,
+            *(job for search in (*claim.searches, *trials) for job in search.jobs),
+        )
+    }
+    return View(
+        claim, verdict_of(findings), answer, decides, earlier, trials, outdated(runs.values())
+    )
 
 
 def row(number: int, finding: Finding, out: Path) -> Row:
-    facts = (finding.what, shown(finding.effect), str(finding.expected), finding.effect.seeds, finding.verdict.value)
+    facts = (
+        finding.what,
+        shown(finding.effect),
+        str(finding.expected),
+        finding.effect.seeds,
+        finding.verdict.value,
+    )
     return Row(number, *facts, groups(finding.jobs, out))
 
 
@@ -98,12 +123,19 @@ def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, 
     found: dict[str, list[tuple[str, str]]] = {}
     for job in jobs:
         name, *seed = re.split(r"-s(?=\d+$)", job.name)
-        found.setdefault(name, []).append(((*seed, "log")[0], (archived(job.folder).relative_to(out) / "metrics.jsonl").as_posix()))
+        found.setdefault(name, []).append(
+            (
+                (*seed, "log")[0],
+                (archived(job.folder).relative_to(out) / "metrics.jsonl").as_posix(),
+            )
+        )
     return tuple((name, tuple(logs)) for name, logs in found.items())
 
 
 def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list[View]:
-    """``claims.md`` and ``claims.html`` in ``out``, of the claims that are judged; the others are named. shapes: ResNet-20, by kind."""
+    """``claims.md`` and ``claims.html`` in ``out``, of the claims that are judged; the others are
+    named. shapes: ResNet-20, by kind.
+    """
     from jinja2 import Environment, PackageLoader
 
     views = [view(claim, out) for claim in claims if claim.judged]
@@ -112,40 +144,87 @@ def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list
     out.mkdir(parents=True, exist_ok=True)
     hard = [how_hard(kind, job) for kind, job in shapes.items() if job.finished]
     hard += [sentence] if (sentence := outdated(shapes.values())) else []
-    (out / "claims.md").write_text("\n".join(markdown(views, waiting, searches, hard)) + "\n", encoding="utf-8")
-    template = Environment(loader=PackageLoader("claims", "."), autoescape=True, trim_blocks=True).get_template("page.html")
-    texts = {"intro": INTRO, "not_judged": NOT_JUDGED, "tuning": TUNING, "about_trials": TRIALS, "about_earlier": EARLIER, "waits": WAITS}
+    (out / "claims.md").write_text(
+        "\n".join(markdown(views, waiting, searches, hard)) + "\n", encoding="utf-8"
+    )
+    template = Environment(
+        loader=PackageLoader("claims", "."), autoescape=True, trim_blocks=True
+    ).get_template("page.html")
+    texts = {
+        "intro": INTRO,
+        "not_judged": NOT_JUDGED,
+        "tuning": TUNING,
+        "about_trials": TRIALS,
+        "about_earlier": EARLIER,
+        "waits": WAITS,
+    }
     shown_as = {"scores": scores, "chosen": chosen}
-    page = template.render(views=views, waiting=waiting, searches=searches, hard=hard, **texts, **shown_as)
+    page = template.render(
+        views=views, waiting=waiting, searches=searches, hard=hard, **texts, **shown_as
+    )
     (out / "claims.html").write_text(page + "\n", encoding="utf-8")
     return views
 
 
-def markdown(views: Sequence[View], waiting: Sequence[Claim], searches: Sequence[Search], hard: Sequence[str]) -> Iterator[str]:
-    yield from ("<!-- Generated by scripts/claims.py. -->", "# Claims", "", "| claim | verdict | answer |", "| --- | --- | --- |")
+def markdown(
+    views: Sequence[View], waiting: Sequence[Claim], searches: Sequence[Search], hard: Sequence[str]
+) -> Iterator[str]:
+    yield from (
+        "<!-- Generated by scripts/claims.py. -->",
+        "# Claims",
+        "",
+        "| claim | verdict | answer |",
+        "| --- | --- | --- |",
+    )
     for each in views:
         number = each.claim.number
         yield f"| [{number}. {each.claim.subject}](#claim{number}) | {each.verdict.value} | {each.answer} |"
     yield from ("", INTRO, "")
     for each in views:
         claim = each.claim
-        yield from (f'<a id="claim{claim.number}"></a>', "", f"## {claim.number}. {claim.subject}", "", f"> {claim.sentence}", "")
-        yield from (f"{claim.source}. **{each.verdict.value}**. {each.answer}".rstrip(), "", claim.tried, "", *table_of(each.rows), "")
+        yield from (
+            f'<a id="claim{claim.number}"></a>',
+            "",
+            f"## {claim.number}. {claim.subject}",
+            "",
+            f"> {claim.sentence}",
+            "",
+        )
+        yield from (
+            f"{claim.source}. **{each.verdict.value}**. {each.answer}".rstrip(),
+            "",
+            claim.tried,
+            "",
+            *table_of(each.rows),
+            "",
+        )
         if each.earlier:
             yield from (EARLIER, "", *table_of(each.earlier), "")
         if each.trials:
             yield from (TRIALS, "", *table_of_searches(each.trials, "best"), "")
-        if count := len({log for row in (*each.rows, *each.earlier) for _, logs in row.runs for log in logs}):
+        if count := len(
+            {log for row in (*each.rows, *each.earlier) for _, logs in row.runs for log in logs}
+        ):
             yield from ("<details>", f"<summary>Logs of {count} runs</summary>", "")
             for row in sorted((*each.rows, *each.earlier), key=lambda row: row.number):
-                runs = (f"{name} {' '.join(f'[{seed}]({path})' for seed, path in logs)}" for name, logs in row.runs)
+                runs = (
+                    f"{name} {' '.join(f'[{seed}]({path})' for seed, path in logs)}"
+                    for name, logs in row.runs
+                )
                 yield f"- {row.number}: {', '.join(runs)}"
             yield from ("", "</details>", "")
         if each.outdated:
             yield from (f"**{each.outdated}**", "")
         yield from (f"Repeat it: `{each.command}`{'' if claim.complete else WAITS}", "")
     if waiting:
-        yield from ("## Not judged", "", NOT_JUDGED, "", *(f"- {claim.number}. {claim.sentence} {claim.source}." for claim in waiting), "")
+        yield from (
+            "## Not judged",
+            "",
+            NOT_JUDGED,
+            "",
+            *(f"- {claim.number}. {claim.sentence} {claim.source}." for claim in waiting),
+            "",
+        )
     if searches:
         yield from ("## What was tuned", "", TUNING, "", *table_of_searches(searches), "")
     if hard:
@@ -173,7 +252,11 @@ def table_of_searches(searches: Iterable[Search], verb: str = "chosen") -> Itera
 
 def finished_searches(claims: Sequence[Claim]) -> list[Search]:
     """Each once."""
-    return list({search.name: search for claim in claims for search in claim.searches if search.finished}.values())
+    return list(
+        {
+            search.name: search for claim in claims for search in claim.searches if search.finished
+        }.values()
+    )
 
 
 def scores(search: Search) -> str:

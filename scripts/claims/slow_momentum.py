@@ -25,7 +25,7 @@ from claims.trained import (
     tuned,
 )
 from claims.tuning import Joint, Search
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 TASKS = (SHAPES, DIGITS, LANGUAGE)
 BASES = ("local_sgd", "sgp", "osgp")
@@ -37,41 +37,82 @@ LONGER = replace(LANGUAGE, name="language12", epochs=12, learning_rates=(0.005, 
 ADAM_BASES = ("local_sgd",)
 LONGER_BETAS = (0.2, 0.5)
 NEW_SEEDS = (6, 7, 8, 9, 10)
-TIMED = ("slowmo_imagenet_local_sgd", "slowmo_imagenet_sgp", "slowmo_imagenet_osgp", "slowmo_wmt16_local_adam")
+TIMED = (
+    "slowmo_imagenet_local_sgd",
+    "slowmo_imagenet_sgp",
+    "slowmo_imagenet_osgp",
+    "slowmo_wmt16_local_adam",
+)
 
 
 def claims(results: Path) -> Iterator[Claim]:
     def beta(task: Task, base: str) -> Search:
-        """The slow momentum, over the learning rate that was tuned for the base alone; on the language task that is all."""
+        """The slow momentum, over the learning rate that was tuned for the base alone; on the
+        language task that is all.
+        """
         first = tuned(results, task, base)
         if task is LANGUAGE:
             return first
         fast = side(results, task, "slowmo", words=over(base), like=first)
-        return Search(f"{task.name}-slowmo-{base}", fast.words, results, BETAS, "algo.beta", metric=task.metric, after=first)
+        return Search(
+            f"{task.name}-slowmo-{base}",
+            fast.words,
+            results,
+            BETAS,
+            "algo.beta",
+            metric=task.metric,
+            after=first,
+        )
 
     def slow(task: Task, base: str, label: str = "", *words: str) -> Side:
         name = f"slowmo-{base}{f'-{label}' if label else ''}"
         return side(results, task, "slowmo", name, (*over(base), *words), like=beta(task, base))
 
     def fairly(base: str) -> tuple[Side, Side]:
-        """SlowMo and its base on the longer language task, each with the learning rate that is best for it, and SlowMo with its beta."""
+        """SlowMo and its base on the longer language task, each with the learning rate that is best
+        for it, and SlowMo with its beta.
+        """
         alone = side(results, LONGER, base, seeds=NEW_SEEDS)
         words = side(results, LONGER, "slowmo", words=over(base), like=alone.search).words
-        rate = Search(f"{LONGER.name}-slowmo-{base}", words, results, LONGER.learning_rates, metric=LONGER.metric)
+        rate = Search(
+            f"{LONGER.name}-slowmo-{base}",
+            words,
+            results,
+            LONGER.learning_rates,
+            metric=LONGER.metric,
+        )
         both = Joint(rate, "algo.beta", LONGER_BETAS)
-        return side(results, LONGER, "slowmo", f"slowmo-{base}", over(base), like=both, seeds=NEW_SEEDS), alone
+        return side(
+            results, LONGER, "slowmo", f"slowmo-{base}", over(base), like=both, seeds=NEW_SEEDS
+        ), alone
 
     def by_tau(base: str) -> dict[int, Side]:
-        return {tau: slow(SHAPES, base, f"tau{tau}", f"algo.tau={tau}") if tau != TAU else slow(SHAPES, base) for tau in TAUS}
+        return {
+            tau: slow(SHAPES, base, f"tau{tau}", f"algo.tau={tau}")
+            if tau != TAU
+            else slow(SHAPES, base)
+            for tau in TAUS
+        }
 
     def other_buffers(task: Task, base: str) -> Side:
         """What does not suit the optimizer: to keep Nesterov's, to reset Adam's."""
-        return slow(task, base, "keep", "algo.buffers=keep") if task is not LANGUAGE else slow(task, base, "reset", "algo.buffers=reset")
+        return (
+            slow(task, base, "keep", "algo.buffers=keep")
+            if task is not LANGUAGE
+            else slow(task, base, "reset", "algo.buffers=reset")
+        )
 
     def trials() -> Iterator[Search]:
-        """Over local Adam, of the same length, without what is chosen for the base alone: is it the learning rate, tau, or the warm-up?"""
+        """Over local Adam, of the same length, without what is chosen for the base alone: is it the
+        learning rate, tau, or the warm-up?
+        """
 
-        def trial(name: str, *words: str, values: tuple[float, ...] = LANGUAGE.learning_rates, key: str = "optim.lr") -> Search:
+        def trial(
+            name: str,
+            *words: str,
+            values: tuple[float, ...] = LANGUAGE.learning_rates,
+            key: str = "optim.lr",
+        ) -> Search:
             fast = (*LANGUAGE.words, *size(LANGUAGE.nodes, LANGUAGE.batch, LANGUAGE.epochs), *words)
             return Search(f"claim7-{name}", fast, results, values, key, metric=LANGUAGE.metric)
 
@@ -86,22 +127,37 @@ def claims(results: Path) -> Iterator[Claim]:
 
     def timed(row: str) -> Job:
         """The timing study of ``make reproduce``."""
-        return Job(f"timing-{row}", (f"experiment={row}", "model=timing_only", "log_every=480"), results)
+        return Job(
+            f"timing-{row}", (f"experiment={row}", "model=timing_only", "log_every=480"), results
+        )
 
     def find() -> Iterator[Finding]:
         for task in TASKS:
             for base in BASES:
                 what = f"SlowMo over {ALGORITHMS[base]} minus {ALGORITHMS[base]}"
-                found = compare(what, slow(task, base), side(results, task, base), Between(least=0.0))
-                yield replace(found, earlier=task is LANGUAGE and base in ADAM_BASES and second.finished)
+                found = compare(
+                    what, slow(task, base), side(results, task, base), Between(least=0.0)
+                )
+                yield replace(
+                    found, earlier=task is LANGUAGE and base in ADAM_BASES and second.finished
+                )
             what = "SlowMo over AR-SGD minus AR-SGD"
-            yield compare(what, slow(task, "ar_sgd"), side(results, task, "ar_sgd"), Between(most=0.5))
+            yield compare(
+                what, slow(task, "ar_sgd"), side(results, task, "ar_sgd"), Between(most=0.5)
+            )
             kept = "reset minus kept" if task is not LANGUAGE else "kept minus reset"
             what = f"SlowMo over local SGD, buffers {kept}"
-            yield compare(what, slow(task, "local_sgd"), other_buffers(task, "local_sgd"), Between(least=0.0))
+            yield compare(
+                what, slow(task, "local_sgd"), other_buffers(task, "local_sgd"), Between(least=0.0)
+            )
         for task in (SHAPES, DIGITS):
             inexact = slow(task, "sgp", "inexact", "algo.exact_average=false")
-            yield compare("SlowMo over SGP, without the exact average minus with it", inexact, slow(task, "sgp"), Between(-1.0, 1.0))
+            yield compare(
+                "SlowMo over SGP, without the exact average minus with it",
+                inexact,
+                slow(task, "sgp"),
+                Between(-1.0, 1.0),
+            )
         for base in ("local_sgd", "sgp"):
             taus = by_tau(base)
             for tau in (TAUS[0], TAUS[-1]):
@@ -110,23 +166,39 @@ def claims(results: Path) -> Iterator[Claim]:
         for row in TIMED:
             with_it, without = timed(f"{row}_slowmo"), timed(row)
             what = f"{row}: time per iteration with SlowMo over that without, simulated on the paper's cluster"
-            yield Finding(what, exactly(ms(with_it) / ms(without)), Between(most=1.02), (with_it, without))
+            yield Finding(
+                what, exactly(ms(with_it) / ms(without)), Between(most=1.02), (with_it, without)
+            )
 
     pairs = [(task, base) for task in TASKS for base in (*BASES, "ar_sgd")]
     every = [
         *(each for task, base in pairs for each in (side(results, task, base), slow(task, base))),
         *(other_buffers(task, "local_sgd") for task in TASKS),
         *(slow(task, "sgp", "inexact", "algo.exact_average=false") for task in (SHAPES, DIGITS)),
-        *(each for base in ("local_sgd", "sgp") for tau, each in by_tau(base).items() if tau != TAU),
+        *(
+            each
+            for base in ("local_sgd", "sgp")
+            for tau, each in by_tau(base).items()
+            if tau != TAU
+        ),
     ]
     long = [fairly(base) for base in ADAM_BASES]
     second = Sample(
         lambda: all_jobs(each for both in long for each in both),
-        lambda: [compare("SlowMo over local Adam minus local Adam, each tuned", *both, Between(least=0.0)) for both in long],
+        lambda: [
+            compare(
+                "SlowMo over local Adam minus local Adam, each tuned", *both, Between(least=0.0)
+            )
+            for both in long
+        ],
         searches([each for both in long for each in both]),
     )
     small = (slow(RESNET, "sgp"), side(results, RESNET, "sgp"))
-    resnet = Sample(lambda: all_jobs(small), lambda: [compare("SlowMo over SGP minus SGP", *small, Between(least=0.0))], searches(small))
+    resnet = Sample(
+        lambda: all_jobs(small),
+        lambda: [compare("SlowMo over SGP minus SGP", *small, Between(least=0.0))],
+        searches(small),
+    )
     yield Claim(
         number=7,
         subject="SlowMo",
@@ -148,7 +220,10 @@ def claims(results: Path) -> Iterator[Claim]:
         f"{LONGER.epochs} epochs, and for SlowMo the same search of learning rates as for its base, with each of two betas.",
         samples=(
             Sample(
-                lambda: (*map(timed, [name for row in TIMED for name in (row, f"{row}_slowmo")]), *all_jobs(every)),
+                lambda: (
+                    *map(timed, [name for row in TIMED for name in (row, f"{row}_slowmo")]),
+                    *all_jobs(every),
+                ),
                 lambda: list(find()),
                 searches(every),
             ),

@@ -1,4 +1,6 @@
-"""Linear speed-up: n nodes reach a gradient norm in one n-th of the steps, on a problem that is not convex and whose gradient is known."""
+"""Linear speed-up: n nodes reach a gradient norm in one n-th of the steps, on a problem that is not
+convex and whose gradient is known.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Interval, Sample, paired
-from sgp_runner.batch import Job
-from sgp_runner.recorder import read_metrics
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.session.job_pool import Job
 
 SEEDS = (1, 2, 3, 4, 5)
 NEW_SEEDS = (6, 7, 8, 9, 10, 11, 12, 13, 14, 15)  # of the second sample
@@ -32,26 +34,60 @@ def learning_rate(nodes: int, steps: int) -> float:
 def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = None) -> Job:
     """A run of ``steps`` on ``nodes``; ``lr``: another learning rate than that of the theorem."""
     words = (
-        *("algo=sgp", "model=mlp", "model.hidden=[8]", "model.activation=tanh", "data=teacher", "data.noise=2"),
-        *("optim.momentum=0", "optim.nesterov=false", "optim.weight_decay=0", "optim.schedule=constant"),
-        *(f"nodes={nodes}", f"batch_size={BATCH}", f"epochs={LOOKS}", f"data.samples={steps // LOOKS * nodes * BATCH}"),
-        *(f"optim.lr={lr or learning_rate(nodes, steps)}", f"seed={seed}", "eval_workers=false", "log_every=100000"),
+        *(
+            "algo=sgp",
+            "model=mlp",
+            "model.hidden=[8]",
+            "model.activation=tanh",
+            "data=teacher",
+            "data.noise=2",
+        ),
+        *(
+            "optim.momentum=0",
+            "optim.nesterov=false",
+            "optim.weight_decay=0",
+            "optim.schedule=constant",
+        ),
+        *(
+            f"nodes={nodes}",
+            f"batch_size={BATCH}",
+            f"epochs={LOOKS}",
+            f"data.samples={steps // LOOKS * nodes * BATCH}",
+        ),
+        *(
+            f"optim.lr={lr or learning_rate(nodes, steps)}",
+            f"seed={seed}",
+            "eval_workers=false",
+            "log_every=100000",
+        ),
     )
     return Job(f"claim10-n{nodes}-k{steps}{'-fast' if lr else ''}-s{seed}", words, results)
 
 
 def mean_square(job: Job) -> float:
-    """Squared norm of the true gradient at the averaged model, mean over the iterates that were looked at."""
-    squares = [float(str(record["gradient_norm"])) ** 2 for record in read_metrics(job.folder) if record["kind"] == "average"]
+    """Squared norm of the true gradient at the averaged model, mean over the iterates that were
+    looked at.
+    """
+    squares = [
+        float(str(record["gradient_norm"])) ** 2
+        for record in read_metrics(job.folder)
+        if record["kind"] == "average"
+    ]
     assert len(squares) == LOOKS
     return math.fsum(squares) / LOOKS
 
 
 def exponent(points: Mapping[Job, int]) -> float:
-    """The power of its number that a run's mean squared gradient norm follows, by least squares of the logarithms."""
+    """The power of its number that a run's mean squared gradient norm follows, by least squares of
+    the logarithms.
+    """
     from scipy.stats import linregress
 
-    return float(linregress([math.log(x) for x in points.values()], [math.log(mean_square(job)) for job in points]).slope)
+    return float(
+        linregress(
+            [math.log(x) for x in points.values()], [math.log(mean_square(job)) for job in points]
+        ).slope
+    )
 
 
 def mean_of(values: Sequence[float]) -> Interval:
@@ -66,14 +102,23 @@ def linear_speed_up(results: Path) -> Claim:
         return {job(results, FEW, steps, seed): steps for steps in MORE_STEPS}
 
     def over_both(seed: int) -> dict[Job, int]:
-        return {job: n * STEPS for job, n in over_nodes(seed).items()} | {job: k * FEW for job, k in over_steps(seed).items()}
+        return {job: n * STEPS for job, n in over_nodes(seed).items()} | {
+            job: k * FEW for job, k in over_steps(seed).items()
+        }
 
     def alone(seed: int) -> Job:
         return job(results, 1, STEPS, seed, learning_rate(NODES[-1], STEPS))
 
-    def fitted(what: str, points: Callable[[int], dict[Job, int]], seeds: Sequence[int] = SEEDS, earlier: bool = False) -> Finding:
+    def fitted(
+        what: str,
+        points: Callable[[int], dict[Job, int]],
+        seeds: Sequence[int] = SEEDS,
+        earlier: bool = False,
+    ) -> Finding:
         jobs = tuple(job for seed in seeds for job in points(seed))
-        return Finding(what, mean_of([exponent(points(seed)) for seed in seeds]), HALF, jobs, earlier)
+        return Finding(
+            what, mean_of([exponent(points(seed)) for seed in seeds]), HALF, jobs, earlier
+        )
 
     of_steps = f"exponent of K, {MORE_STEPS[0]} to {MORE_STEPS[-1]} steps, {FEW} nodes"
     second = Sample(
@@ -84,7 +129,10 @@ def linear_speed_up(results: Path) -> Claim:
     def find() -> Sequence[Finding]:
         pairs = [(alone(seed), job(results, NODES[-1], STEPS, seed)) for seed in SEEDS]
         return [
-            fitted(f"exponent of n in the mean squared gradient norm, {NODES[0]} to {NODES[-1]} nodes, K = {STEPS}", over_nodes),
+            fitted(
+                f"exponent of n in the mean squared gradient norm, {NODES[0]} to {NODES[-1]} nodes, K = {STEPS}",
+                over_nodes,
+            ),
             fitted(of_steps, over_steps, earlier=second.finished),
             fitted("exponent of nK, all of these runs", over_both),
             Finding(
@@ -109,5 +157,11 @@ def linear_speed_up(results: Path) -> Claim:
         "that nodes do. Expected, before any run: -0.5, and at most 0.1 off it. Of K, the first five seeds left "
         "an interval as wide as that range. A second sample of ten other seeds, set down before it was run, decides alone, by the same "
         "range; no seed was added to the first.",
-        samples=(Sample(jobs=lambda: [job for seed in SEEDS for job in (*over_both(seed), alone(seed))], find=find), second),
+        samples=(
+            Sample(
+                jobs=lambda: [job for seed in SEEDS for job in (*over_both(seed), alone(seed))],
+                find=find,
+            ),
+            second,
+        ),
     )

@@ -1,4 +1,6 @@
-"""Claims about time. They are simulated without training: event by event, on the clusters of the papers."""
+"""Claims about time. They are simulated without training: event by event, on the clusters of the
+papers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample, exactly
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 SIZES = (4, 8, 16, 32)
 SLOW = (2, 10, 100)
@@ -53,7 +55,10 @@ def flat_in_n(results: Path) -> Claim:
         def ratio(cluster: str, expected: Between) -> Finding:
             slow, fast = (job(rows[name], cluster, 32) for name in ("AR-SGD", "SGP"))
             return Finding(
-                f"AR-SGD over SGP on {cluster}, 32 nodes: time per iteration", exactly(ms(slow) / ms(fast)), expected, (slow, fast)
+                f"AR-SGD over SGP on {cluster}, 32 nodes: time per iteration",
+                exactly(ms(slow) / ms(fast)),
+                expected,
+                (slow, fast),
             )
 
         hidden = job(rows["1-OSGP"], "sgp_ethernet", 32)
@@ -84,7 +89,11 @@ def flat_in_n(results: Path) -> Claim:
         "model is consistent. These times were known when the ranges were set.",
         samples=(
             Sample(
-                jobs=lambda: tuple(job(row, cluster, nodes) for row, cluster, nodes in product(rows.values(), clusters, SIZES)), find=find
+                jobs=lambda: tuple(
+                    job(row, cluster, nodes)
+                    for row, cluster, nodes in product(rows.values(), clusters, SIZES)
+                ),
+                find=find,
             ),
         ),
     )
@@ -92,7 +101,9 @@ def flat_in_n(results: Path) -> Claim:
 
 def one_slow_node(results: Path) -> Claim:
     def job(algo: str, kind: str, factor: int) -> Job:
-        faults = () if factor == 1 else (f"faults=slow_{kind}", f"faults.slow_{kind}s={{3: {factor}}}")
+        faults = (
+            () if factor == 1 else (f"faults=slow_{kind}", f"faults.slow_{kind}s={{3: {factor}}}")
+        )
         words = (f"algo={algo}", "nodes=16", "cluster=sgp_ethernet", *faults, *COMMON)
         return Job(f"claim6-{algo}-{kind}-x{factor}", words, results)
 
@@ -126,7 +137,10 @@ def one_slow_node(results: Path) -> Claim:
         samples=(
             Sample(
                 jobs=lambda: tuple(
-                    job(algo, kind, factor) for algo, kind, factor in product(("ar_sgd", "d_psgd", "ad_psgd"), KINDS, (1, *SLOW))
+                    job(algo, kind, factor)
+                    for algo, kind, factor in product(
+                        ("ar_sgd", "d_psgd", "ad_psgd"), KINDS, (1, *SLOW)
+                    )
                 ),
                 find=find,
             ),

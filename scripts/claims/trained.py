@@ -1,7 +1,9 @@
-"""What the claims about quality train: four small tasks, and algorithms on them, so that the same runs serve many claims.
+"""What the claims about quality train: four small tasks, and algorithms on them, so that the same
+runs serve many claims.
 
-Nodes keep simulated time of ResNet-50 on the SGP paper's Ethernet cluster. An update of all nodes has 256 images, 64 with ResNet-8, or
-128 sentences, unless a claim is about the number of nodes. Learning rates are tuned for that size and scale with the images of an update.
+Nodes keep simulated time of ResNet-50 on the SGP paper's Ethernet cluster. An update of all nodes
+has 256 images, 64 with ResNet-8, or 128 sentences, unless a claim is about the number of nodes.
+Learning rates are tuned for that size and scale with the images of an update.
 """
 
 from __future__ import annotations
@@ -13,10 +15,15 @@ from pathlib import Path
 
 from claims.evidence import Between, Finding, Interval, alike, exactly, paired
 from claims.tuning import Joint, Search, quality
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 SEEDS = (1, 2, 3, 4, 5)
-CLOCK = ("cluster=sgp_ethernet", "timed_as.model=resnet50", "timed_as.num_parameters=25557032", "timed_as.batch_size=256")
+CLOCK = (
+    "cluster=sgp_ethernet",
+    "timed_as.model=resnet50",
+    "timed_as.num_parameters=25557032",
+    "timed_as.batch_size=256",
+)
 IMAGES = ("model=mlp", "optim.lr_reference_batch=256", *CLOCK)
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 ALGORITHMS = {
@@ -31,10 +38,12 @@ ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Task:
-    """name: of its runs. words: model, data and optimizer. epochs: of the short schedule. metric: of the summary, larger is better.
+    """name: of its runs. words: model, data and optimizer. epochs: of the short schedule. metric:
+    of the summary, larger is better.
 
-    unit: of a difference in quality. scale: of the metric, to that unit. nodes, batch: of the size that is tuned for; few, many: nodes
-    where a claim is about their number, with ``small_batch`` samples each.
+    unit: of a difference in quality. scale: of the metric, to that unit. nodes, batch: of the size
+    that is tuned for; few, many: nodes where a claim is about their number, with ``small_batch``
+    samples each.
     """
 
     name: str
@@ -57,7 +66,14 @@ class Task:
 
 SHAPES = Task(
     name="shapes",
-    words=(*IMAGES, "data=shapes", "data.image_size=16", "data.train_size=4096", "data.noise=0.15", "optim.schedule.warmup_epochs=1"),
+    words=(
+        *IMAGES,
+        "data=shapes",
+        "data.image_size=16",
+        "data.train_size=4096",
+        "data.noise=0.15",
+        "optim.schedule.warmup_epochs=1",
+    ),
     epochs=10,
     metric="worker_mean",
     unit="points of accuracy",
@@ -69,12 +85,24 @@ SHAPES = Task(
     many=32,
     small_batch=8,
 )
-DIGITS = replace(SHAPES, name="digits", words=(*IMAGES, "data=digits", "optim.schedule.warmup_epochs=3"), epochs=30)
+DIGITS = replace(
+    SHAPES,
+    name="digits",
+    words=(*IMAGES, "data=digits", "optim.schedule.warmup_epochs=3"),
+    epochs=30,
+)
 RESNET = replace(  # a convolutional network at full size: few images, as a gradient of each takes two milliseconds
     SHAPES,
     name="shapes32",
     words=(
-        *("model=resnet8", "optim.lr_reference_batch=256", *CLOCK, "data=shapes", "data.image_size=32", "data.train_size=2048"),
+        *(
+            "model=resnet8",
+            "optim.lr_reference_batch=256",
+            *CLOCK,
+            "data=shapes",
+            "data.image_size=32",
+            "data.train_size=2048",
+        ),
         *("data.valid_size=500", "data.noise=0.15", "optim.schedule.warmup_epochs=1"),
     ),
     epochs=15,
@@ -121,20 +149,42 @@ LANGUAGE = Task(
 def how_hard(results: Path) -> dict[str, Job]:
     """ResNet-20 on kinds of shapes: 90 to 95 % is how hard they are meant to be."""
     words = (
-        *("algo=ar_sgd", "nodes=1", "model=resnet20", "data=shapes", "data.train_size=16000", "optim.schedule=cosine"),
+        *(
+            "algo=ar_sgd",
+            "nodes=1",
+            "model=resnet20",
+            "data=shapes",
+            "data.train_size=16000",
+            "optim.schedule=cosine",
+        ),
         *("optim.schedule.warmup_epochs=1", "optim.lr=0.1", "optim.weight_decay=5e-4"),
     )
-    large = (*words, "data.image_size=32", "batch_size=64", "epochs=8", "eval_every=4", "log_every=100")
+    large = (
+        *words,
+        "data.image_size=32",
+        "batch_size=64",
+        "epochs=8",
+        "eval_every=4",
+        "log_every=100",
+    )
     return {
-        "16 x 16 pixels": Job("shapes-difficulty", (*words, "data.image_size=16", "batch_size=128", "epochs=10"), results),
+        "16 x 16 pixels": Job(
+            "shapes-difficulty",
+            (*words, "data.image_size=16", "batch_size=128", "epochs=10"),
+            results,
+        ),
         "32 x 32 pixels": Job("shapes-difficulty-32", large, results),
-        "32 x 32 pixels and noise of 0.4": Job("shapes-difficulty-32-noise0.4", (*large, "data.noise=0.4"), results),
+        "32 x 32 pixels and noise of 0.4": Job(
+            "shapes-difficulty-32-noise0.4", (*large, "data.noise=0.4"), results
+        ),
     }
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: what is run with every seed, once its search has finished. name: of the runs, before their seed."""
+    """One side of a comparison: what is run with every seed, once its search has finished. name: of
+    the runs, before their seed.
+    """
 
     task: Task
     name: str
@@ -144,7 +194,9 @@ class Side:
     seeds: tuple[int, ...] = SEEDS
 
     def job(self, seed: int) -> Job:
-        return Job(f"{self.name}-s{seed}", (*self.words, *self.search.chosen, f"seed={seed}"), self.results)
+        return Job(
+            f"{self.name}-s{seed}", (*self.words, *self.search.chosen, f"seed={seed}"), self.results
+        )
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -159,7 +211,9 @@ class Side:
 def tuned(results: Path, task: Task, algo: str) -> Search:
     """The learning rate of an algorithm on a task."""
     words = (*task.words, *task.algorithm(algo), *size(task.nodes, task.batch, task.epochs))
-    return Search(f"{task.name}-{algo}", words, results, values=task.learning_rates, metric=task.metric)
+    return Search(
+        f"{task.name}-{algo}", words, results, values=task.learning_rates, metric=task.metric
+    )
 
 
 def side(
@@ -174,9 +228,11 @@ def side(
     like: Search | Joint | None = None,
     seeds: tuple[int, ...] = SEEDS,
 ) -> Side:
-    """``algo`` with ``words`` besides, called ``label``; ``nodes`` with few samples each, or the size that is tuned for.
+    """``algo`` with ``words`` besides, called ``label``; ``nodes`` with few samples each, or the
+    size that is tuned for.
 
-    times: how often the short schedule's epochs. like: what it is tuned with; by default as the algorithm alone.
+    times: how often the short schedule's epochs. like: what it is tuned with; by default as the
+    algorithm alone.
     """
     batch = task.batch if nodes is None else task.small_batch
     nodes = nodes or task.nodes
@@ -186,7 +242,13 @@ def side(
 
 
 def size(nodes: int, batch: int, epochs: int) -> tuple[str, ...]:
-    return f"nodes={nodes}", f"batch_size={batch}", f"epochs={epochs}", f"eval_every={epochs}", "log_every=1000"
+    return (
+        f"nodes={nodes}",
+        f"batch_size={batch}",
+        f"epochs={epochs}",
+        f"eval_every={epochs}",
+        "log_every=1000",
+    )
 
 
 def compare(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
@@ -195,19 +257,41 @@ def compare(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
     return Finding(what, paired(ours.values, theirs.values), expected, (*ours.jobs, *theirs.jobs))
 
 
-def extra(what: str, effect: tuple[Side, Side], other: tuple[Side, Side], expected: Between) -> Finding:
+def extra(
+    what: str, effect: tuple[Side, Side], other: tuple[Side, Side], expected: Between
+) -> Finding:
     """By how much one difference exceeds another."""
-    first, second = ([a - b for a, b in zip(ours.values, theirs.values, strict=True)] for ours, theirs in (effect, other))
+    first, second = (
+        [a - b for a, b in zip(ours.values, theirs.values, strict=True)]
+        for ours, theirs in (effect, other)
+    )
     jobs = [job for each in (*effect, *other) for job in each.jobs]
-    return Finding(f"{effect[0].task.name}: {what}, {effect[0].task.unit}", paired(first, second), expected, tuple(dict.fromkeys(jobs)))
+    return Finding(
+        f"{effect[0].task.name}: {what}, {effect[0].task.unit}",
+        paired(first, second),
+        expected,
+        tuple(dict.fromkeys(jobs)),
+    )
 
 
 def time_ratio(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
-    """Compare simulated times: exactly where they do not depend on the seed, else by their range over the seeds."""
-    ratios = [quality(a, "time_s") / quality(b, "time_s") for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
+    """Compare simulated times: exactly where they do not depend on the seed, else by their range
+    over the seeds.
+    """
+    ratios = [
+        quality(a, "time_s") / quality(b, "time_s")
+        for a, b in zip(ours.jobs, theirs.jobs, strict=True)
+    ]
     mean = sum(ratios) / len(ratios)
-    effect = exactly(mean) if alike(ratios) else Interval(mean, min(ratios), max(ratios), len(ratios))
-    return Finding(f"{ours.task.name}: {what}, ratio of simulated times", effect, expected, (*ours.jobs, *theirs.jobs))
+    effect = (
+        exactly(mean) if alike(ratios) else Interval(mean, min(ratios), max(ratios), len(ratios))
+    )
+    return Finding(
+        f"{ours.task.name}: {what}, ratio of simulated times",
+        effect,
+        expected,
+        (*ours.jobs, *theirs.jobs),
+    )
 
 
 def all_jobs(sides: Iterable[Side]) -> tuple[Job, ...]:

@@ -1,6 +1,8 @@
-"""Settings that the papers tune, chosen once for each algorithm by the same small search, on samples held out of the training set.
+"""Settings that the papers tune, chosen once for each algorithm by the same small search, on
+samples held out of the training set.
 
-The samples that results are reported on are not looked at, nor are the seeds used that they are reported for.
+The samples that results are reported on are not looked at, nor are the seeds used that they are
+reported for.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 HOLDOUT = 0.2
 SEEDS = (101, 102)
@@ -19,7 +21,9 @@ DIVERGED = 0.0  # the score of a run that has
 
 
 def quality(job: Job, metric: str) -> float:
-    """A number of the summary of a finished run that is better the larger it is; 0 for a run that diverged."""
+    """A number of the summary of a finished run that is better the larger it is; 0 for a run that
+    diverged.
+    """
     if job.diverged:
         return DIVERGED
     assert job.summary is not None, job.name
@@ -30,9 +34,11 @@ def quality(job: Job, metric: str) -> float:
 
 @dataclass(frozen=True)
 class Search:
-    """Every one of ``values`` for ``key``, each with the same seeds; the best mean of ``metric`` wins, of equal ones the smaller value.
+    """Every one of ``values`` for ``key``, each with the same seeds; the best mean of ``metric``
+    wins, of equal ones the smaller value.
 
-    name: of the runs, and of what is tuned. words: all other settings. metric: of the summary; larger is better.
+    name: of the runs, and of what is tuned. words: all other settings. metric: of the summary;
+    larger is better.
     after: the search that chooses another setting first.
     """
 
@@ -74,7 +80,9 @@ class Search:
 
     def score(self, value: float) -> float:
         """Of a finished search, as what follows."""
-        return sum(quality(self.job(value, seed), self.metric) for seed in self.seeds) / len(self.seeds)
+        return sum(quality(self.job(value, seed), self.metric) for seed in self.seeds) / len(
+            self.seeds
+        )
 
     @property
     def best(self) -> float:
@@ -93,7 +101,9 @@ class Search:
 
 @dataclass(frozen=True)
 class Joint:
-    """Two settings at once: ``search`` with every one of ``values`` for ``key`` besides; the best score of all wins."""
+    """Two settings at once: ``search`` with every one of ``values`` for ``key`` besides; the best
+    score of all wins.
+    """
 
     search: Search
     key: str
@@ -104,7 +114,12 @@ class Joint:
         short = self.key.rpartition(".")[2]
         name, words = self.search.name, self.search.words
         return tuple(
-            replace(self.search, name=f"{name}-{short}{value:g}", words=(*words, f"{self.key}={value:g}")) for value in self.values
+            replace(
+                self.search,
+                name=f"{name}-{short}{value:g}",
+                words=(*words, f"{self.key}={value:g}"),
+            )
+            for value in self.values
         )
 
     @property
@@ -113,7 +128,9 @@ class Joint:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        value, best = max(zip(self.values, self.parts, strict=True), key=lambda pair: pair[1].score(pair[1].best))
+        value, best = max(
+            zip(self.values, self.parts, strict=True), key=lambda pair: pair[1].score(pair[1].best)
+        )
         return (f"{self.key}={value:g}", *best.chosen)
 
 
@@ -123,9 +140,16 @@ def best_of(search: Search) -> float:
 
 
 def remaining(searches: Sequence[Search]) -> Iterator[list[Job]]:
-    """The runs of all searches that are due, in rounds: the second ones when the first are done. Ends when a round brings nothing new."""
+    """The runs of all searches that are due, in rounds: the second ones when the first are done.
+    Ends when a round brings nothing new.
+    """
     tried: set[str] = set()
-    while jobs := [job for search in ready(searches) for job in search.jobs if job.due and job.name not in tried]:
+    while jobs := [
+        job
+        for search in ready(searches)
+        for job in search.jobs
+        if job.due and job.name not in tried
+    ]:
         tried |= {job.name for job in jobs}
         yield jobs
         best_of.cache_clear()

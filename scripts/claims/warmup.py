@@ -1,4 +1,6 @@
-"""Linear scaling and warm-up: a batch many times larger, its learning rate scaled alike, with and without a gradual start."""
+"""Linear scaling and warm-up: a batch many times larger, its learning rate scaled alike, with and
+without a gradual start.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,16 @@ from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample, paired
 from claims.tuning import Search, quality
-from sgp_runner.batch import Job
+from sgp_runner.session.job_pool import Job
 
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 
 @dataclass(frozen=True)
 class Design:
-    """name: of its runs. words: model, data and schedule. batch: the small one. warmup: epochs. learning_rates: tried for ``batch``."""
+    """name: of its runs. words: model, data and schedule. batch: the small one. warmup: epochs.
+    learning_rates: tried for ``batch``.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -26,9 +30,18 @@ class Design:
 
 
 FACTOR = 32  # how many times larger the large batch is, as published: that many nodes
-FIRST = Design("claim11", ("data=digits", "epochs=20"), 4, 4, (0.0125, 0.025, 0.05, 0.1, 0.2), SEEDS[:5])
+FIRST = Design(
+    "claim11", ("data=digits", "epochs=20"), 4, 4, (0.0125, 0.025, 0.05, 0.1, 0.2), SEEDS[:5]
+)
 SHAPES = ("data=shapes", "data.image_size=16", "data.train_size=8000", "data.noise=0.15")
-GOYAL = Design("claim11-shapes", (*SHAPES, "epochs=90"), 32, 5, (0.003125, 0.00625, 0.0125, 0.025, 0.05, 0.1), SEEDS)
+GOYAL = Design(
+    "claim11-shapes",
+    (*SHAPES, "epochs=90"),
+    32,
+    5,
+    (0.003125, 0.00625, 0.0125, 0.025, 0.05, 0.1),
+    SEEDS,
+)
 
 
 def claims(results: Path) -> Iterator[Claim]:
@@ -38,28 +51,59 @@ def claims(results: Path) -> Iterator[Claim]:
 def warm_up(results: Path) -> Claim:
     def words(design: Design, nodes: int, warmup: int) -> tuple[str, ...]:
         return (
-            *("algo=ar_sgd", "model=mlp", *design.words, f"nodes={nodes}", f"batch_size={design.batch}"),
-            *(f"optim.lr_reference_batch={design.batch}", f"optim.schedule.reference_batch={design.batch}"),
+            *(
+                "algo=ar_sgd",
+                "model=mlp",
+                *design.words,
+                f"nodes={nodes}",
+                f"batch_size={design.batch}",
+            ),
+            *(
+                f"optim.lr_reference_batch={design.batch}",
+                f"optim.schedule.reference_batch={design.batch}",
+            ),
             *(f"optim.schedule.warmup_epochs={warmup}", "eval_every=100", "log_every=100000"),
         )
 
     def search(design: Design) -> Search:
-        return Search(design.name, words(design, 1, 0), results, values=design.learning_rates, metric="average")
+        return Search(
+            design.name,
+            words(design, 1, 0),
+            results,
+            values=design.learning_rates,
+            metric="average",
+        )
 
     def jobs(design: Design, kind: str) -> list[Job]:
-        nodes, warmup = {"small": (1, 0), "large": (FACTOR, design.warmup), "abrupt": (FACTOR, 0)}[kind]
+        nodes, warmup = {"small": (1, 0), "large": (FACTOR, design.warmup), "abrupt": (FACTOR, 0)}[
+            kind
+        ]
         every = (*words(design, nodes, warmup), *search(design).chosen)
-        return [Job(f"{design.name}-{kind}-s{seed}", (*every, f"seed={seed}"), results) for seed in design.seeds]
+        return [
+            Job(f"{design.name}-{kind}-s{seed}", (*every, f"seed={seed}"), results)
+            for seed in design.seeds
+        ]
 
     def find(design: Design, earlier: bool = False) -> Iterator[Finding]:
         task = f"{design.words[0].removeprefix('data=')}: accuracy of a batch of {design.batch * FACTOR} with warm-up less that"
-        for kind, other, expected in (("abrupt", "without", Between(least=0.0)), ("small", f"of {design.batch}", Between(-1.0, 1.0))):
+        for kind, other, expected in (
+            ("abrupt", "without", Between(least=0.0)),
+            ("small", f"of {design.batch}", Between(-1.0, 1.0)),
+        ):
             ours, theirs = jobs(design, "large"), jobs(design, kind)
-            effect = paired(*([100 * quality(job, "average") for job in side] for side in (ours, theirs)))
-            yield Finding(f"{task} {other}, percentage points", effect, expected, (*ours, *theirs), earlier)
+            effect = paired(
+                *([100 * quality(job, "average") for job in side] for side in (ours, theirs))
+            )
+            yield Finding(
+                f"{task} {other}, percentage points", effect, expected, (*ours, *theirs), earlier
+            )
 
     def sample(design: Design, find: Callable[[], Sequence[Finding]]) -> Sample:
-        return Sample(lambda: [job for kind in ("small", "large", "abrupt") for job in jobs(design, kind)], find, (search(design),))
+        return Sample(
+            lambda: [job for kind in ("small", "large", "abrupt") for job in jobs(design, kind)],
+            find,
+            (search(design),),
+        )
 
     second = sample(GOYAL, lambda: list(find(GOYAL)))
     return Claim(

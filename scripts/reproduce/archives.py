@@ -1,11 +1,13 @@
 """Finished runs as compressed archives, and a table of them.
 
-The runs whose names begin with the same word, as far as the first hyphen, share an archive: those of a claim (``claim8``), of a task that
-several claims train on (``digits``), of searches (``tune``) or of a table (``timing``). Below a folder of results are
+The runs whose names begin with the same word, as far as the first hyphen, share an archive: those
+of a claim (``claim8``), of a task that several claims train on (``digits``), of searches (``tune``)
+or of a table (``timing``). Below a folder of results are
 
 - ``runs/NAME/``: the folders of runs, which git ignores;
 - ``logs/WORD.tar.xz``: the same runs. The bytes depend on the contents of the files alone;
-- ``runs.csv``: a line for each run, with its command, its results and the checksum of its ``metrics.jsonl``.
+- ``runs.csv``: a line for each run, with its command, its results and the checksum of its
+``metrics.jsonl``.
 
 Run as a program, the module unpacks all archives. It imports the standard library alone.
 """
@@ -26,7 +28,17 @@ from pathlib import Path
 
 FILES = ("config.yaml", "diverged.json", "environment.json", "metrics.jsonl", "summary.json")
 FACTS = ("algorithm", "model", "data", "nodes", "epochs", "seed")  # of a summary
-RESULTS = ("metric", "average", "worker_mean", "bleu", "time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
+RESULTS = (
+    "metric",
+    "average",
+    "worker_mean",
+    "bleu",
+    "time_s",
+    "steps",
+    "bytes_per_node",
+    "ms_per_iteration",
+    "hours",
+)
 HEAD = ("run", "archive", "command", *FACTS, *RESULTS, "commit", "dirty", "log_sha256")
 LARGEST = 5_000_000  # bytes
 
@@ -37,17 +49,23 @@ def archive_of(run: str) -> str:
 
 
 def archived(folder: Path) -> Path:
-    """The place of a run in its archive, as pages name it: ``logs/digits.tar.xz#digits-sgp-n16-s1`` for ``runs/digits-sgp-n16-s1``."""
+    """The place of a run in its archive, as pages name it: ``logs/digits.tar.xz#digits-sgp-n16-s1``
+    for ``runs/digits-sgp-n16-s1``.
+    """
     return folder.parents[1] / "logs" / f"{archive_of(folder.name)}#{folder.name}"
 
 
 def unpack(results: Path) -> None:
-    """Write the folders of all archived runs. A run that was started later than the archived one of its name stays."""
+    """Write the folders of all archived runs. A run that was started later than the archived one of
+    its name stays.
+    """
     for archive in sorted((results / "logs").glob("*.tar.xz")):
         for run, files in by_run(members(archive)):
             folder = results / "runs" / run
             environment = folder / "environment.json"
-            if environment.exists() and started(environment.read_bytes()) > started(files["environment.json"]):
+            if environment.exists() and started(environment.read_bytes()) > started(
+                files["environment.json"]
+            ):
                 continue
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -56,20 +74,30 @@ def unpack(results: Path) -> None:
 
 
 def pack(results: Path) -> None:
-    """Write archives and table of the runs that have finished or diverged. An archive with the same contents keeps its bytes.
+    """Write archives and table of the runs that have finished or diverged. An archive with the same
+    contents keeps its bytes.
 
     Raises ValueError if an archive would be larger than `LARGEST`.
     """
     logs = results / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    finished = {path.parent.name for name in ("summary.json", "diverged.json") for path in results.glob(f"runs/*/{name}")}
+    finished = {
+        path.parent.name
+        for name in ("summary.json", "diverged.json")
+        for path in results.glob(f"runs/*/{name}")
+    }
     runs = {run: read(results / "runs" / run) for run in sorted(finished)}
     names = {archive_of(run) for run in runs}
     for archive in logs.glob("*.tar.xz"):
         if archive.name not in names:
             archive.unlink()
     for name in sorted(names):
-        files = {f"{run}/{file}": content for run, each in runs.items() if archive_of(run) == name for file, content in each.items()}
+        files = {
+            f"{run}/{file}": content
+            for run, each in runs.items()
+            if archive_of(run) == name
+            for file, content in each.items()
+        }
         if not (logs / name).exists() or members(logs / name) != files:
             (logs / name).write_bytes(compressed(name, tar_of(files)))
     with (results / "runs.csv").open("w", encoding="utf-8", newline="") as file:
@@ -86,7 +114,11 @@ def read(folder: Path) -> dict[str, bytes]:
 def members(archive: Path) -> dict[str, bytes]:
     """The contents of an archive by ``RUN/FILE``, in its order."""
     with tarfile.open(archive) as tar:
-        return {member.name: contents.read() for member in tar if (contents := tar.extractfile(member)) is not None}
+        return {
+            member.name: contents.read()
+            for member in tar
+            if (contents := tar.extractfile(member)) is not None
+        }
 
 
 def by_run(files: Mapping[str, bytes]) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -110,18 +142,32 @@ def compressed(name: str, tar: bytes) -> bytes:
     """The archive compressed by xz, whose header has no time. Raises ValueError if it is too large."""
     content = lzma.compress(tar)
     if len(content) > LARGEST:
-        raise ValueError(f"{name} has {len(content)} bytes, over {LARGEST}: begin the names of some of its runs with a word of their own.")
+        raise ValueError(
+            f"{name} has {len(content)} bytes, over {LARGEST}: begin the names of some of its runs with a word of their own."
+        )
     return content
 
 
 def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
-    """The line of a run in the table. One that diverged has no summary, so its facts and results are empty."""
+    """The line of a run in the table. One that diverged has no summary, so its facts and results
+    are empty.
+    """
     environment = json.loads(files["environment.json"])
     summary = json.loads(files.get("summary.json", b"{}"))
     git = environment["git"] or {}
-    made = {"command": " ".join(environment["command"]), "commit": git.get("commit"), "dirty": git.get("dirty")}
+    made = {
+        "command": " ".join(environment["command"]),
+        "commit": git.get("commit"),
+        "dirty": git.get("dirty"),
+    }
     log = hashlib.sha256(files["metrics.jsonl"]).hexdigest()
-    return {"run": run, "archive": archive_of(run), **made, **{key: summary.get(key) for key in (*FACTS, *RESULTS)}, "log_sha256": log}
+    return {
+        "run": run,
+        "archive": archive_of(run),
+        **made,
+        **{key: summary.get(key) for key in (*FACTS, *RESULTS)},
+        "log_sha256": log,
+    }
 
 
 def started(environment: bytes) -> str:

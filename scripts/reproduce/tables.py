@@ -1,6 +1,8 @@
-"""The papers' tables: the runs behind them, and ``results/README.md`` with the report of those that have finished.
+"""The papers' tables: the runs behind them, and ``results/README.md`` with the report of those that
+have finished.
 
-Times of every published row come from timing studies on the papers' cluster profiles; accuracies from rehearsals on small data.
+Times of every published row come from timing studies on the papers' cluster profiles; accuracies
+from rehearsals on small data.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from pathlib import Path
 
 from claims import pipeline
 from reproduce.archives import archived
-from sgp_runner.batch import Job, outdated
-from sgp_runner.published import Published, published
+from sgp_runner.report.published import Published, published
+from sgp_runner.session.job_pool import Job, outdated
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "results" / "reproduced"
@@ -30,7 +32,13 @@ TABLES = {
     "slowmo_wmt16": "SlowMo paper, Table 1, Transformer big on WMT'16 English-German, 8 nodes",
 }
 METRICS = {"val_top1": "top-1 accuracy, %", "top1_error": "top-1 error, %", "bleu": "BLEU"}
-PIPE_SGD = ("pipesgd_ps_sync", "pipesgd_d_sync", "pipesgd_pipe_sgd", "pipesgd_pipe_sgd_truncate16", "pipesgd_pipe_sgd_quantize8")
+PIPE_SGD = (
+    "pipesgd_ps_sync",
+    "pipesgd_d_sync",
+    "pipesgd_pipe_sgd",
+    "pipesgd_pipe_sgd_truncate16",
+    "pipesgd_pipe_sgd_quantize8",
+)
 
 
 def job(name: str, *words: str) -> Job:
@@ -42,7 +50,14 @@ def timing(row: str) -> Job:
 
 
 def scaling(row: str, nodes: int, cluster: str) -> Job:
-    words = (f"experiment={row}", "model=timing_only", f"nodes={nodes}", f"cluster={cluster}", "row=null", "log_every=480")
+    words = (
+        f"experiment={row}",
+        "model=timing_only",
+        f"nodes={nodes}",
+        f"cluster={cluster}",
+        "row=null",
+        "log_every=480",
+    )
     return job(f"scaling-{row}-{cluster}-n{nodes}", *words)
 
 
@@ -51,11 +66,19 @@ def pipe_sgd(row: str, model: str) -> Job:
 
 
 def rehearsal(row: str, seed: int) -> Job:
-    return job(f"rehearsal-{row}-s{seed}", f"experiment={row}", "rehearsal=true", f"seed={seed}", "log_every=100")
+    return job(
+        f"rehearsal-{row}-s{seed}",
+        f"experiment={row}",
+        "rehearsal=true",
+        f"seed={seed}",
+        "log_every=100",
+    )
 
 
 def rows_with(*metrics: str) -> list[str]:
-    return [row for row, figures in published().items() if any(metric in figures for metric in metrics)]
+    return [
+        row for row, figures in published().items() if any(metric in figures for metric in metrics)
+    ]
 
 
 def jobs(parts: Sequence[str]) -> Iterator[Job]:
@@ -83,10 +106,22 @@ def write_tables() -> None:
     from sgp_runner.report.write import write_report
 
     OUT.mkdir(parents=True, exist_ok=True)
-    parts = [timing_section(), scaling_section(), pipe_sgd_section(), *map(rehearsal_section, TABLES)]
+    parts = [
+        timing_section(),
+        scaling_section(),
+        pipe_sgd_section(),
+        *map(rehearsal_section, TABLES),
+    ]
     if done := [job.folder for job in jobs(PARTS) if job.summary]:
-        write_report(done, OUT / "report", title="Published results, reproduced as far as one machine can", kept=archived)
-    (ROOT / "results" / "README.md").write_text(readme([part for part in parts if part]), encoding="utf-8")
+        write_report(
+            done,
+            OUT / "report",
+            title="Published results, reproduced as far as one machine can",
+            kept=archived,
+        )
+    (ROOT / "results" / "README.md").write_text(
+        readme([part for part in parts if part]), encoding="utf-8"
+    )
 
 
 def timing_section() -> str:
@@ -100,12 +135,38 @@ def timing_section() -> str:
         hours = figures.get("hours")
         if not summary["fitted"]:
             errors.append(abs(error))
-        times = [shown(figures["ms_per_iteration"]), f"{real(summary['ms_per_iteration']):.0f}", f"{error:+.1f} %"]
-        both = [f"{hours.value:g}" if hours else "", f"{real(summary['hours']):.2f}" if summary["hours"] is not None else ""]
-        lines.append([row, *times, *both, "fitted" if summary["fitted"] else "predicted", log(timing(row)), commit(timing(row))])
+        times = [
+            shown(figures["ms_per_iteration"]),
+            f"{real(summary['ms_per_iteration']):.0f}",
+            f"{error:+.1f} %",
+        ]
+        both = [
+            f"{hours.value:g}" if hours else "",
+            f"{real(summary['hours']):.2f}" if summary["hours"] is not None else "",
+        ]
+        lines.append(
+            [
+                row,
+                *times,
+                *both,
+                "fitted" if summary["fitted"] else "predicted",
+                log(timing(row)),
+                commit(timing(row)),
+            ]
+        )
     if not lines:
         return ""
-    head = ["row", "published, ms", "simulated, ms", "error", "published, h", "simulated, h", "our time is", "log", "commit"]
+    head = [
+        "row",
+        "published, ms",
+        "simulated, ms",
+        "error",
+        "published, h",
+        "simulated, h",
+        "our time is",
+        "log",
+        "commit",
+    ]
     verdict = f"Of the {len(errors)} predicted rows the largest error is {max(errors):.1f} %, the mean {sum(errors) / len(errors):.1f} %."
     return "\n".join(
         [
@@ -135,17 +196,27 @@ def scaling_section() -> str:
         known = [summary for summary in summaries if summary]
         if len(known) == len(summaries):
             times = [f"{real(summary['ms_per_iteration']):.0f}" for summary in known]
-            lines.append([str(known[0]["algorithm"]), cluster, *times, log(scaling(row, 4, cluster))])
+            lines.append(
+                [str(known[0]["algorithm"]), cluster, *times, log(scaling(row, 4, cluster))]
+            )
     if not lines:
         return ""
-    head = ["algorithm", "cluster profile", *(f"{nodes} nodes, ms" for nodes in (4, 8, 16, 32)), "log of 4 nodes"]
+    head = [
+        "algorithm",
+        "cluster profile",
+        *(f"{nodes} nodes, ms" for nodes in (4, 8, 16, 32)),
+        "log of 4 nodes",
+    ]
     return "\n".join(
         [
             "## Time per iteration at other sizes and on InfiniBand: simulated, and no published number is available here",
             "",
             *table(head, lines),
             "",
-            *before_corrections(scaling(row, nodes, cluster) for row, nodes, cluster in product(SCALED, (4, 8, 16), CLUSTERS)),
+            *before_corrections(
+                scaling(row, nodes, cluster)
+                for row, nodes, cluster in product(SCALED, (4, 8, 16), CLUSTERS)
+            ),
             f"Repeat one: `{scaling('sgp_ar_sgd_90', 8, 'sgp_infiniband').command}`.",
         ]
     )
@@ -188,16 +259,39 @@ def rehearsal_section(name: str) -> str:
             continue
         summaries = [job.summary or {} for job in done]
         metric = next(metric for metric in METRICS if metric in published()[row])
-        data |= {f"{summary['model']} on {summary['data']}, {real(summary['epochs']):g} epochs" for summary in summaries}
+        data |= {
+            f"{summary['model']} on {summary['data']}, {real(summary['epochs']):g} epochs"
+            for summary in summaries
+        }
         averaged = [quality(summary, "average", metric) for summary in summaries]
         workers = [quality(summary, "worker_mean", metric) for summary in summaries]
-        seeds = " ".join(f"[{summary['seed']}]({relative(job)})" for job, summary in zip(done, summaries, strict=True))
-        ours = [spread(averaged), spread(workers)] if None not in workers else [spread(averaged), ""]
-        lines.append([row, f"{published()[row][metric].value:g}", *ours, seeds, " ".join(dict.fromkeys(map(commit, done)))])
+        seeds = " ".join(
+            f"[{summary['seed']}]({relative(job)})"
+            for job, summary in zip(done, summaries, strict=True)
+        )
+        ours = (
+            [spread(averaged), spread(workers)] if None not in workers else [spread(averaged), ""]
+        )
+        lines.append(
+            [
+                row,
+                f"{published()[row][metric].value:g}",
+                *ours,
+                seeds,
+                " ".join(dict.fromkeys(map(commit, done))),
+            ]
+        )
     if not lines:
         return ""
     metric = next(metric for metric in METRICS if metric in published()[rows_of(name)[0]])
-    head = ["row", f"published {METRICS[metric]}", "ours, averaged model", "ours, mean of workers", "seeds and logs", "commits"]
+    head = [
+        "row",
+        f"published {METRICS[metric]}",
+        "ours, averaged model",
+        "ours, mean of workers",
+        "seeds and logs",
+        "commits",
+    ]
     return "\n".join(
         [
             f"## {TABLES[name]}: rehearsal, not comparable with the published numbers",
@@ -207,7 +301,9 @@ def rehearsal_section(name: str) -> str:
             "",
             *table(head, lines),
             "",
-            *before_corrections(rehearsal(row, seed) for row, seed in product(rows_of(name), SEEDS)),
+            *before_corrections(
+                rehearsal(row, seed) for row, seed in product(rows_of(name), SEEDS)
+            ),
             f"Repeat one: `{rehearsal(rows_of(name)[0], 1).command}`.",
         ]
     )

@@ -1,11 +1,14 @@
-"""AD-PSGD, asynchronous decentralised SGD (Lian et al. 2018, Alg. 1): gradients and pairwise averages without a barrier.
+"""AD-PSGD, asynchronous decentralised SGD (Lian et al. 2018, Alg. 1): gradients and pairwise
+averages without a barrier.
 
-Odd ranks are active: they start averages. Even ranks are passive: they only answer, so no cycle of waits can form. A gradient is taken
-at a snapshot and applied to whatever the parameters are when it is done.
+Odd ranks are active: they start averages. Even ranks are passive: they only answer, so no cycle of
+waits can form. A gradient is taken at a snapshot and applied to whatever the parameters are when it
+is done.
 
-An average is atomic at both ends. The passive side averages the moment a message comes in. The active side may have applied a gradient
-since it sent its value ``s``; adding ``(reply - s) / 2`` to its present parameters equals averaging first and stepping after, and
-keeps the sum of all parameters.
+An average is atomic at both ends. The passive side averages the moment a message comes in. The
+active side may have applied a gradient since it sent its value ``s``; adding ``(reply - s) / 2`` to
+its present parameters equals averaging first and stepping after, and keeps the sum of all
+parameters.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.errors import ConfigError
-from sgp_runner.proof import prove
+from sgp_runner.topology.verify import prove
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Phase, Topology
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,10 @@ class ADPSGD(Algorithm):
     """Asynchronous gradients and pairwise averages.
 
     topology: every edge joins an odd and an even rank
-    averages_per_gradient: averages for each gradient of any worker, 1 in Alg. 1. The active workers start all of them while they compute,
-        equally many for each of their own gradients, so the rate is that of equally fast workers. 0.5 is the authors' bipartite
-        implementation: with as many passive workers, one average per gradient of an active one
+    averages_per_gradient: averages for each gradient of any worker, 1 in Alg. 1. The active workers
+        start all of them while they compute, equally many for each of their own gradients, so the
+        rate is that of equally fast workers. 0.5 is the authors' bipartite implementation: with as
+        many passive workers, one average per gradient of an active one
     """
 
     topology: Topology
@@ -41,7 +45,10 @@ class ADPSGD(Algorithm):
 
     def __post_init__(self) -> None:
         if not 0 < self.averages_per_gradient < inf:
-            raise ConfigError("algo.averages_per_gradient", f"{self.averages_per_gradient} must be positive and finite.")
+            raise ConfigError(
+                "algo.averages_per_gradient",
+                f"{self.averages_per_gradient} must be positive and finite.",
+            )
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         prove(self.topology, nodes, "odd with even", self.title)

@@ -1,4 +1,6 @@
-"""Compressed all-reduce: a ring in which every hop carries an encoded chunk (Li et al. 2018, section 3.3)."""
+"""Compressed all-reduce: a ring in which every hop carries an encoded chunk (Li et al. 2018,
+section 3.3).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.comm import Comm
+    from sgp_runner.core.comm import Comm
 
 
 @dataclass(frozen=True)
 class Codec:
-    """encode: floats [m] to a contiguous message. decode: message and a tensor of the original type to floats [m]."""
+    """encode: floats [m] to a contiguous message. decode: message and a tensor of the original type
+    to floats [m].
+    """
 
     encode: Callable[[Tensor], Tensor]
     decode: Callable[[Tensor, Tensor], Tensor]
@@ -51,14 +55,18 @@ CODECS = {
 
 
 def start_ring(comm: Comm, rank: int, size: int, t: Tensor, codec: str, tag: int) -> dict[str, Any]:
-    """Send the first chunk of ``t`` [D]; what `finish_ring` needs to know, as named state that a checkpoint can hold."""
+    """Send the first chunk of ``t`` [D]; what `finish_ring` needs to know, as named state that a
+    checkpoint can hold.
+    """
     if size > 1:
         comm.send((rank + 1) % size, CODECS[codec].encode(t.tensor_split(size)[rank]), tag)
     return {"t": t, "codec": codec, "tag": tag, "hop": 0}
 
 
 async def finish_ring(comm: Comm, rank: int, size: int, ring: dict[str, Any]) -> Tensor:
-    """Mean of ``t`` over ``size`` workers, in place; every hop is encoded, and all workers end with the same bytes."""
+    """Mean of ``t`` over ``size`` workers, in place; every hop is encoded, and all workers end with
+    the same bytes.
+    """
     t: Tensor = ring["t"]
     codec, tag = CODECS[ring["codec"]], ring["tag"]
     chunks = t.tensor_split(size)  # views
@@ -71,7 +79,9 @@ async def finish_ring(comm: Comm, rank: int, size: int, ring: dict[str, Any]) ->
             if hop == size - 2:
                 chunk /= size
             message = codec.encode(chunk)
-        if hop >= size - 2:  # all-gather: messages are passed on as they are, and read as everybody else will read them
+        if (
+            hop >= size - 2
+        ):  # all-gather: messages are passed on as they are, and read as everybody else will read them
             chunk.copy_(codec.decode(message, chunk))
         ring["hop"] = hop + 1
         if hop + 1 < 2 * (size - 1):

@@ -1,7 +1,7 @@
 """D-PSGD (Lian et al. 2017, Alg. 1): average with the neighbours and step, every step.
 
-``combine_while_computing`` is the paper: the gradient is taken at the parameters before mixing, so the exchange travels during the
-gradient: ``x_i <- sum_j W_ij x_j - d_i``.
+``combine_while_computing`` is the paper: the gradient is taken at the parameters before mixing, so
+the exchange travels during the gradient: ``x_i <- sum_j W_ij x_j - d_i``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.errors import ConfigError
-from sgp_runner.proof import prove
+from sgp_runner.topology.verify import prove
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Phase, Topology
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class DPSGD(Algorithm):
     """A local step and a weighted average with the neighbours.
 
     topology: symmetric, so that the uniform weights make the mixing matrix doubly stochastic
-    order: combine_while_computing, as in the paper, or adapt_then_combine: local step first, then exchange
+    order: combine_while_computing, as in the paper, or adapt_then_combine: local step first, then
+        exchange
     """
 
     topology: Topology
@@ -33,7 +34,10 @@ class DPSGD(Algorithm):
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         if not self.topology.symmetric:
-            raise ConfigError("algo.topology", "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.")
+            raise ConfigError(
+                "algo.topology",
+                "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.",
+            )
         prove(self.topology, nodes, "doubly stochastic", self.title)
 
     def phases(self, size: int) -> list[Phase]:

@@ -1,12 +1,14 @@
-"""Gap-Aware ASGD (Barkai et al. 2020), with ASGD and Staleness-Aware ASGD as ``penalty=none|staleness``.
+"""Gap-Aware ASGD (Barkai et al. 2020), with ASGD and Staleness-Aware ASGD as
+``penalty=none|staleness``.
 
-A parameter server and ``n`` workers without a barrier. The server divides a gradient (weight decay included) by the gap between the
-parameters now and those it was taken at, counted in typical steps:
+A parameter server and ``n`` workers without a barrier. The server divides a gradient (weight decay
+included) by the gap between the parameters now and those it was taken at, counted in typical steps:
 
     G = 1 + |x - x_sent| / C,   C = gamma_max (sqrt(EMA_0.999(v^2)) + 1e-8)
 
-with ``gamma_max`` the largest learning rate so far, ``v`` the momentum buffer (without momentum the gradient as it came in, before it is
-divided) and the average bias-corrected. The learning rate follows the global number of gradients and is not scaled by ``n``.
+with ``gamma_max`` the largest learning rate so far, ``v`` the momentum buffer (without momentum the
+gradient as it came in, before it is divided) and the average bias-corrected. The learning rate
+follows the global number of gradients and is not scaled by ``n``.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.errors import ConfigError
-from sgp_runner.flat import in_pieces
+from sgp_runner.core.flat import in_pieces
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
 
-    from sgp_runner.optim import Optimizer
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
 
 EMA = 0.999
 
@@ -33,11 +35,12 @@ EMA = 0.999
 class GapAware(Algorithm):
     """Asynchronous SGD whose server divides stale gradients.
 
-    penalty: what a gradient is divided by: gap (GA), staleness (SA: the number of steps missed, at least 1) or none (ASGD)
+    penalty: what a gradient is divided by: gap (GA), staleness (SA: the number of steps missed, at
+        least 1) or none (ASGD)
     gap: measured per parameter, per layer (norms of one parameter tensor) or global
-    momentum: one buffer at the server, one per_worker, or dana: one per worker, and workers get the look-ahead x - gamma m sum_j v_j,
-        against which the gap is measured as well. per_worker with Nesterov momentum sends the same point (DANA-Slim), so dana takes
-        plain momentum
+    momentum: one buffer at the server, one per_worker, or dana: one per worker, and workers get the
+        look-ahead x - gamma m sum_j v_j, against which the gap is measured as well. per_worker with
+        Nesterov momentum sends the same point (DANA-Slim), so dana takes plain momentum
     """
 
     penalty: Literal["gap", "staleness", "none"] = "gap"
@@ -52,10 +55,16 @@ class GapAware(Algorithm):
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         if optim.name != "sgd":
-            raise ConfigError("optim", f"{self.title} takes its momentum step on the server and needs optim=sgd, not {optim.name}.")
+            raise ConfigError(
+                "optim",
+                f"{self.title} takes its momentum step on the server and needs optim=sgd, not {optim.name}.",
+            )
         if self.momentum == "dana" and optim.momentum and optim.nesterov:
             twice = "dana with Nesterov momentum would look ahead twice"
-            raise ConfigError("algo.momentum", f"{twice}: use optim.nesterov=false, or algo.momentum=per_worker, which is DANA-Slim.")
+            raise ConfigError(
+                "algo.momentum",
+                f"{twice}: use optim.nesterov=false, or algo.momentum=per_worker, which is DANA-Slim.",
+            )
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else self.work(worker))
@@ -77,22 +86,30 @@ class GapAware(Algorithm):
 
         params, m = server.params, server.optim.momentum
         owners = server.size if self.momentum != "server" else 1
-        momenta = server.keep("momentum", lambda: [params.new_zeros(params.shape) for _ in range(owners)])
+        momenta = server.keep(
+            "momentum", lambda: [params.new_zeros(params.shape) for _ in range(owners)]
+        )
         squares = server.keep("mean_square", lambda: params.new_zeros(params.shape))
-        sent = server.keep("sent", lambda: [(k, params.clone()) for _ in range(server.size)])  # (step, parameters) each has
+        sent = server.keep(
+            "sent", lambda: [(k, params.clone()) for _ in range(server.size)]
+        )  # (step, parameters) each has
         lr_max = server.keep("lr_max", lambda: params.new_zeros(()))
         lr, lr_before = server.lr, server.lr_at(max(k - 1, 0))
         lr_max.clamp_(min=lr)
         (step, params_sent), answer = sent[i], torch.empty_like(params)
         server.observe("staleness", k - step)
         measured = self.penalty == "gap" and k > 0 and lr_max > 0
-        for received, x, x_sent, square, here, *v in self.slices(server, gradient, params, params_sent, squares, answer, *momenta):
+        for received, x, x_sent, square, here, *v in self.slices(
+            server, gradient, params, params_sent, squares, answer, *momenta
+        ):
             g = received.add(x, alpha=server.optim.weight_decay)
             if self.penalty == "staleness":
                 g /= max(1, k - step)
             elif measured:
                 difference = self.look_ahead(x, v, m * lr_before) - x_sent
-                g /= self.gap_of(difference, (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max))
+                g /= self.gap_of(
+                    difference, (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max)
+                )
             v_i = v[i % owners]
             v_i.mul_(m).add_(g)
             typical = v_i if m else received
@@ -103,7 +120,9 @@ class GapAware(Algorithm):
         return answer
 
     def slices(self, server: Worker, *vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-        """The same slices of all ``vectors`` [D], one after the other; a gap is measured within each."""
+        """The same slices of all ``vectors`` [D], one after the other; a gap is measured within
+        each.
+        """
         if self.penalty != "gap" or self.gap == "parameter":
             return in_pieces(*vectors)
         if self.gap == "global":
@@ -119,7 +138,9 @@ class GapAware(Algorithm):
         return x
 
     def gap_of(self, difference: Tensor, typical: Tensor) -> Tensor:
-        """``G``, of each entry of a slice or of all of it: 1 + ``difference`` counted in ``typical`` steps."""
+        """``G``, of each entry of a slice or of all of it: 1 + ``difference`` counted in
+        ``typical`` steps.
+        """
         if self.gap == "parameter":
             return difference.abs_().div_(typical).add_(1)
         steps: Tensor = difference.norm() / typical.norm()

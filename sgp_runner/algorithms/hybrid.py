@@ -1,4 +1,6 @@
-"""Hybrids (Assran et al. 2019): one algorithm for the first epochs, another for the rest, e.g. AR-SGD for 30 and then SGP."""
+"""Hybrids (Assran et al. 2019): one algorithm for the first epochs, another for the rest, e.g.
+AR-SGD for 30 and then SGP.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.errors import ConfigError, inside
-from sgp_runner.push_sum import average
+from sgp_runner.core.push_sum import average
+from sgp_runner.utils.errors import ConfigError, inside
 
 if TYPE_CHECKING:
-    from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Phase
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase
 
 
 @dataclass(frozen=True)
 class Hybrid(Algorithm):
-    """Two synchronous algorithms in turn. At the switch models and optimizer buffers are averaged, exactly.
+    """Two synchronous algorithms in turn. At the switch models and optimizer buffers are averaged,
+    exactly.
 
     first: the algorithm until switch_epoch
     then: the algorithm afterwards
@@ -37,7 +40,10 @@ class Hybrid(Algorithm):
             raise ConfigError("algo.switch_epoch", f"{self.switch_epoch} must be positive.")
         for key, part in (("algo.first", self.first), ("algo.then", self.then)):
             if part.asynchronous or part.servers:
-                raise ConfigError(key, f"{part.title} cannot be part of a hybrid: use a synchronous algorithm without a server.")
+                raise ConfigError(
+                    key,
+                    f"{part.title} cannot be part of a hybrid: use a synchronous algorithm without a server.",
+                )
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         for name, part in (("first", self.first), ("then", self.then)):
@@ -45,8 +51,12 @@ class Hybrid(Algorithm):
                 part.check(nodes, optim)
 
     def phases(self, size: int) -> list[Phase]:
-        before = [(epoch, steps) for epoch, steps in self.first.phases(size) if epoch < self.switch_epoch]
-        return before + [(max(epoch, self.switch_epoch), steps) for epoch, steps in self.then.phases(size)]
+        before = [
+            (epoch, steps) for epoch, steps in self.first.phases(size) if epoch < self.switch_epoch
+        ]
+        return before + [
+            (max(epoch, self.switch_epoch), steps) for epoch, steps in self.then.phases(size)
+        ]
 
     async def run(self, worker: Worker) -> None:
         before = round(self.switch_epoch * worker.steps_per_epoch) - (worker.step + 1)
@@ -56,7 +66,9 @@ class Hybrid(Algorithm):
         await self.then.run(worker)
 
     async def switch(self, worker: Worker) -> None:
-        """Average models and momentum: AR-SGD would preserve any difference between workers for the rest of the run."""
+        """Average models and momentum: AR-SGD would preserve any difference between workers for the
+        rest of the run.
+        """
         await average(worker)
         for buffer in worker.buffers.values():
             buffer.copy_(await worker.comm.all_reduce(buffer.clone()))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.topology import Phase
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class LocalSGD(Algorithm):
 
     def __post_init__(self) -> None:
         if self.tau is not None and self.tau < 1:
-            raise ConfigError("algo.tau", f"{self.tau} must be at least 1 step, or null to never average.")
+            raise ConfigError(
+                "algo.tau", f"{self.tau} must be at least 1 step, or null to never average."
+            )
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, self.tau or 1)]

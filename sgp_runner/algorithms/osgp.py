@@ -1,18 +1,22 @@
-"""tau-OSGP, Overlap SGP (Assran et al. 2019, Alg. 2): SGP whose messages travel during the next ``tau`` gradients.
+"""tau-OSGP, Overlap SGP (Assran et al. 2019, Alg. 2): SGP whose messages travel during the next
+``tau`` gradients.
 
-A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + tau`` at the latest, so ``tau = 0`` is SGP (layout
-``paper``). Mass in flight makes ``w != 1`` even on regular graphs, so the model must be de-biased.
+A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + tau`` at the latest,
+so ``tau = 0`` is SGP (layout ``paper``). Mass in flight makes ``w != 1`` even on regular graphs, so
+the model must be de-biased.
 
-Layouts. ``paper``: fold in, gradient, local step, send. ``released``: fold in, send, gradient at the kept share, local step; with ``y``
-the value after receipt and messages one step late, ``y' = P y - d(y)``. There ``tau = 0`` is the authors' 1-OSGP (``synch_freq=0``),
-whose messages travel during one gradient, and each further step of ``tau`` allows one more. ``released_2019``: as released, but the local
-step is scaled by the kept weight as well, which for one peer halves learning rate and weight decay on the network mean; the version
-behind the paper's tables did this.
+Layouts. ``paper``: fold in, gradient, local step, send. ``released``: fold in, send, gradient at
+the kept share, local step; with ``y`` the value after receipt and messages one step late, ``y' = P
+y - d(y)``. There ``tau = 0`` is the authors' 1-OSGP (``synch_freq=0``), whose messages travel
+during one gradient, and each further step of ``tau`` allows one more. ``released_2019``: as
+released, but the local step is scaled by the kept weight as well, which for one peer halves
+learning rate and weight decay on the network mean; the version behind the paper's tables did this.
 
-Differences from the listing of Alg. 2: every step waits for the messages that are ``tau`` steps late, where the listing waits when a
-counter reaches ``tau`` and then resets it (the same where messages are prompt); messages are sent every ``interval`` steps, 1 by default,
-where the listing sends every ``tau`` steps; and a message from a peer that is ahead is folded in once this worker has reached the step it
-was sent in, where the listing folds in whatever has arrived.
+Differences from the listing of Alg. 2: every step waits for the messages that are ``tau`` steps
+late, where the listing waits when a counter reaches ``tau`` and then resets it (the same where
+messages are prompt); messages are sent every ``interval`` steps, 1 by default, where the listing
+sends every ``tau`` steps; and a message from a peer that is ahead is folded in once this worker has
+reached the step it was sent in, where the listing folds in whatever has arrived.
 """
 
 from __future__ import annotations
@@ -21,16 +25,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.errors import ConfigError
-from sgp_runner.proof import prove
-from sgp_runner.push_sum import split, to_model, to_numerator
+from sgp_runner.core.push_sum import split, to_model, to_numerator
+from sgp_runner.topology.verify import prove
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Phase, Topology
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,13 @@ class OSGP(Algorithm):
     """SGP with messages that may be late.
 
     topology: any graph
-    tau: steps a message may be late before the worker waits for it; 0 is SGP (with layout=released: the authors' 1-OSGP)
+    tau: steps a message may be late before the worker waits for it; 0 is SGP (with layout=released:
+        the authors' 1-OSGP)
     interval: steps between sends (the paper's listing ties it to tau)
-    layout: order of receive, gradient, step and send: paper | released | released_2019, see the module
-    push_sum_weight: false is the biased ablation: the same messages, but the model is never divided by the weight
+    layout: order of receive, gradient, step and send: paper | released | released_2019, see the
+        module
+    push_sum_weight: false is the biased ablation: the same messages, but the model is never divided
+        by the weight
     """
 
     topology: Topology
@@ -65,7 +72,9 @@ class OSGP(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
-        expected: list[tuple[int, int]] = worker.keep("expected", list)  # (step, peer) of what was sent to me and not folded in
+        expected: list[tuple[int, int]] = worker.keep(
+            "expected", list
+        )  # (step, peer) of what was sent to me and not folded in
         for k in worker.steps():
             if self.layout != "paper":
                 to_numerator(x)
@@ -90,7 +99,10 @@ class OSGP(Algorithm):
         """Start sending the out-shares of ``(x, w)``; keep the own one."""
         if k % self.interval:
             return
-        graph, send = self.topology.at(worker.epoch), k // self.interval  # or an even interval would skip every other hop
+        graph, send = (
+            self.topology.at(worker.epoch),
+            k // self.interval,
+        )  # or an even interval would skip every other hop
         peers = graph.out_peers(worker.rank, worker.size, send)
         message = split(x, len(peers) + 1)
         for j in peers:
@@ -99,7 +111,9 @@ class OSGP(Algorithm):
             x[-1] = 1
         expected.extend((k, j) for j in graph.in_peers(worker.rank, worker.size, send))
 
-    async def fold(self, worker: Worker, x: Tensor, expected: list[tuple[int, int]], late: int) -> None:
+    async def fold(
+        self, worker: Worker, x: Tensor, expected: list[tuple[int, int]], late: int
+    ) -> None:
         """Fold in whatever has arrived; wait only for messages sent in step ``late`` or before."""
         pending: list[tuple[int, int]] = []
         silent: set[int] = set()  # peers whose older message is still on its way

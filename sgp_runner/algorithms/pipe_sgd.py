@@ -1,7 +1,8 @@
-"""Pipe-SGD (Li et al. 2018): gradients are all-reduced in a pipeline of width ``K`` while newer ones are computed.
+"""Pipe-SGD (Li et al. 2018): gradients are all-reduced in a pipeline of width ``K`` while newer
+ones are computed.
 
-Step ``t`` applies the mean gradient of step ``t - (K - 1)``; ``K = 1`` is AR-SGD. The first epochs run synchronously. What is left in the
-pipeline at the end is applied.
+Step ``t`` applies the mean gradient of step ``t - (K - 1)``; ``K = 1`` is AR-SGD. The first epochs
+run synchronously. What is left in the pipeline at the end is applied.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.comm.compression import finish_ring, start_ring
-from sgp_runner.errors import ConfigError
+from sgp_runner.algorithms.compression import finish_ring, start_ring
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.topology import Phase
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class PipeSGD(Algorithm):
     depth: width K of the pipeline; 1 is AR-SGD
     warmup_epochs: epochs that run with depth 1
     clip: largest norm of the mean gradient, applied after averaging; null does not clip
-    compression: of every message inside the all-reduce: none, truncate16 (bfloat16 by truncation) or quantize8 (8-bit linear, scaled by the
-        largest magnitude)
+    compression: of every message inside the all-reduce: none, truncate16 (bfloat16 by truncation)
+        or quantize8 (8-bit linear, scaled by the largest magnitude)
     """
 
     depth: int = 2
@@ -45,7 +46,9 @@ class PipeSGD(Algorithm):
         if self.warmup_epochs < 0:
             raise ConfigError("algo.warmup_epochs", f"{self.warmup_epochs} must not be negative.")
         if self.clip is not None and self.clip <= 0:
-            raise ConfigError("algo.clip", f"{self.clip} must be positive, or null for no clipping.")
+            raise ConfigError(
+                "algo.clip", f"{self.clip} must be positive, or null for no clipping."
+            )
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 1), (self.warmup_epochs, self.depth)]
@@ -72,7 +75,9 @@ class PipeSGD(Algorithm):
             return cast("Awaitable[Tensor]", average)
         return worker.spawn(finish_ring(worker.comm, worker.rank, worker.size, average))
 
-    async def apply(self, worker: Worker, means: deque[Awaitable[Tensor]], pipeline: list[Any]) -> None:
+    async def apply(
+        self, worker: Worker, means: deque[Awaitable[Tensor]], pipeline: list[Any]
+    ) -> None:
         g = await means.popleft()
         del pipeline[0]
         if self.clip is not None:

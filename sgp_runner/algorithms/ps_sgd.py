@@ -1,7 +1,8 @@
-"""PS-SGD: synchronous SGD through a parameter server, the baseline "PS-Sync" of the Pipe-SGD paper (Li et al. 2018).
+"""PS-SGD: synchronous SGD through a parameter server, the baseline "PS-Sync" of the Pipe-SGD paper
+(Li et al. 2018).
 
-The server is one more process; its rank follows the workers'. It sums the gradients in rank order, takes the step and sends the
-parameters back, so its network link carries everything.
+The server is one more process; its rank follows the workers'. It sums the gradients in rank order,
+takes the step and sends the parameters back, so its network link carries everything.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sgp_runner.algorithms import Algorithm
 
 if TYPE_CHECKING:
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.worker import Worker
 
 
 @dataclass(frozen=True)

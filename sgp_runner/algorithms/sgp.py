@@ -1,7 +1,8 @@
-"""SGP, Stochastic Gradient Push (Assran et al. 2019, Alg. 1): a local step, then one round of push-sum.
+"""SGP, Stochastic Gradient Push (Assran et al. 2019, Alg. 1): a local step, then one round of
+push-sum.
 
-State: numerator ``x``, weight ``w = 1``, model ``z = x / w``. The columns of the mixing matrix sum to one, so mixing keeps ``sum x`` and
-``sum w = n``.
+State: numerator ``x``, weight ``w = 1``, model ``z = x / w``. The columns of the mixing matrix sum
+to one, so mixing keeps ``sum x`` and ``sum w = n``.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.proof import prove
-from sgp_runner.push_sum import descend, split, to_model
+from sgp_runner.core.push_sum import descend, split, to_model
+from sgp_runner.topology.verify import prove
 
 if TYPE_CHECKING:
-    from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Phase, Topology
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
-"""SlowMo (Wang et al. 2020, Alg. 1): any base algorithm, and every ``tau`` steps a slow momentum step on the average.
+"""SlowMo (Wang et al. 2020, Alg. 1): any base algorithm, and every ``tau`` steps a slow momentum
+step on the average.
 
-    x_tau = sum_i x_i / sum_i w_i;  u <- beta u + (x_0 - x_tau) / gamma;  x_0 <- x_0 - alpha gamma u;  all restart from x_0
+    x_tau = sum_i x_i / sum_i w_i;  u <- beta u + (x_0 - x_tau) / gamma;  x_0 <- x_0 - alpha gamma
+    u;  all restart from x_0
 
-with ``gamma`` the learning rate of the last fast step and ``w`` the push-sum weights, 1 without push-sum. A last period of fewer than
-``tau`` steps ends with the average alone. Local SGD as the base and ``alpha = 1``, ``beta = 0`` give local SGD with period
-``tau``; ``beta > 0`` over local SGD is BMUF; one node with ``beta = 0`` is Lookahead.
+with ``gamma`` the learning rate of the last fast step and ``w`` the push-sum weights, 1 without
+push-sum. A last period of fewer than ``tau`` steps ends with the average alone. Local SGD as the
+base and ``alpha = 1``, ``beta = 0`` give local SGD with period ``tau``; ``beta > 0`` over local SGD
+is BMUF; one node with ``beta = 0`` is Lookahead.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from typing import TYPE_CHECKING, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.local_sgd import LocalSGD
-from sgp_runner.errors import ConfigError, inside
-from sgp_runner.push_sum import average
+from sgp_runner.core.push_sum import average
+from sgp_runner.utils.errors import ConfigError, inside
 
 if TYPE_CHECKING:
-    from sgp_runner.optim import Optimizer
-    from sgp_runner.topology import Phase
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,14 @@ class SlowMo(Algorithm):
     """Slow momentum over a synchronous algorithm.
 
     base: the fast algorithm; it drains its messages whenever it stops
-    tau: fast steps between slow ones; null is 12 over local SGD and 48 over the others, as in the paper
+    tau: fast steps between slow ones; null is 12 over local SGD and 48 over the others, as in the
+        paper
     alpha: slow learning rate
     beta: slow momentum
-    buffers: the fast optimizer's buffers at a slow step: reset, keep, average over the nodes (double averaging), or auto: reset for SGD,
-        keep for Adam, as in the paper
-    exact_average: false skips the exact average; every node then has its own slow momentum and keeps its push-sum weight
+    buffers: the fast optimizer's buffers at a slow step: reset, keep, average over the nodes
+        (double averaging), or auto: reset for SGD, keep for Adam, as in the paper
+    exact_average: false skips the exact average; every node then has its own slow momentum and
+        keeps its push-sum weight
     """
 
     base: Algorithm
@@ -50,13 +55,18 @@ class SlowMo(Algorithm):
 
     def __post_init__(self) -> None:
         if self.tau is not None and self.tau < 1:
-            raise ConfigError("algo.tau", f"{self.tau} must be at least 1 step, or null for the paper's.")
+            raise ConfigError(
+                "algo.tau", f"{self.tau} must be at least 1 step, or null for the paper's."
+            )
         if self.alpha <= 0:
             raise ConfigError("algo.alpha", f"{self.alpha} must be positive.")
         if not 0 <= self.beta < 1:
             raise ConfigError("algo.beta", f"{self.beta} must be in [0, 1).")
         if self.base.asynchronous or self.base.servers or isinstance(self.base, SlowMo):
-            raise ConfigError("algo.base", f"SlowMo cannot wrap {self.base.title}: use local_sgd, sgp, osgp, d_psgd or ar_sgd.")
+            raise ConfigError(
+                "algo.base",
+                f"SlowMo cannot wrap {self.base.title}: use local_sgd, sgp, osgp, d_psgd or ar_sgd.",
+            )
 
     @property
     def period(self) -> int:
@@ -75,8 +85,12 @@ class SlowMo(Algorithm):
         x0 = worker.keep("slowmo_x0", x.clone)
         u = worker.keep("slowmo_u", lambda: x.new_zeros(x.shape))
         start = worker.keep("slowmo_start", lambda: worker.steps_taken)
-        while not worker.done or (worker.steps_taken - start) % self.period:  # also if all that is left is an average
-            await self.base.run(worker.limit(self.period - (worker.steps_taken - start) % self.period))
+        while (
+            not worker.done or (worker.steps_taken - start) % self.period
+        ):  # also if all that is left is an average
+            await self.base.run(
+                worker.limit(self.period - (worker.steps_taken - start) % self.period)
+            )
             if self.exact_average:
                 await average(worker)
             if (worker.steps_taken - start) % self.period:

@@ -1,8 +1,10 @@
-"""From what was measured to the constants of a cluster, and how well they tell what they were not fitted on.
+"""From what was measured to the constants of a cluster, and how well they tell what they were not
+fitted on.
 
-A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The line goes through the median of the model's own size, which is what runs
-send, and between those of the others by least squares, each weighed by how far its repeats spread, though none is trusted to better than
-`TRUST`. Leave-one-out error: each size predicted by the line through all others.
+A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The line goes through the median of
+the model's own size, which is what runs send, and between those of the others by least squares,
+each weighed by how far its repeats spread, though none is trusted to better than `TRUST`.
+Leave-one-out error: each size predicted by the line through all others.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Line:
 
 
 def fit_line(measured: Repeats, through: int | None = None) -> Line:
-    """Of at least two sizes, exact ``through`` one of them; through the origin where latency or bandwidth would come out negative."""
+    """Of at least two sizes, exact ``through`` one of them; through the origin where latency or
+    bandwidth would come out negative.
+    """
     points = [(size, median(repeats), spread(repeats) ** -2) for size, repeats in measured.items()]
     total = sum(weight for _, _, weight in points)
     x = sum(weight * size for size, _, weight in points) / total
@@ -53,14 +57,20 @@ def fit_line(measured: Repeats, through: int | None = None) -> Line:
 
 
 def spread(repeats: Sequence[float]) -> float:
-    """How far off their median may be (seconds): half the range of the middle half, over the root of their number, or `TRUST`."""
-    low, _, high = quantiles(repeats, n=4, method="inclusive") if len(repeats) > 1 else [repeats[0]] * 3
+    """How far off their median may be (seconds): half the range of the middle half, over the root
+    of their number, or `TRUST`.
+    """
+    low, _, high = (
+        quantiles(repeats, n=4, method="inclusive") if len(repeats) > 1 else [repeats[0]] * 3
+    )
     return max((high - low) / 2 / math.sqrt(len(repeats)), TRUST * median(repeats))
 
 
 @dataclass(frozen=True)
 class Point:
-    """One size: the repeats (seconds), what the fitted constants say of it, and what those say that were fitted without it."""
+    """One size: the repeats (seconds), what the fitted constants say of it, and what those say that
+    were fitted without it.
+    """
 
     num_bytes: int
     repeats: tuple[float, ...]
@@ -81,7 +91,10 @@ def points_of(measured: Repeats, through: int) -> list[Point]:
     """Of at least three sizes."""
     line = fit_line(measured, through)
     others = {size: fit_line(without(measured, size), through) for size in measured}
-    return [Point(size, tuple(repeats), line(size), others[size](size)) for size, repeats in measured.items()]
+    return [
+        Point(size, tuple(repeats), line(size), others[size](size))
+        for size, repeats in measured.items()
+    ]
 
 
 def without(measured: Repeats, size: int) -> Repeats:
@@ -95,7 +108,9 @@ def leave_one_out(points: Sequence[Point]) -> float:
 
 @dataclass(frozen=True)
 class Constants:
-    """Those of `sgp_runner.cluster.Cluster` that were found. cv: of compute times; 0 for none."""
+    """Those of `sgp_runner.cluster.machines.Cluster` that were found. cv: of compute times; 0 for
+    none.
+    """
 
     step_seconds: float
     cv: float
@@ -112,14 +127,18 @@ class Constants:
 def constants(found: Measured) -> Constants:
     """What the simulator needs so that it takes the measured times.
 
-    The step is one of many in a row, so that it includes what nodes take from each other. cv: that for which the slowest of the nodes
-    takes as much longer as steps did that end with a barrier. all_reduce_latency_seconds, all_reduce_bandwidth: those of a ring whose
-    time grows with sizes as measured. overlap: what the mean gradient took less than the slowest node's and an all-reduce, as a share of
-    a gradient. serving_seconds_per_byte: what a server does and what the bytes that come and go take from it, unless it was seen to
-    answer faster than that.
+    The step is one of many in a row, so that it includes what nodes take from each other. cv: that
+    for which the slowest of the nodes takes as much longer as steps did that end with a barrier.
+    all_reduce_latency_seconds, all_reduce_bandwidth: those of a ring whose time grows with sizes as
+    measured. overlap: what the mean gradient took less than the slowest node's and an all-reduce,
+    as a share of a gradient. serving_seconds_per_byte: what a server does and what the bytes that
+    come and go take from it, unless it was seen to answer faster than that.
     """
     step, n = median(found.steps), found.nodes
-    messages, rings = fit_line(found.exchanges, found.num_bytes), fit_line(found.all_reduces, found.num_bytes)
+    messages, rings = (
+        fit_line(found.exchanges, found.num_bytes),
+        fit_line(found.all_reduces, found.num_bytes),
+    )
     locked = median(found.locked_steps) - median(found.barriers)
     cv = max(0.0, locked / step - 1) / slowest(n)
     turns = zip(found.busy_steps, found.quiet_steps, found.busy_bytes, strict=True)

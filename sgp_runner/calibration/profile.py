@@ -1,4 +1,6 @@
-"""A cluster profile as a file that ``cluster=`` accepts: the fitted constants, and below them every point with its leave-one-out error."""
+"""A cluster profile as a file that ``cluster=`` accepts: the fitted constants, and below them every
+point with its leave-one-out error.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ compute_time:
 
 @dataclass(frozen=True)
 class Setting:
-    """What was calibrated: ``model`` on ``batch_size`` samples per node. command: that did it; where, when: for the reader."""
+    """What was calibrated: ``model`` on ``batch_size`` samples per node. command: that did it;
+    where, when: for the reader.
+    """
 
     name: str
     model: str
@@ -67,8 +71,13 @@ def profile(found: Measured, setting: Setting) -> str:
 def head(found: Measured, setting: Setting) -> Iterator[str]:
     yield f"# Measured by {setting.command}"
     yield f"# on {setting.where}, {setting.when}. It holds for {found.nodes} nodes of these machines and for this model."
-    errors = (leave_one_out(points_of(repeats, found.num_bytes)) for repeats in (found.exchanges, found.all_reduces))
-    yield "# Leave-one-out error, mean over sizes: messages {:.1%}, all-reduces {:.1%}.".format(*errors)
+    errors = (
+        leave_one_out(points_of(repeats, found.num_bytes))
+        for repeats in (found.exchanges, found.all_reduces)
+    )
+    yield "# Leave-one-out error, mean over sizes: messages {:.1%}, all-reduces {:.1%}.".format(
+        *errors
+    )
 
 
 def body(found: Measured, setting: Setting) -> str:
@@ -85,10 +94,23 @@ def body(found: Measured, setting: Setting) -> str:
 
 def foot(found: Measured) -> Iterator[str]:
     for what, repeats in (("message", found.exchanges), ("all-reduce", found.all_reduces)):
-        yield from ("", f"# {what}, bytes: ms (least to greatest of so many) | by the fit | without this size")
+        yield from (
+            "",
+            f"# {what}, bytes: ms (least to greatest of so many) | by the fit | without this size",
+        )
         yield from map(line, points_of(repeats, found.num_bytes))
     yield from ("", f"# model of {found.num_bytes} bytes: ms (least to greatest of so many)")
-    for what in ("steps", "barriers", "locked_steps", "mean_steps", "mixing", "serving", "streaming", "quiet_steps", "busy_steps"):
+    for what in (
+        "steps",
+        "barriers",
+        "locked_steps",
+        "mean_steps",
+        "mixing",
+        "serving",
+        "streaming",
+        "quiet_steps",
+        "busy_steps",
+    ):
         values = getattr(found, what)
         yield f"#   {what}: {ms(median(values))} ({ms(min(values))} to {ms(max(values))} of {len(values)})"
     yield f"#   in each of the busy steps {median(found.busy_bytes):.4g} bytes pass"

@@ -1,4 +1,6 @@
-"""One real rank of a calibration: ``python -m sgp_runner.calibration.rank config.yaml``, as `sgp_runner.rank` of a run."""
+"""One real rank of a calibration: ``python -m sgp_runner.calibration.rank config.yaml``, as
+`sgp_runner.session.rank` of a run.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.calibration.probe import Probe
-from sgp_runner.errors import Aborted, ConfigError, RankFailed
-from sgp_runner.recorder import write_summary
-from sgp_runner.session import execute
+from sgp_runner.recording.recorder import write_summary
+from sgp_runner.session.session import execute
+from sgp_runner.utils.errors import Aborted, ConfigError, RankFailed
 
 if TYPE_CHECKING:
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.experiment import Experiment
 
 
 def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
@@ -24,7 +26,7 @@ def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
 
 
 def main(config: str, **sizes: Any) -> int:
-    from sgp_runner.schema import load_experiment
+    from sgp_runner.config.schema import load_experiment
 
     experiment = measuring(load_experiment(Path(config), None), **sizes)
     try:

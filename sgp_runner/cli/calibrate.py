@@ -1,7 +1,8 @@
-"""``sgp-run calibrate [SETTINGS]``: a cluster profile of the machines that the settings would run on.
+"""``sgp-run calibrate [SETTINGS]``: a cluster profile of the machines that the settings would run
+on.
 
-It measures with the ranks, messages and gradients of a run of these settings (``network=gloo`` unless they say otherwise), started as
-any run is, by a launcher too.
+It measures with the ranks, messages and gradients of a run of these settings (``network=gloo``
+unless they say otherwise), started as any run is, by a launcher too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.experiment import Experiment
 
 USAGE = """usage: sgp-run calibrate [KEY=VALUE ...]
 
@@ -33,28 +34,31 @@ def calibrate(words: Sequence[str]) -> int:
     if "--help" in words or "-h" in words:
         print(USAGE)
         return 0
-    from sgp_runner.launchers import launched_rank
+    from sgp_runner.utils.launchers import launched_rank
 
     experiment = prepared(words)
     if launched_rank() not in (None, 0):
         measure(experiment)
         return 0
-    from sgp_runner.execution import prepare
-    from sgp_runner.lock import locked
+    from sgp_runner.session.execution import prepare
+    from sgp_runner.utils.lock import locked
 
     with locked(experiment.directory):
         prepare(experiment)
         measure(experiment)
         path = conclude(experiment, ["sgp-run", "calibrate", *words])
-    print(f"{path}: simulate with sgp-run --config-dir {path.parent.parent} cluster={path.stem}", flush=True)
+    print(
+        f"{path}: simulate with sgp-run --config-dir {path.parent.parent} cluster={path.stem}",
+        flush=True,
+    )
     return 0
 
 
 def prepared(words: Sequence[str]) -> Experiment:
     """The experiment whose machines are measured. Its folder is one of calibrations, not of runs."""
-    from sgp_runner.cli import read
-    from sgp_runner.overrides import compose, configs, parse
-    from sgp_runner.schema import make_experiment
+    from sgp_runner.cli.main import read
+    from sgp_runner.config.overrides import compose, configs, parse
+    from sgp_runner.config.schema import make_experiment
 
     with configs():
         settings = read(words).settings
@@ -66,24 +70,33 @@ def prepared(words: Sequence[str]) -> Experiment:
     experiment = make_experiment(config)
     run = experiment.run
     if not re.fullmatch(r"[A-Za-z]\w*", run.name or ""):
-        raise ConfigError("name", f"'{run.name}' cannot name a choice of cluster=: use a letter, then letters, digits and _.")
+        raise ConfigError(
+            "name",
+            f"'{run.name}' cannot name a choice of cluster=: use a letter, then letters, digits and _.",
+        )
     if run.nodes < 2:
         raise ConfigError("nodes", "a single node sends no messages: use nodes=2 or more.")
     if run.algo.servers:
-        raise ConfigError("algo", f"{run.algo.title} has a server, which a calibration does without: leave the algorithm out.")
+        raise ConfigError(
+            "algo",
+            f"{run.algo.title} has a server, which a calibration does without: leave the algorithm out.",
+        )
     if not run.model.trains:
-        raise ConfigError("model", f"{run.model.name} computes nothing that could be timed: choose the model that you train.")
+        raise ConfigError(
+            "model",
+            f"{run.model.name} computes nothing that could be timed: choose the model that you train.",
+        )
     return experiment
 
 
 def measure(experiment: Experiment) -> None:
     """Leaves what was measured in the experiment's folder."""
     from sgp_runner.calibration.rank import measuring
-    from sgp_runner.launchers import launched
-    from sgp_runner.session import execute
+    from sgp_runner.session.session import execute
+    from sgp_runner.utils.launchers import launched
 
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
-        from sgp_runner.launch import launch
+        from sgp_runner.distributed.launch import launch
 
         launch(experiment, ("-m", "sgp_runner.calibration.rank"))
     else:
@@ -94,13 +107,15 @@ def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
     """Write the profile; its path."""
     from sgp_runner.calibration.probe import FILE, Measured
     from sgp_runner.calibration.profile import Setting, profile
-    from sgp_runner.recorder import replace_file
+    from sgp_runner.recording.recorder import replace_file
 
     run = experiment.run
     found = Measured.from_json((experiment.directory / FILE).read_text(encoding="utf-8"))
     path = Path(run.results).parent / "cluster" / f"{run.name}.yaml"
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
-    setting = Setting(path.stem, run.model.name, run.batch_size, " ".join(command), platform.platform(), when)
+    setting = Setting(
+        path.stem, run.model.name, run.batch_size, " ".join(command), platform.platform(), when
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, profile(found, setting))
     return path

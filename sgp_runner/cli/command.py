@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,7 +33,7 @@ def exit_code(command: str, work: Callable[[], int]) -> int:
         say(command, "interrupted")
         return 130
     except Exception as error:
-        from sgp_runner.execution import print_traceback_if_wanted, sentence_of
+        from sgp_runner.session.execution import print_traceback_if_wanted, sentence_of
 
         print_traceback_if_wanted(error)
         say(command, sentence_of(error))

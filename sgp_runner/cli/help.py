@@ -1,6 +1,8 @@
-"""What ``sgp-run`` says of its settings, ``--help`` and ``--cfg job``: read from the dataclasses and ``configs/``, so never out of date.
+"""What ``sgp-run`` says of its settings, ``--help`` and ``--cfg job``: read from the dataclasses
+and ``configs/``, so never out of date.
 
-A field is described in the docstring of its class, in a line that starts with its name and may go on below, indented.
+A field is described in the docstring of its class, in a line that starts with its name and may go
+on below, indented.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.groups import ALGORITHM_PARTS, CONFIGS, NESTED, groups
-from sgp_runner.schema import class_at, completed, fields_of, is_node, is_part, join
+from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, groups
+from sgp_runner.config.schema import class_at, completed, fields_of, is_node, is_part, join
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -29,7 +31,11 @@ CFG_INDENT = 32
 def descriptions(cls: type[Any]) -> Mapping[str, str]:
     """Field -> its description, on one line."""
     found = re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(cls) or "", re.MULTILINE)
-    return {name: " ".join(text.replace("``", "").split()) for name, text in found if name in fields_of(cls, "")}
+    return {
+        name: " ".join(text.replace("``", "").split())
+        for name, text in found
+        if name in fields_of(cls, "")
+    }
 
 
 HELP = """\
@@ -62,8 +68,13 @@ def usage() -> str:
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
     outer = [*(name for name in defaults if name in groups()), *others(defaults)]
     nested = {key: listed(group, "") for group, key in NESTED.items()}
-    nested |= {"= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"}
-    keys = {key: (value if isinstance(value, str) else json.dumps(value), said) for key, value, said in settings(completed({}), "")}
+    nested |= {
+        "= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"
+    }
+    keys = {
+        key: (value if isinstance(value, str) else json.dumps(value), said)
+        for key, value, said in settings(completed({}), "")
+    }
     return HELP.format(
         groups=rows({f"{group}=": listed(group, defaults.get(group, "")) for group in outer}),
         nested=rows({f"{key}=": choices for key, choices in nested.items()}),
@@ -76,7 +87,9 @@ def rows(texts: Mapping[str, str]) -> str:
 
 
 def described(config: DictConfig, package: str, resolve: bool) -> str:
-    """The settings as YAML, each with its description; those below ``package`` alone, if it names one. ``resolve``: as plain YAML."""
+    """The settings as YAML, each with its description; those below ``package`` alone, if it names
+    one. ``resolve``: as plain YAML.
+    """
     from omegaconf import Container, OmegaConf
 
     node = OmegaConf.select(config, package) if package not in ("", "_global_") else config
@@ -105,14 +118,20 @@ def commented(node: Mapping[str, object], key: str, indent: str) -> Iterator[str
         if is_node(value, inner):
             yield from commented(value, inner, indent + "  ")
         elif block:
-            yield from textwrap.indent(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), indent + "  ").splitlines()
+            yield from textwrap.indent(
+                yaml.safe_dump(value, sort_keys=False, allow_unicode=True), indent + "  "
+            ).splitlines()
 
 
 def flow(value: object) -> str:
     """On one line of YAML."""
     import yaml
 
-    return str(yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)).removesuffix("...\n").strip()
+    return (
+        str(yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf))
+        .removesuffix("...\n")
+        .strip()
+    )
 
 
 def settings(node: Mapping[str, object], parent: str) -> Iterator[tuple[str, object, str]]:
@@ -136,8 +155,12 @@ def listed(group: str, default: str) -> str:
     return " ".join(sorted(choices, key=lambda choice: choice != default)) or "(none yet)"
 
 
-def row(left: str, right: str, indent: int = INDENT, width: int = WIDTH, mark: str = "") -> list[str]:
-    """``left``, and beside it, or below when it is too long, ``right`` folded into its column; ``mark`` begins each of its lines."""
+def row(
+    left: str, right: str, indent: int = INDENT, width: int = WIDTH, mark: str = ""
+) -> list[str]:
+    """``left``, and beside it, or below when it is too long, ``right`` folded into its column;
+    ``mark`` begins each of its lines.
+    """
     folded = [mark + line for line in textwrap.wrap(right, width - indent - len(mark))]
     if len(left) < indent and folded:
         left, *folded = [left.ljust(indent) + folded[0], *folded[1:]]

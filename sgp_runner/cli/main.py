@@ -1,4 +1,6 @@
-"""The command ``sgp-run``. Settings that cannot work are one sentence on stderr and exit code 2, before anything is written."""
+"""The command ``sgp-run``. Settings that cannot work are one sentence on stderr and exit code 2,
+before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,33 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from sgp_runner import STARTED
-from sgp_runner.credentials import redacted, refuse_secrets
-from sgp_runner.errors import DIVERGED, SAVED, Aborted, ConfigError, Diverged, DivergedBefore, Stopped
+from sgp_runner.utils.errors import (
+    DIVERGED,
+    SAVED,
+    Aborted,
+    ConfigError,
+    Diverged,
+    DivergedBefore,
+    Stopped,
+)
+from sgp_runner.utils.secrets import redacted, refuse_secrets
 
 SECONDS_TO_SPEAK = 5.0  # for a rank that first closes its files and, if it keeps the store, waits until the others have read why
 # Options, with an example of what follows those that want something.
 OPTIONS = {
-    **dict.fromkeys(("--help", "--version", "--multirun", "--resolve", "--hydra-help", "--shell-completion")),
+    **dict.fromkeys(
+        ("--help", "--version", "--multirun", "--resolve", "--hydra-help", "--shell-completion")
+    ),
     **{"--cfg": "job", "--package": "algo", "--info": "searchpath", "--config-dir": "results"},
 }
-SHORT = {"-h": "--help", "-m": "--multirun", "-sc": "--shell-completion", "-c": "--cfg", "-p": "--package", "-i": "--info"}
+SHORT = {
+    "-h": "--help",
+    "-m": "--multirun",
+    "-sc": "--shell-completion",
+    "-c": "--cfg",
+    "-p": "--package",
+    "-i": "--info",
+}
 SHORT |= {"-cd": "--config-dir"}
 FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
 
@@ -34,28 +53,31 @@ class Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 3 when it diverged,
-    75 when a signal stopped it and the same command goes on from there, 130 after Ctrl-C.
+    """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 3
+    when it diverged, 75 when a signal stopped it and the same command goes on from there, 130 after
+    Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         code = act(words)
-        mirror = sys.modules.get("sgp_runner.loggers.wandb")
+        mirror = sys.modules.get("sgp_runner.recording.loggers.wandb")
         if mirror is not None and mirror.abandoned.is_set():
             leave(code)
     except ConfigError as error:
         code = complain(error, str(error), 2)
     except Stopped as error:
-        leave(complain(error, str(error), SAVED))  # what a rank has connected is not taken down in order
+        leave(
+            complain(error, str(error), SAVED)
+        )  # what a rank has connected is not taken down in order
     except Diverged as error:
         code = complain(error, str(error), DIVERGED)
     except KeyboardInterrupt as error:
         code = complain(error, " ".join(["interrupted", *error.args]), 130)
     except Exception as error:
-        from sgp_runner.execution import sentence_of
+        from sgp_runner.session.execution import sentence_of
 
         code = complain(error, sentence_of(error), 1)
-    waits = sys.modules.get("sgp_runner.waits")
+    waits = sys.modules.get("sgp_runner.utils.waits")
     if waits is not None and waits.left_behind:
         leave(code)
     return code
@@ -69,19 +91,25 @@ def leave(code: int) -> NoReturn:
 
 
 def complain(error: BaseException, sentence: str, code: int) -> int:
-    from sgp_runner.execution import print_traceback_if_wanted
+    from sgp_runner.session.execution import print_traceback_if_wanted
 
     print_traceback_if_wanted(error)
-    if isinstance(error, Aborted) or ((code in (2, SAVED) or isinstance(error, DivergedBefore)) and said_by_another(error)):
-        time.sleep(SECONDS_TO_SPEAK)  # another rank speaks for all; the launcher kills the others when the first one ends
+    if isinstance(error, Aborted) or (
+        (code in (2, SAVED) or isinstance(error, DivergedBefore)) and said_by_another(error)
+    ):
+        time.sleep(
+            SECONDS_TO_SPEAK
+        )  # another rank speaks for all; the launcher kills the others when the first one ends
     else:
         print(f"sgp-run: {redacted(sentence)}", file=sys.stderr, flush=True)
     return code
 
 
 def said_by_another(error: BaseException) -> bool:
-    """Whether the first rank reports the same; what is wrong with a rank's own environment it has to say itself."""
-    from sgp_runner.launchers import LaunchError, launched_rank
+    """Whether the first rank reports the same; what is wrong with a rank's own environment it has
+    to say itself.
+    """
+    from sgp_runner.utils.launchers import LaunchError, launched_rank
 
     try:
         return not isinstance(error, LaunchError) and launched_rank() not in (None, 0)
@@ -91,11 +119,11 @@ def said_by_another(error: BaseException) -> bool:
 
 def act(words: Sequence[str]) -> int:
     if words[:1] == ["calibrate"]:
-        from sgp_runner.calibration.cli import calibrate
+        from sgp_runner.cli.calibrate import calibrate
 
         return calibrate(words[1:])
     if "--help" in words or "-h" in words:
-        from sgp_runner.usage import usage
+        from sgp_runner.cli.help import usage
 
         print(usage())
         return 0
@@ -108,7 +136,7 @@ def act(words: Sequence[str]) -> int:
     for word in words:
         refuse_secrets(word, word.partition("=")[0])
 
-    from sgp_runner.overrides import configs, parse, search_in
+    from sgp_runner.config.overrides import configs, parse, search_in
 
     with configs():
         if folder := command.options.get("--config-dir"):
@@ -117,19 +145,23 @@ def act(words: Sequence[str]) -> int:
             return ask_hydra(asked[0], command)
         settings = parse(command.settings)
         if "--multirun" in command.options:
-            from sgp_runner.sweep import sweep
+            from sgp_runner.cli.sweep import sweep
 
             return sweep(settings)
         for setting in settings:
             if setting.swept:
-                raise ConfigError(setting.name, "several values make a sweep; add -m to run one after the other.")
+                raise ConfigError(
+                    setting.name, "several values make a sweep; add -m to run one after the other."
+                )
             if setting.name == "hydra/launcher" and "--cfg" not in command.options:
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
         return print_settings(command) if "--cfg" in command.options else run(command.settings)
 
 
 def read(words: Sequence[str]) -> Command:
-    """Tell options from settings. Raises ConfigError for an option that does not exist or lacks its value."""
+    """Tell options from settings. Raises ConfigError for an option that does not exist or lacks its
+    value.
+    """
     command = Command()
     rest = iter(words)
     for word in rest:
@@ -141,7 +173,10 @@ def read(words: Sequence[str]) -> Command:
         if name not in OPTIONS:
             close = difflib.get_close_matches(option, OPTIONS, n=1, cutoff=0.7)
             hint = f" Did you mean '{close[0]}'?" if close else ""
-            raise ConfigError(option, f"there is no such option; settings are written key=value, for example nodes=4.{hint}")
+            raise ConfigError(
+                option,
+                f"there is no such option; settings are written key=value, for example nodes=4.{hint}",
+            )
         if OPTIONS[name] and not (value := value if equals else next(rest, "")):
             raise ConfigError(option, f"its value is missing, for example {name} {OPTIONS[name]}.")
         command.options[name] = value
@@ -150,17 +185,19 @@ def read(words: Sequence[str]) -> Command:
 
 def run(words: Sequence[str]) -> int:
     """One run, from its settings, as Hydra wants them, to its table."""
-    from sgp_runner.execution import perform
-    from sgp_runner.overrides import compose
-    from sgp_runner.schema import make_experiment
+    from sgp_runner.config.overrides import compose
+    from sgp_runner.config.schema import make_experiment
+    from sgp_runner.session.execution import perform
 
     experiment = replace(make_experiment(compose(words)), started=STARTED)
     try:
         summary = perform(experiment)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"before the end; what was recorded is in {experiment.directory}") from error
+        raise KeyboardInterrupt(
+            f"before the end; what was recorded is in {experiment.directory}"
+        ) from error
     if summary is not None:
-        from sgp_runner.console import show, summary_table
+        from sgp_runner.recording.console import show, summary_table
 
         show(summary_table(summary))
     return 0
@@ -169,9 +206,9 @@ def run(words: Sequence[str]) -> int:
 def print_settings(command: Command) -> int:
     from omegaconf import OmegaConf
 
-    from sgp_runner.overrides import compose, compose_all
-    from sgp_runner.schema import check_tree
-    from sgp_runner.usage import described
+    from sgp_runner.cli.help import described
+    from sgp_runner.config.overrides import compose, compose_all
+    from sgp_runner.config.schema import check_tree
 
     what = command.options["--cfg"]
     if what not in ("job", "hydra", "all"):
@@ -189,7 +226,7 @@ def ask_hydra(option: str, command: Command) -> int:
     from hydra._internal.utils import get_args_parser
     from hydra.core.global_hydra import GlobalHydra
 
-    from sgp_runner.overrides import completes, parse
+    from sgp_runner.config.overrides import completes, parse
 
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.command import Parser, exit_code, say
-from sgp_runner.errors import CannotWrite
+from sgp_runner.cli.command import Parser, exit_code, say
+from sgp_runner.utils.errors import CannotWrite
 
 FILE = "replays.jsonl"  # in the folder of the run
 EXAMPLES = """examples
@@ -27,7 +27,9 @@ def parser() -> Parser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    out.add_argument("run", type=Path, metavar="RUN", help="the folder of a run that had record=true")
+    out.add_argument(
+        "run", type=Path, metavar="RUN", help="the folder of a run that had record=true"
+    )
     out.add_argument(
         "--with",
         nargs="*",
@@ -40,10 +42,15 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, 1 when the replay ends or goes another way, 2 for what cannot work, 130 after Ctrl-C."""
+    """Run the command; the exit code: 0, 1 when the replay ends or goes another way, 2 for what
+    cannot work, 130 after Ctrl-C.
+    """
     asked = parser().parse_args(argv)
     warnings.showwarning = lambda message, *rest: say("sgp-replay", f"warning: {message}")
-    return exit_code("sgp-replay", lambda: repeat(asked.run) if asked.words is None else time_again(asked.run, asked.words))
+    return exit_code(
+        "sgp-replay",
+        lambda: repeat(asked.run) if asked.words is None else time_again(asked.run, asked.words),
+    )
 
 
 def repeat(directory: Path) -> int:
@@ -51,16 +58,31 @@ def repeat(directory: Path) -> int:
 
     result = replay(directory)
     steps = [worker.steps_taken for worker in result.workers]
-    keep(directory, {"kind": "replay", "ended": result.ended, "same": result.same, "all_reduces": result.reduced, "steps": steps})
+    keep(
+        directory,
+        {
+            "kind": "replay",
+            "ended": result.ended,
+            "same": result.same,
+            "all_reduces": result.reduced,
+            "steps": steps,
+        },
+    )
     print(f"{directory}: {len(steps)} ranks took {', '.join(map(str, steps))} steps", flush=True)
     if not result.ended:
-        print("The run had failed: its replay goes as far as its recording does, and the code did not fail again.", flush=True)
+        print(
+            "The run had failed: its replay goes as far as its recording does, and the code did not fail again.",
+            flush=True,
+        )
         return 0
     if all(result.same):
         print("All ranks end with the parameters of the real run, bit for bit.", flush=True)
         return 0
     if result.reduced:
-        print("Parameters are not the same bytes: the run had all-reduces, whose order of addition is not repeated.", flush=True)
+        print(
+            "Parameters are not the same bytes: the run had all-reduces, whose order of addition is not repeated.",
+            flush=True,
+        )
         return 0
     different = ", ".join(str(rank) for rank, same in enumerate(result.same) if not same)
     others = "ended with other parameters: the code or the machine computes differently."
@@ -70,12 +92,15 @@ def repeat(directory: Path) -> int:
 
 def time_again(directory: Path, words: Sequence[str]) -> int:
     from sgp_runner.replay.what_if import retime
-    from sgp_runner.units import duration
+    from sgp_runner.utils.units import duration
 
     result = retime(directory, words)
     keep(directory, {"kind": "retimed", "with": list(words), **result.facts})
     name = result.algorithm if words else f"{result.algorithm} itself"
-    print(f"{directory}: {result.recorded_algorithm} took {duration(result.recorded_s)} (measured)", flush=True)
+    print(
+        f"{directory}: {result.recorded_algorithm} took {duration(result.recorded_s)} (measured)",
+        flush=True,
+    )
     print(
         f"On its compute times and message delays {name} takes {duration(result.time_s)} (simulated), {result.steps} steps of a node.",
         flush=True,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.command import Parser, exit_code, say
+from sgp_runner.cli.command import Parser, exit_code, say
 
 EXAMPLES = """examples
   sgp-report results/runs                       everything that is there
@@ -25,9 +25,19 @@ def parser() -> Parser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    out.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a run, of a sweep, or with such folders in it")
     out.add_argument(
-        "--out", type=Path, default=Path("results/report"), metavar="FOLDER", help="where the report goes (default: %(default)s)"
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="of a run, of a sweep, or with such folders in it",
+    )
+    out.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results/report"),
+        metavar="FOLDER",
+        help="where the report goes (default: %(default)s)",
     )
     out.add_argument(
         "--target",
@@ -57,12 +67,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(asked: argparse.Namespace) -> int:
-    from sgp_runner.console import comparison_table, published_table, show
+    from sgp_runner.recording.console import comparison_table, published_table, show
+    from sgp_runner.replay.retiming import retime_all
     from sgp_runner.report.tables import for_terminal, raw_pair
     from sgp_runner.report.write import write_report
-    from sgp_runner.retiming import retime_all
 
-    retimed = retime_all(asked.folders, asked.retime, asked.out / "retimed") if asked.retime is not None else []
+    retimed = (
+        retime_all(asked.folders, asked.retime, asked.out / "retimed")
+        if asked.retime is not None
+        else []
+    )
     made = write_report([*asked.folders, *retimed], asked.out, asked.target)
     for title, rows in for_terminal(made.settings):
         show(comparison_table(rows, title))

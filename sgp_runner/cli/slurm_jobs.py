@@ -1,4 +1,6 @@
-"""The jobs of a sweep with ``hydra/launcher=slurm``, found by what submitit leaves in the sweep's folder."""
+"""The jobs of a sweep with ``hydra/launcher=slurm``, found by what submitit leaves in the sweep's
+folder.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
         return []
     from submitit import SlurmJob
 
-    found: list[SlurmJob[Any]] = [SlurmJob(path.parent, path.name.removesuffix("_submitted.pkl")) for path in paths]
+    found: list[SlurmJob[Any]] = [
+        SlurmJob(path.parent, path.name.removesuffix("_submitted.pkl")) for path in paths
+    ]
     return sorted(found, key=lambda job: [int(part) for part in job.job_id.split("_")])
 
 
@@ -34,17 +38,23 @@ def outcome(job: SlurmJob[Any]) -> dict[str, object]:
         row: dict[str, object] = job.results()[0].return_value
         return row
     except Exception:
-        return {"failed": f"Slurm's job {job.job_id} ended without a result; its log is in {job.paths.folder}"}
+        return {
+            "failed": f"Slurm's job {job.job_id} ended without a result; its log is in {job.paths.folder}"
+        }
 
 
 def requeue() -> None:
-    """Back into the queue with this job of a sweep, whose run has saved where it is; only returns if that cannot be done."""
+    """Back into the queue with this job of a sweep, whose run has saved where it is; only returns
+    if that cannot be done.
+    """
     if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
         return
     ask = ["squeue", "--noheader", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]
     state = subprocess.run(ask, check=False, capture_output=True, text=True).stdout.strip()
     if state == "RUNNING":  # one that was cancelled must not come back
-        signal.raise_signal(signal.SIGUSR2)  # on the first rank submitit hears this, requeues and exits
+        signal.raise_signal(
+            signal.SIGUSR2
+        )  # on the first rank submitit hears this, requeues and exits
         time.sleep(60)  # the others end with it
 
 

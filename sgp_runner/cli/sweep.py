@@ -1,4 +1,6 @@
-"""``sgp-run -m``: one run for each combination, through Hydra's launchers, and a comparison of them."""
+"""``sgp-run -m``: one run for each combination, through Hydra's launchers, and a comparison of
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner import slurm
-from sgp_runner.errors import ConfigError, Diverged, Stopped
-from sgp_runner.execution import perform, print_traceback_if_wanted, sentence_of
-from sgp_runner.launchers import launched_rank
-from sgp_runner.overrides import Setting, compose, compose_all, loader, parse, quoted, typed
-from sgp_runner.schema import make_experiment
+from sgp_runner.cli import slurm_jobs as slurm
+from sgp_runner.config.overrides import Setting, compose, compose_all, loader, parse, quoted, typed
+from sgp_runner.config.schema import make_experiment
+from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
+from sgp_runner.utils.errors import ConfigError, Diverged, Stopped
+from sgp_runner.utils.launchers import launched_rank
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.experiment import Experiment
 
 Row = dict[str, object]
 
@@ -34,11 +36,15 @@ class Job:
 
 
 def sweep(settings: Sequence[Setting]) -> int:
-    """Run every combination; the exit code. Raises ConfigError, with nothing written, if one of them cannot work."""
+    """Run every combination; the exit code. Raises ConfigError, with nothing written, if one of
+    them cannot work.
+    """
     from hydra.core.global_hydra import GlobalHydra
 
     if launched_rank() is not None:
-        raise ConfigError("-m", "the processes of a launcher cannot share a sweep; start its runs one by one.")
+        raise ConfigError(
+            "-m", "the processes of a launcher cannot share a sweep; start its runs one by one."
+        )
     for_hydra, directory, jobs = plan(settings)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -63,18 +69,27 @@ def sweep(settings: Sequence[Setting]) -> int:
     earlier = slurm.submissions(directory)
     try:
         batches = hydra.multirun(config_name="config", task_function=task, overrides=for_hydra)
-        rows |= dict(enumerate(result.return_value for batch in batches for result in batch))  # if jobs ran elsewhere
+        rows |= dict(
+            enumerate(result.return_value for batch in batches for result in batch)
+        )  # if jobs ran elsewhere
     except KeyboardInterrupt:
         slurm.cancel(slurm.submissions(directory) - earlier)
         raise
-    except Exception:  # Slurm's launcher gives up at the first job that was lost, while the others go on
+    except (
+        Exception
+    ):  # Slurm's launcher gives up at the first job that was lost, while the others go on
         handed_over = slurm.jobs(slurm.submissions(directory) - earlier)
         if not handed_over:
             raise
         for number, job in enumerate(handed_over):
             outcome = slurm.outcome(job)
-            # A job of which a rank was lost has failed for Slurm, but the run may have gone on to its end.
-            rows[number] = row_if_done(jobs[number]) or {**jobs[number].experiment.facts, "job": jobs[number].title, **outcome}
+            # A job of which a rank was lost has failed for Slurm, but the run may have gone on to
+            # its end.
+            rows[number] = row_if_done(jobs[number]) or {
+                **jobs[number].experiment.facts,
+                "job": jobs[number].title,
+                **outcome,
+            }
     finally:
         finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
         rows_done = [row for row in finished if row is not None]
@@ -84,14 +99,20 @@ def sweep(settings: Sequence[Setting]) -> int:
 
 
 def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
-    """Words that make Hydra run the sweep, its directory, and its jobs, all of them checked as single runs are."""
+    """Words that make Hydra run the sweep, its directory, and its jobs, all of them checked as
+    single runs are.
+    """
     from omegaconf import OmegaConf
 
     for_hydra = [setting.word for setting in settings if setting.for_hydra]
     first = compose_all([*for_hydra, *combinations(settings)[0]], hydra_too=True)
     if not str(OmegaConf.select(first, "hydra.sweeper._target_")).endswith(".BasicSweeper"):
-        raise ConfigError("hydra/sweeper", "only the basic sweeper, which runs every combination, is supported.")
-    if params := OmegaConf.select(first, "hydra.sweeper.params"):  # a preset that says what to sweep over
+        raise ConfigError(
+            "hydra/sweeper", "only the basic sweeper, which runs every combination, is supported."
+        )
+    if params := OmegaConf.select(
+        first, "hydra.sweeper.params"
+    ):  # a preset that says what to sweep over
         settings = [*parse([f"{key}={value}" for key, value in params.items()]), *settings]
         for_hydra.append("hydra.sweeper.params=null")
     directory = Path(str(OmegaConf.select(first, "hydra.sweep.dir")))
@@ -99,11 +120,17 @@ def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
     all_words = combinations(settings)
     jobs = []
     for number, words in enumerate(all_words, start=1):
-        title = " ".join(typed(word) for word in words if not swept or typed(word).partition("=")[0] in swept)
+        title = " ".join(
+            typed(word) for word in words if not swept or typed(word).partition("=")[0] in swept
+        )
         try:
-            jobs.append(Job(title, make_experiment(compose([*for_hydra, *words]), group=directory.name)))
+            jobs.append(
+                Job(title, make_experiment(compose([*for_hydra, *words]), group=directory.name))
+            )
         except ConfigError as error:
-            raise ConfigError(error.key, f"{error.sentence} (Job {number} of {len(all_words)}: {title})") from error
+            raise ConfigError(
+                error.key, f"{error.sentence} (Job {number} of {len(all_words)}: {title})"
+            ) from error
     for_hydra += [as_sweep(setting) for setting in settings if not setting.for_hydra]
     return [*for_hydra, f"hydra.sweep.dir={quoted(str(directory))}"], directory, jobs
 
@@ -119,9 +146,15 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
 
 
 def as_sweep(setting: Setting) -> str:
-    """A choice inside a choice as a sweep over one, since Hydra first composes what is not swept: without the outer choice."""
+    """A choice inside a choice as a sweep over one, since Hydra first composes what is not swept:
+    without the outer choice.
+    """
     key, _, value = setting.word.partition("=")
-    return f"{key}=choice({value})" if setting.choice and "@" in key and not setting.swept else setting.word
+    return (
+        f"{key}=choice({value})"
+        if setting.choice and "@" in key and not setting.swept
+        else setting.word
+    )
 
 
 def run_job(job: Job, number: str) -> Row:
@@ -134,14 +167,17 @@ def run_job(job: Job, number: str) -> Row:
     except Exception as error:
         print_traceback_if_wanted(error)
         print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)
-        failed = {"failed": sentence_of(error).splitlines()[0], "diverged": isinstance(error, Diverged)}
+        failed = {
+            "failed": sentence_of(error).splitlines()[0],
+            "diverged": isinstance(error, Diverged),
+        }
         return {**job.experiment.facts, "job": job.title, **failed}
     return {**(summary or {}), "job": job.title}
 
 
 def row_if_done(job: Job) -> Row | None:
     """The row of a job that another process finished before the sweep was interrupted."""
-    from sgp_runner.recorder import finished
+    from sgp_runner.recording.recorder import finished
 
     summary = finished(job.experiment)
     return None if summary is None else {**summary, "job": job.title}
@@ -149,7 +185,7 @@ def row_if_done(job: Job) -> Row | None:
 
 def compare(rows: Sequence[Row], directory: Path) -> None:
     """Show the comparison, and keep it as ``comparison.csv``."""
-    from sgp_runner.console import comparison_table, show
+    from sgp_runner.recording.console import comparison_table, show
 
     if not rows:
         return
@@ -160,7 +196,9 @@ def compare(rows: Sequence[Row], directory: Path) -> None:
 
 
 def report(rows: Sequence[Row], directory: Path) -> None:
-    """Write the report on the runs; that it cannot be written is said, and is no failure of the sweep."""
+    """Write the report on the runs; that it cannot be written is said, and is no failure of the
+    sweep.
+    """
     from sgp_runner.report.write import write_report
 
     folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]

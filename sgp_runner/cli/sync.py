@@ -1,6 +1,8 @@
-"""``sgp-sync RUN_DIR...``: make the W&B mirror of runs anew from their ``metrics.jsonl``, the source of truth.
+"""``sgp-sync RUN_DIR...``: make the W&B mirror of runs anew from their ``metrics.jsonl``, the
+source of truth.
 
-For runs that had no W&B, or lost it. Each becomes a new W&B run, complete; WANDB_MODE says where, as for ``sgp-run``.
+For runs that had no W&B, or lost it. Each becomes a new W&B run, complete; WANDB_MODE says where,
+as for ``sgp-run``.
 """
 
 from __future__ import annotations
@@ -9,24 +11,29 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sgp_runner.command import exit_code
-from sgp_runner.errors import ConfigError
+from sgp_runner.cli.command import exit_code
+from sgp_runner.utils.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; the exit code: 0, 1 when W&B failed, 2 for a folder that holds no run."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0].startswith("-"):
-        print("usage: sgp-sync RUN_DIR...   (folders in results/runs)", file=sys.stdout if "--help" in words else sys.stderr)
+        print(
+            "usage: sgp-sync RUN_DIR...   (folders in results/runs)",
+            file=sys.stdout if "--help" in words else sys.stderr,
+        )
         return 0 if "--help" in words else 2
     return exit_code("sgp-sync", lambda: 0 if all([sync(Path(word)) for word in words]) else 1)
 
 
 def sync(run_dir: Path) -> bool:
-    """Whether all records of rank 0 reached W&B, or its offline file. Raises ConfigError for what is no run."""
-    from sgp_runner.loggers.wandb import Wandb
-    from sgp_runner.recorder import metrics_path, read_lines
-    from sgp_runner.schema import load_experiment
+    """Whether all records of rank 0 reached W&B, or its offline file. Raises ConfigError for what
+    is no run.
+    """
+    from sgp_runner.config.schema import load_experiment
+    from sgp_runner.recording.loggers.wandb import Wandb
+    from sgp_runner.recording.recorder import metrics_path, read_lines
 
     experiment = load_experiment(run_dir / "config.yaml", None)
     try:

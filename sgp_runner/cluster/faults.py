@@ -1,7 +1,9 @@
-"""What goes wrong in a run: slow nodes and links, pauses, crashes, partitions, late and lost messages. Data, in ``configs/faults``.
+"""What goes wrong in a run: slow nodes and links, pauses, crashes, partitions, late and lost
+messages. Data, in ``configs/faults``.
 
-Everything is decided by the settings and the seed. What is random about a message is a function of the seed, its sender, its receiver
-and how many went there before, so that it is the same whatever else happens and after a resumption.
+Everything is decided by the settings and the seed. What is random about a message is a function of
+the seed, its sender, its receiver and how many went there before, so that it is the same whatever
+else happens and after a resumption.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.cluster import check_positive, check_ranks
-from sgp_runner.course import STEADY, Course, course
-from sgp_runner.errors import ConfigError
+from sgp_runner.cluster.machines import check_positive, check_ranks
+from sgp_runner.cluster.rates import STEADY, Course, course
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -25,10 +27,11 @@ REAL = ("slow_node", "pause")  # what a real run can do to its ranks
 class Event:
     """What happens to some ranks for some time.
 
-    slow_node: gradients take ``factor`` times longer; slow_link: the bandwidth is divided by ``factor``. pause: they stand still; their
-    interfaces go on receiving, and they read it afterwards. crash: they stand still and so do their interfaces: what they have queued
-    does not leave, what is sent to them waits outside; they go on from the state that they had. partition: messages between them and all
-    others wait outside.
+    slow_node: gradients take ``factor`` times longer; slow_link: the bandwidth is divided by
+    ``factor``. pause: they stand still; their interfaces go on receiving, and they read it
+    afterwards. crash: they stand still and so do their interfaces: what they have queued does not
+    leave, what is sent to them waits outside; they go on from the state that they had. partition:
+    messages between them and all others wait outside.
 
     what: slow_node | slow_link | pause | crash | partition
     ranks: whom it happens to
@@ -45,14 +48,23 @@ class Event:
 
     def __post_init__(self) -> None:
         if not self.ranks:
-            raise ConfigError("faults.events.ranks", f"a {self.what} needs ranks that it happens to, such as [0].")
+            raise ConfigError(
+                "faults.events.ranks", f"a {self.what} needs ranks that it happens to, such as [0]."
+            )
         if not 0 <= self.start < inf:
-            raise ConfigError("faults.events.start", f"{self.start} must be zero or positive, and finite.")
+            raise ConfigError(
+                "faults.events.start", f"{self.start} must be zero or positive, and finite."
+            )
         if not self.start < self.stop:
-            raise ConfigError("faults.events.end", f"{self.end} must be after the start, {self.start}; null is for ever.")
+            raise ConfigError(
+                "faults.events.end",
+                f"{self.end} must be after the start, {self.start}; null is for ever.",
+            )
         if self.what.startswith("slow") == (self.factor is None):
             need = f"a {self.what} needs one" if self.factor is None else f"a {self.what} has none"
-            raise ConfigError("faults.events.factor", f"{need}; slow_node and slow_link have a factor.")
+            raise ConfigError(
+                "faults.events.factor", f"{need}; slow_node and slow_link have a factor."
+            )
         if self.factor is not None:
             check_factor("faults.events.factor", self.factor)
 
@@ -77,14 +89,17 @@ class Faults:
 
     slow_nodes: {rank: factor}: its gradients take longer, all the time
     slow_links: {rank: factor}: its bandwidth is divided, all the time
-    events: what has a start and an end, each {what: ..., ranks: [...], start: s, end: s or null, factor: ...}; what: slow_node, slow_link:
-        gradients, messages take factor times longer; pause: they compute, send and read nothing; crash: as a pause, but nothing leaves or
-        enters their interfaces; partition: messages between these ranks and all others wait
-    delay_seconds: s; mean extra time that each message travels. Messages of one sender to one receiver never overtake each other
+    events: what has a start and an end, each {what: ..., ranks: [...], start: s, end: s or null,
+        factor: ...}; what: slow_node, slow_link: gradients, messages take factor times longer;
+        pause: they compute, send and read nothing; crash: as a pause, but nothing leaves or enters
+        their interfaces; partition: messages between these ranks and all others wait
+    delay_seconds: s; mean extra time that each message travels. Messages of one sender to one
+        receiver never overtake each other
     delay_law: constant | exponential | uniform (from 0 to twice the mean)
     drop_probability: that a message is lost
-    resend_seconds: s until a lost message is sent again, and may be lost again (0.2: Linux's shortest for TCP); its second way through the
-        sender's queue is neglected. null: never, in a run that loses nothing
+    resend_seconds: s until a lost message is sent again, and may be lost again (0.2: Linux's
+        shortest for TCP); its second way through the sender's queue is neglected. null: never, in a
+        run that loses nothing
     """
 
     slow_nodes: Mapping[int, float] = field(default_factory=dict)
@@ -100,9 +115,14 @@ class Faults:
             for rank, factor in factors.items():
                 check_factor(f"faults.{key}.{rank}", factor)
         if not 0 <= self.delay_seconds < inf:
-            raise ConfigError("faults.delay_seconds", f"{self.delay_seconds} must be zero or positive, and finite.")
+            raise ConfigError(
+                "faults.delay_seconds",
+                f"{self.delay_seconds} must be zero or positive, and finite.",
+            )
         if not 0 <= self.drop_probability < 1:
-            raise ConfigError("faults.drop_probability", f"{self.drop_probability} must be in [0, 1).")
+            raise ConfigError(
+                "faults.drop_probability", f"{self.drop_probability} must be in [0, 1)."
+            )
         if self.resend_seconds is not None:
             check_positive("faults.resend_seconds", self.resend_seconds)
         elif self.drop_probability:
@@ -112,13 +132,23 @@ class Faults:
     def among(self, new: Mapping[int, int]) -> Faults:
         """For the ranks in ``new`` alone, which gives each its new number; others are gone."""
         events = [
-            replace(event, ranks=[new[rank] for rank in event.ranks if rank in new]) for event in self.events if {*event.ranks} & {*new}
+            replace(event, ranks=[new[rank] for rank in event.ranks if rank in new])
+            for event in self.events
+            if {*event.ranks} & {*new}
         ]
         return replace(
             self,
-            slow_nodes={new[rank]: factor for rank, factor in self.slow_nodes.items() if rank in new},
-            slow_links={new[rank]: factor for rank, factor in self.slow_links.items() if rank in new},
-            events=[event for event in events if event.what != "partition" or len(event.ranks) < len(new)],
+            slow_nodes={
+                new[rank]: factor for rank, factor in self.slow_nodes.items() if rank in new
+            },
+            slow_links={
+                new[rank]: factor for rank, factor in self.slow_links.items() if rank in new
+            },
+            events=[
+                event
+                for event in events
+                if event.what != "partition" or len(event.ranks) < len(new)
+            ],
         )
 
     def check(self, nodes: int, servers: int) -> None:
@@ -131,18 +161,32 @@ class Faults:
             if strangers := [rank for rank in event.ranks if not 0 <= rank < most]:
                 raise ConfigError(key, f"{strangers[0]} is no rank here; use 0 to {most - 1}.")
             if event.what == "partition" and len(set(event.ranks)) == ranks:
-                raise ConfigError(key, "all ranks on one side are no partition; name those of one side.")
+                raise ConfigError(
+                    key, "all ranks on one side are no partition; name those of one side."
+                )
 
     def check_real(self, nodes: int) -> None:
         """Raises ConfigError for what only simulated machines can suffer."""
-        others = {"slow_link": self.slow_links, "delay_seconds": self.delay_seconds, "drop_probability": self.drop_probability}
-        names = [name for name, value in others.items() if value] + [event.what for event in self.events if event.what not in REAL]
+        others = {
+            "slow_link": self.slow_links,
+            "delay_seconds": self.delay_seconds,
+            "drop_probability": self.drop_probability,
+        }
+        names = [name for name, value in others.items() if value] + [
+            event.what for event in self.events if event.what not in REAL
+        ]
         if names:
-            raise ConfigError("faults", f"only the simulator has {names[0]}: use network=sim; real runs have slow_node and pause.")
+            raise ConfigError(
+                "faults",
+                f"only the simulator has {names[0]}: use network=sim; real runs have slow_node and pause.",
+            )
         for i, event in enumerate(self.events):
             if event.what == "pause" and (event.end is None or max(event.ranks) >= nodes):
                 what = "of a server" if event.end is not None else "that never ends"
-                raise ConfigError(f"faults.events[{i}]", f"only the simulator has a pause {what}: use network=sim.")
+                raise ConfigError(
+                    f"faults.events[{i}]",
+                    f"only the simulator has a pause {what}: use network=sim.",
+                )
 
     @property
     def any(self) -> bool:
@@ -154,8 +198,12 @@ class Faults:
 
     @property
     def all_events(self) -> tuple[Event, ...]:
-        nodes = [Event("slow_node", (rank,), factor=factor) for rank, factor in self.slow_nodes.items()]
-        links = [Event("slow_link", (rank,), factor=factor) for rank, factor in self.slow_links.items()]
+        nodes = [
+            Event("slow_node", (rank,), factor=factor) for rank, factor in self.slow_nodes.items()
+        ]
+        links = [
+            Event("slow_link", (rank,), factor=factor) for rank, factor in self.slow_links.items()
+        ]
         return *nodes, *links, *self.events
 
     @property
@@ -166,9 +214,16 @@ class Faults:
     @property
     def for_good(self) -> list[str]:
         """What never ends and may be why nobody can go on, in words."""
-        words = {"pause": "stand still", "crash": "are down", "partition": "are cut off from the others"}
+        words = {
+            "pause": "stand still",
+            "crash": "are down",
+            "partition": "are cut off from the others",
+        }
         lasting = [event for event in self.events if event.end is None and event.what in words]
-        return [f"ranks {list(event.ranks)} {words[event.what]} from {event.start} s on, for good" for event in lasting]
+        return [
+            f"ranks {list(event.ranks)} {words[event.what]} from {event.start} s on, for good"
+            for event in lasting
+        ]
 
     def extra_seconds(self, random: Generator, shape: tuple[int, ...] = ()) -> Any:
         """By how much each of so many messages is late: float64 of ``shape``."""
@@ -200,29 +255,49 @@ class Timetable:
         return self.look_up("slow", rank, rank, lambda now: slowness("slow_node", now, rank))
 
     def computing(self, rank: int) -> Course:
-        return self.look_up("computing", rank, rank, lambda now: inf if halted(now, rank) else slowness("slow_node", now, rank))
+        return self.look_up(
+            "computing",
+            rank,
+            rank,
+            lambda now: inf if halted(now, rank) else slowness("slow_node", now, rank),
+        )
 
     def awake(self, rank: int) -> Course:
         return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
 
     def link(self, rank: int) -> Course:
         """The interface of ``rank``."""
-        return self.look_up("link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,)))
+        return self.look_up(
+            "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
+        )
 
     def path(self, src: int, dst: int) -> Course:
         """Between the two interfaces."""
-        return self.look_up("path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1)
+        return self.look_up(
+            "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
+        )
 
     def together(self, ranks: range, factor: Callable[[float], float]) -> Course:
-        """A collective of ``ranks``, which takes ``factor(f)`` times longer on links that are ``f`` times slower."""
+        """A collective of ``ranks``, which takes ``factor(f)`` times longer on links that are ``f``
+        times slower.
+        """
 
         def slower(now: Sequence[Event]) -> float:
-            apart = any(event.what == "partition" and len({rank in event.ranks for rank in ranks}) > 1 for event in now)
-            return inf if apart or any(halted(now, rank) for rank in ranks) else factor(slower_link(now, ranks))
+            apart = any(
+                event.what == "partition" and len({rank in event.ranks for rank in ranks}) > 1
+                for event in now
+            )
+            return (
+                inf
+                if apart or any(halted(now, rank) for rank in ranks)
+                else factor(slower_link(now, ranks))
+            )
 
         return course(self.events, slower)
 
-    def look_up(self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]) -> Course:
+    def look_up(
+        self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]
+    ) -> Course:
         if self.steady:
             return STEADY
         key = what, src, dst
@@ -240,7 +315,9 @@ def down(events: Iterable[Event], rank: int) -> bool:
 
 
 def slowness(what: str, events: Iterable[Event], rank: int) -> float:
-    return prod(event.factor or 1.0 for event in events if event.what == what and rank in event.ranks)
+    return prod(
+        event.factor or 1.0 for event in events if event.what == what and rank in event.ranks
+    )
 
 
 def slower_link(events: Sequence[Event], ranks: Iterable[int]) -> float:

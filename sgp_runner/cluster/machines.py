@@ -1,4 +1,6 @@
-"""The machines that a simulated run models: compute time, links, collectives. All of it is data, in ``configs/cluster``."""
+"""The machines that a simulated run models: compute time, links, collectives. All of it is data, in
+``configs/cluster``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil, log, log2
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -83,32 +85,44 @@ class Cluster:
 
     compute_time: how the time of a gradient varies from step to step
     name: what reports call it
-    devices_per_node: devices that share a node's work and its interface; the times here are of a whole node
-    step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models that are not listed
-    step_batch: samples per node that a time is meant for; other batches take proportionally longer. The times of models that are
-        not listed do not depend on the batch
-    input_seconds: part of that time, at its beginning, in which parameters are not needed yet: loading and copying the batch. It
-        goes on while a node waits for messages, but not while it waits for an all-reduce, which holds up its stream
+    devices_per_node: devices that share a node's work and its interface; the times here are of a
+        whole node
+    step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models
+        that are not listed
+    step_batch: samples per node that a time is meant for; other batches take proportionally longer.
+        The times of models that are not listed do not depend on the batch
+    input_seconds: part of that time, at its beginning, in which parameters are not needed yet:
+        loading and copying the batch. It goes on while a node waits for messages, but not while it
+        waits for an all-reduce, which holds up its stream
     node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast
-    heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is drawn once; 0 for equal nodes
+    heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is
+        drawn once; 0 for equal nodes
     bandwidth: bits per second of a node's network interface, in each direction
     latency_seconds: from the first bit leaving to the first bit arriving
-    message_overhead_seconds: time the sender's interface spends on each message before its first bit
+    message_overhead_seconds: time the sender's interface spends on each message before its first
+        bit
     duplex: ``full``: a queue for each direction; ``half``: sending and receiving share one
     collective: the all-reduce algorithm
-    overlap: share of a gradient's compute time during which its all-reduce can already run (bucketed backward pass)
+    overlap: share of a gradient's compute time during which its all-reduce can already run
+        (bucketed backward pass)
     bucket_bytes: size of the last bucket, which can only start when the gradient is complete
-    host_seconds_per_byte: time for the processor to add up or copy one byte of a message, where the network stack is on the
-        host: once for what each round of an all-reduce adds, and `ASYNC_HOST_PASSES` times for each gradient of an asynchronous
-        algorithm, whose model lives where others can reach it at any time
-    all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was measured; null: as bandwidth
-    all_reduce_latency_seconds: of a round of it, likewise; null: latency_seconds and message_overhead_seconds
-    mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that it receives, before its next gradient
-    contention_seconds_per_byte: by how much a gradient takes longer for each byte that the node sends or receives meanwhile: they
-        share the processor
-    serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it, while others come in: that of Gap-Aware
-        ASGD, while others do less with it. It answers one after the other
-    fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the times of others are predictions
+    host_seconds_per_byte: time for the processor to add up or copy one byte of a message, where the
+        network stack is on the host: once for what each round of an all-reduce adds, and
+        `ASYNC_HOST_PASSES` times for each gradient of an asynchronous algorithm, whose model lives
+        where others can reach it at any time
+    all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was
+        measured; null: as bandwidth
+    all_reduce_latency_seconds: of a round of it, likewise; null: latency_seconds and
+        message_overhead_seconds
+    mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that
+        it receives, before its next gradient
+    contention_seconds_per_byte: by how much a gradient takes longer for each byte that the node
+        sends or receives meanwhile: they share the processor
+    serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it,
+        while others come in: that of Gap-Aware ASGD, while others do less with it. It answers one
+        after the other
+    fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the
+        times of others are predictions
     """
 
     step_seconds: Mapping[str, float]
@@ -157,7 +171,9 @@ class Cluster:
             ("all_reduce_latency_seconds", self.all_reduce_latency_seconds or 0.0),
         ):
             if not 0 <= value < float("inf"):
-                raise ConfigError(f"cluster.{key}", f"{value} must be zero or positive, and finite.")
+                raise ConfigError(
+                    f"cluster.{key}", f"{value} must be zero or positive, and finite."
+                )
         if self.bucket_bytes < 1:
             raise ConfigError("cluster.bucket_bytes", f"{self.bucket_bytes} must be at least 1.")
         if not 0 <= self.overlap < 1:
@@ -167,24 +183,39 @@ class Cluster:
         """Mean seconds of one gradient of ``model`` on a batch of ``batch_size`` samples per node."""
         seconds = self.step_seconds.get(model, self.step_seconds.get("default"))
         if seconds is None:
-            raise ConfigError(f"cluster.step_seconds.{model}", "no compute time for this model; add it, or a default.")
+            raise ConfigError(
+                f"cluster.step_seconds.{model}",
+                "no compute time for this model; add it, or a default.",
+            )
         seconds *= batch_size / self.step_batch.get(model, batch_size)
         if seconds < self.input_seconds:
-            raise ConfigError("cluster.input_seconds", f"{self.input_seconds} is more than the {seconds:.3g} s of a gradient of {model}.")
+            raise ConfigError(
+                "cluster.input_seconds",
+                f"{self.input_seconds} is more than the {seconds:.3g} s of a gradient of {model}.",
+            )
         return seconds
 
     def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
-        """Time of an all-reduce that all ``nodes`` start together, by the usual latency-bandwidth models.
+        """Time of an all-reduce that all ``nodes`` start together, by the usual latency-bandwidth
+        models.
 
-        slowest_link: what the bandwidth of the slowest interface is divided by; every round waits for it.
-        Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5; half duplex pays for sending and receiving in turn.
+        slowest_link: what the bandwidth of the slowest interface is divided by; every round waits
+        for it.
+        Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5; half duplex pays for sending
+        and receiving in turn.
         """
         if nodes == 1:
             return 0.0
         start = self.all_reduce_latency_seconds
         if start is None:
             start = self.latency_seconds + self.message_overhead_seconds
-        transfer = num_bytes * 8 * slowest_link / (self.all_reduce_bandwidth or self.bandwidth) * (2 if self.duplex == "half" else 1)
+        transfer = (
+            num_bytes
+            * 8
+            * slowest_link
+            / (self.all_reduce_bandwidth or self.bandwidth)
+            * (2 if self.duplex == "half" else 1)
+        )
         add = num_bytes * self.host_seconds_per_byte
         rounds = ceil(log2(nodes))
         match self.collective:
@@ -198,11 +229,19 @@ class Cluster:
                 return rounds * (2 * (start + transfer) + add)
 
     def all_gather_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
-        """Time of an all-gather of ``num_bytes`` from each of ``nodes``, likewise: a ring, or recursive doubling."""
+        """Time of an all-gather of ``num_bytes`` from each of ``nodes``, likewise: a ring, or
+        recursive doubling.
+        """
         start = self.all_reduce_latency_seconds
         if start is None:
             start = self.latency_seconds + self.message_overhead_seconds
-        transfer = num_bytes * 8 * slowest_link / (self.all_reduce_bandwidth or self.bandwidth) * (2 if self.duplex == "half" else 1)
+        transfer = (
+            num_bytes
+            * 8
+            * slowest_link
+            / (self.all_reduce_bandwidth or self.bandwidth)
+            * (2 if self.duplex == "half" else 1)
+        )
         return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
 
     def all_gather_rounds(self, nodes: int) -> int:
@@ -211,7 +250,12 @@ class Cluster:
     def all_reduce_rounds(self, nodes: int) -> int:
         """How many messages follow one another in it."""
         rounds = ceil(log2(nodes))
-        return {"ring": 2 * (nodes - 1), "recursive_doubling": rounds, "halving_doubling": 2 * rounds, "tree": 2 * rounds}[self.collective]
+        return {
+            "ring": 2 * (nodes - 1),
+            "recursive_doubling": rounds,
+            "halving_doubling": 2 * rounds,
+            "tree": 2 * rounds,
+        }[self.collective]
 
     def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
         """Bytes that one node sends in it (tree: the mean over nodes)."""

@@ -1,4 +1,6 @@
-"""How fast something goes, over time: the arithmetic of everything that slows down, stops and goes on."""
+"""How fast something goes, over time: the arithmetic of everything that slows down, stops and goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ S = TypeVar("S", bound=Spell)
 
 @dataclass(frozen=True)
 class Course:
-    """pieces: (from, to, factor), disjoint and in order: meanwhile a second of work takes ``factor`` seconds; it may stand still."""
+    """pieces: (from, to, factor), disjoint and in order: meanwhile a second of work takes
+    ``factor`` seconds; it may stand still.
+    """
 
     pieces: tuple[tuple[float, float, float], ...] = ()
 
     def finish(self, begin: float, end: float) -> float:
-        """When work is done that would last from ``begin`` to ``end``; nothing is done, not even nothing, while it stands still."""
+        """When work is done that would last from ``begin`` to ``end``; nothing is done, not even
+        nothing, while it stands still.
+        """
         for start, stop, factor in self.pieces:
             if stop <= begin:
                 continue

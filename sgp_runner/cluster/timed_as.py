@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.cluster import Cluster
+    from sgp_runner.cluster.machines import Cluster
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,14 @@ class TimedAs:
                 raise ConfigError(f"timed_as.{key}", f"{value} must be at least 1.")
 
     def step_seconds(self, cluster: Cluster, model: str, batch_size: int) -> float:
-        """Mean time of a gradient, if nothing else is said of ``model`` on ``batch_size`` samples per node."""
+        """Mean time of a gradient, if nothing else is said of ``model`` on ``batch_size`` samples
+        per node.
+        """
         return cluster.mean_step(self.model or model, self.batch_size or batch_size)
 
     def wire_scale(self, params: Tensor) -> float:
-        """What the size of every message is multiplied by, when ``params`` [D] is the vector that is really sent."""
+        """What the size of every message is multiplied by, when ``params`` [D] is the vector that
+        is really sent.
+        """
         num_bytes = params.numel() * params.element_size()
         return 1.0 if self.num_parameters is None else 4 * self.num_parameters / num_bytes

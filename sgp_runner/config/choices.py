@@ -1,4 +1,6 @@
-"""The groups of ``configs/`` and their choices, the class of each choice, and where in a configuration a group belongs."""
+"""The groups of ``configs/`` and their choices, the class of each choice, and where in a
+configuration a group belongs.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,22 @@ from pathlib import Path
 from typing import Any
 
 # In a wheel the folder is in the package, in a clone beside it.
-CONFIGS = next(folder / "configs" for folder in Path(__file__).resolve().parents[:2] if (folder / "configs").is_dir())
+CONFIGS = next(
+    folder / "configs"
+    for folder in Path(__file__).resolve().parents[1:3]
+    if (folder / "configs").is_dir()
+)
 PRESET = "experiment"  # the group whose files set anything
-# Parts of an algorithm that are algorithms themselves; every other nested group is a key of its own name.
+# Parts of an algorithm that are algorithms themselves; every other nested group is a key of its own
+# name.
 ALGORITHM_PARTS = ("first", "then")
 # Groups that are chosen inside another one, never at the root, and where.
-NESTED = {"base": "algo.base", "topology": "algo.topology", "schedule": "optim.schedule", "compute_time": "cluster.compute_time"}
+NESTED = {
+    "base": "algo.base",
+    "topology": "algo.topology",
+    "schedule": "optim.schedule",
+    "compute_time": "cluster.compute_time",
+}
 
 #: Group -> choice -> its frozen dataclass, which is told its choice if it has a field ``name``. A group of one class has no names for it:
 #: its files differ in their values alone. Nor have files that vary another choice of their group.
@@ -32,11 +44,11 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "sgp": "sgp_runner.algorithms.sgp:SGP",
         "slowmo": "sgp_runner.algorithms.slowmo:SlowMo",
     },
-    "cluster": "sgp_runner.cluster:Cluster",
+    "cluster": "sgp_runner.cluster.machines:Cluster",
     "compute_time": {
-        "constant": "sgp_runner.cluster:ConstantTime",
-        "gamma": "sgp_runner.cluster:GammaTime",
-        "log_normal": "sgp_runner.cluster:LogNormalTime",
+        "constant": "sgp_runner.cluster.machines:ConstantTime",
+        "gamma": "sgp_runner.cluster.machines:GammaTime",
+        "log_normal": "sgp_runner.cluster.machines:LogNormalTime",
     },
     "data": {
         "cifar10": "sgp_runner.data.cifar:Cifar",
@@ -50,8 +62,11 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "teacher": "sgp_runner.data.teacher:TeacherData",
         "wmt16_en_de": "sgp_runner.data.wmt16_en_de:WMT16EnDe",
     },
-    "faults": "sgp_runner.faults:Faults",
-    "logger": {"jsonl": "sgp_runner.loggers.jsonl:Jsonl", "wandb": "sgp_runner.loggers.wandb:Wandb"},
+    "faults": "sgp_runner.cluster.faults:Faults",
+    "logger": {
+        "jsonl": "sgp_runner.recording.loggers.jsonl:Jsonl",
+        "wandb": "sgp_runner.recording.loggers.wandb:Wandb",
+    },
     "model": {
         "fairseq_transformer": "sgp_runner.models.fairseq_transformer:FairseqTransformer",
         "mlp": "sgp_runner.models.mlp:MLP",
@@ -64,28 +79,28 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "transformer": "sgp_runner.models.transformer:Transformer",
     },
     "network": {
-        "gloo": "sgp_runner.networks.gloo:Gloo",
-        "mpi": "sgp_runner.networks.mpi:Mpi",
-        "nccl": "sgp_runner.networks.nccl:Nccl",
-        "sim": "sgp_runner.networks.sim:Sim",
+        "gloo": "sgp_runner.distributed.networks.gloo:Gloo",
+        "mpi": "sgp_runner.distributed.networks.mpi:Mpi",
+        "nccl": "sgp_runner.distributed.networks.nccl:Nccl",
+        "sim": "sgp_runner.simulator.network:Sim",
     },
-    "optim": {"adam": "sgp_runner.optim:Adam", "sgd": "sgp_runner.optim:SGD"},
+    "optim": {"adam": "sgp_runner.core.optim:Adam", "sgd": "sgp_runner.core.optim:SGD"},
     "schedule": {
-        "constant": "sgp_runner.optim:Constant",
-        "cosine": "sgp_runner.optim:Cosine",
-        "inverse_sqrt": "sgp_runner.optim:InverseSqrt",
-        "steps": "sgp_runner.optim:Steps",
+        "constant": "sgp_runner.core.optim:Constant",
+        "cosine": "sgp_runner.core.optim:Cosine",
+        "inverse_sqrt": "sgp_runner.core.optim:InverseSqrt",
+        "steps": "sgp_runner.core.optim:Steps",
     },
     "topology": {
-        "bipartite": "sgp_runner.topology:BipartiteExponential",
-        "complete": "sgp_runner.topology:Complete",
-        "edges": "sgp_runner.edges:Edges",
-        "exponential": "sgp_runner.topology:DirectedExponential",
-        "exponential_both": "sgp_runner.topology:BidirectionalExponential",
-        "random_matching": "sgp_runner.topology:RandomMatching",
-        "ring": "sgp_runner.topology:Ring",
-        "static_exponential": "sgp_runner.topology:StaticExponential",
-        "torus": "sgp_runner.topology:Torus",
+        "bipartite": "sgp_runner.topology.graphs:BipartiteExponential",
+        "complete": "sgp_runner.topology.graphs:Complete",
+        "edges": "sgp_runner.topology.from_file:Edges",
+        "exponential": "sgp_runner.topology.graphs:DirectedExponential",
+        "exponential_both": "sgp_runner.topology.graphs:BidirectionalExponential",
+        "random_matching": "sgp_runner.topology.graphs:RandomMatching",
+        "ring": "sgp_runner.topology.graphs:Ring",
+        "static_exponential": "sgp_runner.topology.graphs:StaticExponential",
+        "torus": "sgp_runner.topology.graphs:Torus",
     },
 }
 
@@ -93,8 +108,15 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
 @functools.cache
 def groups() -> Mapping[str, tuple[str, ...]]:
     """Group -> its choices, both in alphabetical order; those for Hydra itself are not among them."""
-    folders = sorted(path for path in CONFIGS.iterdir() if path.is_dir() and not path.name.startswith((".", "_", "hydra")))
-    return {folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml"))) for folder in folders}
+    folders = sorted(
+        path
+        for path in CONFIGS.iterdir()
+        if path.is_dir() and not path.name.startswith((".", "_", "hydra"))
+    )
+    return {
+        folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+        for folder in folders
+    }
 
 
 def has_names(group: str) -> bool:
@@ -104,7 +126,9 @@ def has_names(group: str) -> bool:
 
 @functools.cache
 def class_of(group: str, choice: str) -> type[Any] | None:
-    """The class that ``choice`` names; None if there is none of this name. A base of SlowMo stands for the algorithm of its name."""
+    """The class that ``choice`` names; None if there is none of this name. A base of SlowMo stands
+    for the algorithm of its name.
+    """
     known = CLASSES["algo" if group == "base" else group]
     if not isinstance(known, str) and choice not in groups()[group]:
         return None
@@ -114,7 +138,9 @@ def class_of(group: str, choice: str) -> type[Any] | None:
 
 
 def group_of(key: str) -> str | None:
-    """The group that ``key`` chooses from: ``topology`` for ``algo.topology``, ``algo`` for ``algo`` and ``algo.first``."""
+    """The group that ``key`` chooses from: ``topology`` for ``algo.topology``, ``algo`` for
+    ``algo`` and ``algo.first``.
+    """
     parent, _, word = key.rpartition(".")
     if not parent:
         return word if word in groups() and word not in NESTED else None

@@ -1,7 +1,9 @@
-"""Corrections that changed results. A run's results version is the number of the latest one that affects it, 0 if none does.
+"""Corrections that changed results. A run's results version is the number of the latest one that
+affects it, 0 if none does.
 
-The version is part of a run's identity: its name, checkpoints and recordings, and what is taken for the same setting in reports. So a run
-from before a correction is neither resumed nor taken for one of the corrected code, and runs that are not affected keep their names.
+The version is part of a run's identity: its name, checkpoints and recordings, and what is taken for
+the same setting in reports. So a run from before a correction is neither resumed nor taken for one
+of the corrected code, and runs that are not affected keep their names.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 KEY = "results_version"  # in a stored configuration; absent for 0
 Config = Mapping[str, Any]
@@ -19,7 +21,9 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Correction:
-    """what: in a sentence without a full stop. affects: whether it changes results of a run with this configuration."""
+    """what: in a sentence without a full stop. affects: whether it changes results of a run with
+    this configuration.
+    """
 
     what: str
     affects: Callable[[Config], bool]
@@ -41,17 +45,27 @@ def runs(*algorithms: str) -> Callable[[Config], bool]:
 
 def gap_without_momentum(config: Config) -> bool:
     algo = config["algo"]
-    return (algo.get("name"), algo.get("penalty"), config["optim"].get("momentum")) == ("gap_aware", "gap", 0)
+    return (algo.get("name"), algo.get("penalty"), config["optim"].get("momentum")) == (
+        "gap_aware",
+        "gap",
+        0,
+    )
 
 
 def looks_ahead_twice(config: Config) -> bool:
     nesterov = config["optim"].get("momentum") and config["optim"].get("nesterov")
-    return bool(nesterov) and config["algo"].get("name") == "gap_aware" and config["algo"].get("momentum") == "dana"
+    return (
+        bool(nesterov)
+        and config["algo"].get("name") == "gap_aware"
+        and config["algo"].get("momentum") == "dana"
+    )
 
 
 def slow_link(config: Config) -> bool:
     faults = config["faults"]
-    return bool(faults.get("slow_links")) or any(event["what"] == "slow_link" for event in faults.get("events", ()))
+    return bool(faults.get("slow_links")) or any(
+        event["what"] == "slow_link" for event in faults.get("events", ())
+    )
 
 
 def has_batch_norm(config: Config) -> bool:
@@ -61,11 +75,19 @@ def has_batch_norm(config: Config) -> bool:
 #: Their numbers are their places, from 1; new ones come last.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
-    Correction("exact averages of SlowMo and hybrids weigh models by their push-sum weights", runs("slowmo", "hybrid")),
-    Correction("Gap-Aware without momentum averages the squares of gradients as they came in", gap_without_momentum),
+    Correction(
+        "exact averages of SlowMo and hybrids weigh models by their push-sum weights",
+        runs("slowmo", "hybrid"),
+    ),
+    Correction(
+        "Gap-Aware without momentum averages the squares of gradients as they came in",
+        gap_without_momentum,
+    ),
     Correction("DANA no longer looks ahead twice", looks_ahead_twice),
     Correction("a slow link holds up its own messages alone", slow_link),
-    Correction("AD-PSGD averages once per gradient of any worker, or as often as is set", runs("ad_psgd")),
+    Correction(
+        "AD-PSGD averages once per gradient of any worker, or as often as is set", runs("ad_psgd")
+    ),
     Correction(
         "BatchNorm statistics of averaged models are re-estimated on 5,000 training samples, not 512",
         has_batch_norm,
@@ -75,17 +97,30 @@ CORRECTIONS = (
 
 def results_version(config: Config) -> int:
     """The version of a run with this configuration, made by this code."""
-    return max((number for number, correction in enumerate(CORRECTIONS, start=1) if correction.affects(config)), default=0)
+    return max(
+        (
+            number
+            for number, correction in enumerate(CORRECTIONS, start=1)
+            if correction.affects(config)
+        ),
+        default=0,
+    )
 
 
 def since(config: Config) -> list[Correction]:
     """The corrections that affect the run of a stored configuration and came after it."""
     stored = config.get(KEY, 0)
-    return [correction for number, correction in enumerate(CORRECTIONS, start=1) if number > stored and correction.affects(config)]
+    return [
+        correction
+        for number, correction in enumerate(CORRECTIONS, start=1)
+        if number > stored and correction.affects(config)
+    ]
 
 
 def refuse_outdated(config: Config, path: Path) -> None:
     """Raises ConfigError for a stored run that this code would not repeat."""
     if later := since(config):
         what = "; ".join(correction.what for correction in later)
-        raise ConfigError(str(path), f"its results are from before a correction ({what}): run it again.")
+        raise ConfigError(
+            str(path), f"its results are from before a correction ({what}): run it again."
+        )

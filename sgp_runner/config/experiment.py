@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sgp_runner.run import Run
+from sgp_runner.config.run import Run
 
 # What does not change the result of a run, and so not its name.
 NOT_IN_NAME = (
@@ -23,7 +23,10 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
     """The part of a configuration that changes the result."""
 
     def kept(node: Mapping[str, object], parent: str) -> dict[str, object]:
-        inner = {key: kept(value, f"{parent}{key}.") if isinstance(value, Mapping) else value for key, value in node.items()}
+        inner = {
+            key: kept(value, f"{parent}{key}.") if isinstance(value, Mapping) else value
+            for key, value in node.items()
+        }
         return {key: value for key, value in inner.items() if f"{parent}{key}" not in NOT_IN_NAME}
 
     return kept(config, "")
@@ -33,7 +36,8 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
 class Experiment:
     """A run with the resolved configuration that describes it, and its place on disk.
 
-    group: the sweep it belongs to. started: when its command, or its turn in a sweep, began, by `time.monotonic`.
+    group: the sweep it belongs to. started: when its command, or its turn in a sweep, began, by
+    `time.monotonic`.
     """
 
     run: Run
@@ -49,7 +53,9 @@ class Experiment:
     @property
     def digest(self) -> str:
         """The same for the same settings, and for no others."""
-        return hashlib.sha256(json.dumps(self.settings, sort_keys=True, default=str).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(self.settings, sort_keys=True, default=str).encode()
+        ).hexdigest()
 
     @property
     def name(self) -> str:
@@ -57,8 +63,18 @@ class Experiment:
         run = self.run
         if run.name is not None:
             return run.name
-        words = [run.algo.title, run.model.name, run.data.name, f"n{run.nodes}", run.network.name, f"s{run.seed}"]
-        return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words) + f"-{self.digest[:8]}"
+        words = [
+            run.algo.title,
+            run.model.name,
+            run.data.name,
+            f"n{run.nodes}",
+            run.network.name,
+            f"s{run.seed}",
+        ]
+        return (
+            "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words)
+            + f"-{self.digest[:8]}"
+        )
 
     @property
     def directory(self) -> Path:

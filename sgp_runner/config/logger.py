@@ -20,7 +20,14 @@ class Listener(Protocol):
 class Logger(Protocol):
     """A choice of the group ``logger``."""
 
-    def open(self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None) -> Listener:
+    def open(
+        self,
+        run_dir: Path,
+        name: str,
+        config: Mapping[str, object],
+        tags: Sequence[str],
+        group: str | None,
+    ) -> Listener:
         """Starts following the run called ``name``; ``group`` is the sweep it belongs to, if any.
 
         Never raises: a mirror that cannot start says so in one line on stderr.

@@ -1,9 +1,10 @@
 """From what users type to a configuration.
 
-A word is a choice from a group (``algo=sgp``), which Hydra composes from its files, or a value (``nodes=4``), which is set afterwards.
-``algo.topology=ring`` reads like a value but is a choice: Hydra's name for it is ``topology@algo.topology=ring``. Whether a key exists and
-its value fits is for `sgp_runner.schema` to say, which knows the dataclasses. A mapping replaces the one that a preset has; single entries
-are set by their dotted names, ``faults.slow_nodes.3=10``.
+A word is a choice from a group (``algo=sgp``), which Hydra composes from its files, or a value
+(``nodes=4``), which is set afterwards. ``algo.topology=ring`` reads like a value but is a choice:
+Hydra's name for it is ``topology@algo.topology=ring``. Whether a key exists and its value fits is
+for `sgp_runner.config.schema` to say, which knows the dataclasses. A mapping replaces the one that
+a preset has; single entries are set by their dotted names, ``faults.slow_nodes.3=10``.
 """
 
 from __future__ import annotations
@@ -15,17 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.corrections import KEY
-from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.groups import CONFIGS, NESTED, PRESET, group_of, groups
-from sgp_runner.schema import NAME, completed, is_named, is_part, join, keys_of, make_experiment, unknown_key
+from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.corrections import KEY
+from sgp_runner.config.schema import (
+    NAME,
+    completed,
+    is_named,
+    is_part,
+    join,
+    keys_of,
+    make_experiment,
+    unknown_key,
+)
+from sgp_runner.utils.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.experiment import Experiment
 
 GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the root
 
@@ -87,7 +97,9 @@ def loader() -> ConfigLoader:
 
 
 def completes(loader: ConfigLoader) -> None:
-    """Let ``loader`` add the defaults of the dataclasses to what it loads, which the shell then completes to."""
+    """Let ``loader`` add the defaults of the dataclasses to what it loads, which the shell then
+    completes to.
+    """
     from omegaconf import OmegaConf
 
     load = loader.load_configuration
@@ -113,12 +125,17 @@ def quoted(text: str) -> str:
 
 
 def parse(words: Sequence[str]) -> list[Setting]:
-    """The settings on a command line, in their order. Raises ConfigError for what is none and for unknown choices.
+    """The settings on a command line, in their order. Raises ConfigError for what is none and for
+    unknown choices.
 
     A word that is Hydra's already stays as it is.
     """
     overrides = [parse_word(word) for word in words]
-    search = [str(override.input_line) for override in overrides if override.key_or_group == "hydra.searchpath"]
+    search = [
+        str(override.input_line)
+        for override in overrides
+        if override.key_or_group == "hydra.searchpath"
+    ]
     return [translate(override, search) for override in overrides]
 
 
@@ -132,7 +149,10 @@ def parse_word(word: str) -> Override:
     try:
         override = OverridesParser.create(config_loader=loader()).parse_override(word)
     except HydraException:
-        raise ConfigError(key, f"cannot read '{word}'; write key=value, and quote special characters: \"key='a b'\".") from None
+        raise ConfigError(
+            key,
+            f"cannot read '{word}'; write key=value, and quote special characters: \"key='a b'\".",
+        ) from None
     if not override.key_or_group:
         raise ConfigError(word, "the key is missing; write key=value, for example nodes=4.")
     override.input_line = word
@@ -162,13 +182,18 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
 
 
 def choices_named(override: Override) -> list[str] | None:
-    """The names that a choice, or a sweep over choices, consists of; None for anything that is not a name."""
+    """The names that a choice, or a sweep over choices, consists of; None for anything that is not
+    a name.
+    """
     if override.is_discrete_sweep():
         values: list[object] = list(override.sweep_string_iterator())
     else:
         value = override.value()
         values = list(value) if isinstance(value, list) else [value]
-    if all(isinstance(value, str | int | float) and not re.search(r"[${}]", str(value)) for value in values):
+    if all(
+        isinstance(value, str | int | float) and not re.search(r"[${}]", str(value))
+        for value in values
+    ):
         return [str(value) for value in values]
     return None
 
@@ -199,16 +224,23 @@ def compose(words: Sequence[str]) -> dict[str, object]:
 def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
     """The configuration, complete but not resolved, with Hydra's own settings if ``hydra_too``.
 
-    With ``rehearsal=true``, the words that a preset lists under ``rehearse`` come before those that are given and say otherwise.
+    With ``rehearsal=true``, the words that a preset lists under ``rehearse`` come before those that
+    are given and say otherwise.
     """
     settings = parse(words)
     config = put_together(settings, hydra_too)
     rehearse = config.pop("rehearse", None)
     if tree_of(config)["rehearsal"] is True:
         if rehearse is None:
-            raise ConfigError("rehearsal", "only presets that say how can be rehearsed; choose one, for example experiment=sgp_sgp_90.")
+            raise ConfigError(
+                "rehearsal",
+                "only presets that say how can be rehearsed; choose one, for example experiment=sgp_sgp_90.",
+            )
         named = {setting.name for setting in settings}
-        config = put_together([*(each for each in parse(list(rehearse)) if each.name not in named), *settings], hydra_too)
+        config = put_together(
+            [*(each for each in parse(list(rehearse)) if each.name not in named), *settings],
+            hydra_too,
+        )
         del config["rehearse"]
     return config
 
@@ -271,13 +303,19 @@ def resolved(config: DictConfig) -> dict[str, object]:
     try:
         return tree_of(config, resolve=True)
     except MissingMandatoryValue as error:
-        raise ConfigError(str(error.full_key), f"it has no value; write {error.full_key}=...") from error
+        raise ConfigError(
+            str(error.full_key), f"it has no value; write {error.full_key}=..."
+        ) from error
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error.full_key), f"it cannot be resolved: {first_line(error)}.") from error
+        raise ConfigError(
+            str(error.full_key), f"it cannot be resolved: {first_line(error)}."
+        ) from error
 
 
 def misplaced(words: Sequence[str]) -> ConfigError | None:
-    """For the first of the choices ``words`` that Hydra cannot make; those inside others come after them."""
+    """For the first of the choices ``words`` that Hydra cannot make; those inside others come after
+    them.
+    """
     from hydra import compose as compose_choices
     from hydra.errors import MissingConfigException
 
@@ -289,7 +327,9 @@ def misplaced(words: Sequence[str]) -> ConfigError | None:
             compose_choices("config", overrides=[*made, word])
         except MissingConfigException as error:
             if str(error.missing_cfg_file).endswith("submitit_slurm"):
-                return ConfigError(key, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'")
+                return ConfigError(
+                    key, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'"
+                )
             return no_choice(key, name, error.options or [])
         except Exception:
             if key.startswith("hydra"):
@@ -301,11 +341,18 @@ def misplaced(words: Sequence[str]) -> ConfigError | None:
 
 def unclear(error: Exception) -> ConfigError:
     because = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
-    return ConfigError("settings", f"they cannot be put together: {first_line(error) or type(error).__name__}{because}.")
+    return ConfigError(
+        "settings",
+        f"they cannot be put together: {first_line(error) or type(error).__name__}{because}.",
+    )
 
 
 def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
-    those = f"is none of {', '.join(choices)}.{nearest(name, choices)}" if choices else "does not exist; there is no choice yet."
+    those = (
+        f"is none of {', '.join(choices)}.{nearest(name, choices)}"
+        if choices
+        else "does not exist; there is no choice yet."
+    )
     return ConfigError(key, f"'{name}' {those}")
 
 

@@ -8,29 +8,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from sgp_runner import timing
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.checkpoints import Checkpoints
-from sgp_runner.cluster import Cluster
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.config.checkpoints import Checkpoints
+from sgp_runner.config.logger import Logger
+from sgp_runner.core import timing_study as timing
+from sgp_runner.core.optim import Horizon, Optimizer, Steps
+from sgp_runner.core.worker import OwnBudget, Worker
 from sgp_runner.data.dataset import DataConfig
-from sgp_runner.errors import ConfigError
-from sgp_runner.faults import Faults
-from sgp_runner.logger import Logger
-from sgp_runner.memory import flush_denormals
 from sgp_runner.models import check as check_model_reads
 from sgp_runner.models.config import ModelConfig
-from sgp_runner.optim import Horizon, Optimizer, Steps
-from sgp_runner.proof import topologies
-from sgp_runner.timed_as import TimedAs
-from sgp_runner.worker import OwnBudget, Worker
+from sgp_runner.topology.verify import topologies
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.memory import flush_denormals
 
 if TYPE_CHECKING:
     import torch
 
-    from sgp_runner.comm import Comm
-    from sgp_runner.launchers import Launched
-    from sgp_runner.problem import Compute, Problem
-    from sgp_runner.worker import Budget, Runtime
+    from sgp_runner.core.comm import Comm
+    from sgp_runner.core.problem import Compute, Problem
+    from sgp_runner.core.worker import Budget, Runtime
+    from sgp_runner.utils.launchers import Launched
 
 MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory
 
@@ -45,7 +45,9 @@ class Network(Protocol):
     @property
     def timeout_seconds(self) -> float: ...  # how long a rank may wait for others
     def check(self, run: Run) -> None: ...  # ConfigError for what this network cannot do
-    def check_start(self, run: Run, process: Launched | None) -> None: ...  # ConfigError for how this process was started
+    def check_start(
+        self, run: Run, process: Launched | None
+    ) -> None: ...  # ConfigError for how this process was started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +64,14 @@ class Run:
     eval_workers: evaluate each worker's own model then, not only their average; at the end always
     log_every: steps between records of one worker
     checkpoint: when the state of the run is saved
-    record: true: a real run writes down what sgp-replay needs to repeat it; it is not saved meanwhile
+    record: true: a real run writes down what sgp-replay needs to repeat it; it is not saved
+        meanwhile
     timed_as: the training that simulated time stands for; null: what is really trained
     row: the published row that a preset reproduces
-    rehearsal: true: small data and a small model, as the preset says; same algorithm, its time simulated
-    on_failure: stop | continue: without a rank that is gone for good (gossip and asynchronous algorithms; sim and gloo)
+    rehearsal: true: small data and a small model, as the preset says; same algorithm, its time
+        simulated
+    on_failure: stop | continue: without a rank that is gone for good (gossip and asynchronous
+        algorithms; sim and gloo)
     resume: auto: a finished run is not repeated, one that was cut off goes on; never: start over
     name: folder in results/runs; null: made from the settings
     results: where results go, relative to where the command is started
@@ -118,9 +123,14 @@ class Run:
         if not 0 <= self.seed < 2**63:
             raise ConfigError("seed", f"{self.seed} must be between 0 and 2**63 - 1.")
         if self.name is not None and not re.fullmatch(r"\w[\w.,=+-]{0,99}", self.name):
-            raise ConfigError("name", f"'{self.name}' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.")
+            raise ConfigError(
+                "name",
+                f"'{self.name}' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+            )
         if not self.results or "\0" in self.results:
-            raise ConfigError("results", f"'{self.results}' cannot name a folder; the present one is results=.")
+            raise ConfigError(
+                "results", f"'{self.results}' cannot name a folder; the present one is results=."
+            )
         check_model_reads(self.model, self.data)
         self.algo.check(self.nodes, self.optim)
         self.network.check(self)
@@ -128,28 +138,44 @@ class Run:
             self.check_on_failure()
 
     def check_on_failure(self) -> None:
-        """Raises ConfigError where ``on_failure=continue`` cannot work, and if already one node less would be no run."""
+        """Raises ConfigError where ``on_failure=continue`` cannot work, and if already one node
+        less would be no run.
+        """
         key = "on_failure"
         if not can_lose_ranks(self.algo):
             what = f"{self.algo.title} needs all of its ranks in its all-reduce"
-            raise ConfigError(key, f"{what}: use on_failure=stop, from which the same command goes on, or a gossip algorithm.")
+            raise ConfigError(
+                key,
+                f"{what}: use on_failure=stop, from which the same command goes on, or a gossip algorithm.",
+            )
         if self.network.name not in ("sim", "gloo"):
-            raise ConfigError(key, f"network={self.network.name} cannot go on without a rank: use on_failure=stop, or network=gloo.")
+            raise ConfigError(
+                key,
+                f"network={self.network.name} cannot go on without a rank: use on_failure=stop, or network=gloo.",
+            )
         if self.gpus_per_node > 1:
-            raise ConfigError(key, "nodes of several devices cannot go on without one: use on_failure=stop, or gpus_per_node=1.")
+            raise ConfigError(
+                key,
+                "nodes of several devices cannot go on without one: use on_failure=stop, or gpus_per_node=1.",
+            )
         if self.nodes == 1:
             raise ConfigError(key, "one node cannot go on without itself: use on_failure=stop.")
         try:
             self.among(range(1, self.ranks))
         except ConfigError as error:
             raise ConfigError(
-                key, f"without one of {self.nodes} nodes this is no run ({error.sentence[:-1]}): use on_failure=stop."
+                key,
+                f"without one of {self.nodes} nodes this is no run ({error.sentence[:-1]}): use on_failure=stop.",
             ) from error
 
     def among(self, left: Sequence[int]) -> Run:
-        """The run of the ranks ``left`` alone, counted from 0. Raises ConfigError where that is no run."""
+        """The run of the ranks ``left`` alone, counted from 0. Raises ConfigError where that is no
+        run.
+        """
         new = {old: rank for rank, old in enumerate(left)}
-        factors = {new[old]: factor for old, factor in self.cluster.node_factors.items() if old in new}
+        factors = {
+            new[old]: factor for old, factor in self.cluster.node_factors.items() if old in new
+        }
         return replace(
             self,
             nodes=len(left) - self.algo.servers,
@@ -167,7 +193,10 @@ class Run:
     @property
     def ranks(self) -> int:
         """Simulated workers, or processes of a real run, one per device; and servers."""
-        return self.nodes * (self.gpus_per_node if self.network.clock == "wall" else 1) + self.algo.servers
+        return (
+            self.nodes * (self.gpus_per_node if self.network.clock == "wall" else 1)
+            + self.algo.servers
+        )
 
     @property
     def label(self) -> str:
@@ -189,7 +218,7 @@ class Run:
 
     def make_problem(self, compute: Compute | None = None) -> Problem:
         """Load the data and build the model; without ``compute``, for this process's CPU."""
-        from sgp_runner.problem import ON_CPU, make_problem
+        from sgp_runner.core.problem import ON_CPU, make_problem
 
         flush_denormals()
         if not self.model.trains:
@@ -206,24 +235,39 @@ class Run:
 
     def share(self, problem: Problem) -> Problem:
         """What was made for another number of nodes, for those of this run."""
-        return problem.among(self.nodes, self.batch_size) if self.model.trains else self.timing_problem(self.study)
+        return (
+            problem.among(self.nodes, self.batch_size)
+            if self.model.trains
+            else self.timing_problem(self.study)
+        )
 
     @property
     def study(self) -> timing.Study:
         """The length of a timing study."""
         batch = self.nodes * (self.timed_as.batch_size or self.batch_size)
-        return timing.study(self.data, batch, self.epochs, getattr(self.model, "sample_steps", None))
+        return timing.study(
+            self.data, batch, self.epochs, getattr(self.model, "sample_steps", None)
+        )
 
     def timing_problem(self, study: timing.Study, model: ModelConfig | None = None) -> Problem:
         """A problem without data or gradients, of this run's model or another one."""
-        return timing.make_problem(model or self.model, self.data, study, epochs=self.epochs, seed=self.seed, dtype=self.torch_dtype)
+        return timing.make_problem(
+            model or self.model,
+            self.data,
+            study,
+            epochs=self.epochs,
+            seed=self.seed,
+            dtype=self.torch_dtype,
+        )
 
     def steps(self, problem: Problem) -> int:
         """Steps of one node."""
         return max(1, round(self.epochs * problem.sampler.steps_per_epoch))
 
     def budget(self, problem: Problem) -> OwnBudget:
-        """Steps of one worker; asynchronous workers share one budget, and their server has as many steps."""
+        """Steps of one worker; asynchronous workers share one budget, and their server has as many
+        steps.
+        """
         return OwnBudget(self.steps(problem) * (self.nodes if self.algo.asynchronous else 1))
 
     def budgets(self, problem: Problem) -> list[OwnBudget]:
@@ -232,7 +276,13 @@ class Run:
         return [*own[:1] * self.nodes, *own[self.nodes :]] if self.algo.asynchronous else own
 
     def make_worker(
-        self, problem: Problem, rank: int, comm: Comm, budget: Budget, runtime: Runtime, model_buffers: list[torch.Tensor] | None = None
+        self,
+        problem: Problem,
+        rank: int,
+        comm: Comm,
+        budget: Budget,
+        runtime: Runtime,
+        model_buffers: list[torch.Tensor] | None = None,
     ) -> Worker:
         """Worker ``rank`` with parameters of its own; ``model_buffers``: None for its own, too."""
         start = problem.start()
@@ -253,12 +303,22 @@ class Run:
             learns=problem.trains,
         )
         worker.buffers = self.optim.buffers(worker.params)
-        worker.model_buffers = problem.flat.fresh_buffers() if model_buffers is None else model_buffers
+        worker.model_buffers = (
+            problem.flat.fresh_buffers() if model_buffers is None else model_buffers
+        )
         return worker
 
 
 def can_lose_ranks(algo: Algorithm) -> bool:
-    """Whether its workers need only each other's messages: it is asynchronous, or gossip in all its parts."""
+    """Whether its workers need only each other's messages: it is asynchronous, or gossip in all its
+    parts.
+    """
     assert dataclasses.is_dataclass(algo)
-    parts = [part for field in dataclasses.fields(algo) if isinstance(part := getattr(algo, field.name), Algorithm)]
-    return algo.asynchronous or (all(map(can_lose_ranks, parts)) if parts else any(topologies(algo)))
+    parts = [
+        part
+        for field in dataclasses.fields(algo)
+        if isinstance(part := getattr(algo, field.name), Algorithm)
+    ]
+    return algo.asynchronous or (
+        all(map(can_lose_ranks, parts)) if parts else any(topologies(algo))
+    )

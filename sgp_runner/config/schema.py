@@ -1,7 +1,8 @@
 """From a configuration tree to validated objects.
 
-Every part of the tree stands for a frozen dataclass of this package, whose fields are the schema: nothing else says which keys exist, what
-they may hold and what they are if nothing sets them. Where a group has several classes, ``name`` tells them apart: ``algo: {name: sgp}``.
+Every part of the tree stands for a frozen dataclass of this package, whose fields are the schema:
+nothing else says which keys exist, what they may hold and what they are if nothing sets them. Where
+a group has several classes, ``name`` tells them apart: ``algo: {name: sgp}``.
 """
 
 from __future__ import annotations
@@ -18,24 +19,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, Union
 
-from sgp_runner import corrections
-from sgp_runner.credentials import refuse_secrets
-from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.experiment import Experiment
-from sgp_runner.groups import class_of, group_of, groups, has_names
-from sgp_runner.run import Run
+from sgp_runner.config import corrections
+from sgp_runner.config.choices import class_of, group_of, groups, has_names
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.secrets import refuse_secrets
 
 NAME = "name"
 FORMAT = 2  # of a stored configuration
 PROFILE = "cluster"  # its files are data, not choices of code: what they leave out is not stored
 # Parts of a run that are of one class each and chosen from no group.
-OWN_PARTS = {field.name: type(field.default) for field in dataclasses.fields(Run) if dataclasses.is_dataclass(field.default)}
+OWN_PARTS = {
+    field.name: type(field.default)
+    for field in dataclasses.fields(Run)
+    if dataclasses.is_dataclass(field.default)
+}
 Tree = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a configuration sets of ``cls``, every value as its annotation wants it. name: of the choice, where its group has names."""
+    """What a configuration sets of ``cls``, every value as its annotation wants it. name: of the
+    choice, where its group has names.
+    """
 
     cls: type[Any]
     name: str | None
@@ -45,7 +52,8 @@ class Part:
 def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     """The experiment that a resolved configuration describes; ``group`` is the sweep it belongs to.
 
-    Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings that do not go together.
+    Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings
+    that do not go together.
     """
     part = check_tree({key: value for key, value in tree.items() if key != corrections.KEY})
     refuse_secrets(tree, "")
@@ -70,10 +78,18 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 
 
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
-    """The experiment that the stored configuration ``tree`` in ``path`` describes. Raises ConfigError for one of another format."""
+    """The experiment that the stored configuration ``tree`` in ``path`` describes. Raises
+    ConfigError for one of another format.
+    """
     if tree.get("format") != FORMAT:
-        raise ConfigError("config.yaml", f"{path} was written by another version of sgp-run, which this one cannot read: run it again.")
-    return make_experiment({corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}}, group)
+        raise ConfigError(
+            "config.yaml",
+            f"{path} was written by another version of sgp-run, which this one cannot read: run it again.",
+        )
+    return make_experiment(
+        {corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}},
+        group,
+    )
 
 
 def stored(experiment: Experiment) -> dict[str, object]:
@@ -86,11 +102,18 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
     given = {**{name: {} for name in OWN_PARTS if not key}, **node}
-    given = {name: completed(value, inner) if is_node(value, inner := join(key, name)) else value for name, value in given.items()}
+    given = {
+        name: completed(value, inner) if is_node(value, inner := join(key, name)) else value
+        for name, value in given.items()
+    }
     if key == PROFILE:
         return given
     defaults = {name: default_of(field) for name, field in fields.items() if has_default(field)}
-    names = [name for name in ([NAME] if is_named(key) else []) + list(fields) if name in given or name in defaults]
+    names = [
+        name
+        for name in ([NAME] if is_named(key) else []) + list(fields)
+        if name in given or name in defaults
+    ]
     return {name: given.get(name, defaults.get(name)) for name in names} | given
 
 
@@ -106,21 +129,33 @@ def is_part(key: str) -> bool:
 def class_at(node: Tree, key: str) -> type[Any] | None:
     """The dataclass of the part ``node`` at ``key``; None if its name is none of its group."""
     group = group_of(key)
-    return (OWN_PARTS.get(key) if key else Run) if group is None else class_of(group, str(node.get(NAME)))
+    return (
+        (OWN_PARTS.get(key) if key else Run)
+        if group is None
+        else class_of(group, str(node.get(NAME)))
+    )
 
 
 def fields_of(cls: type[Any], key: str) -> Mapping[str, dataclasses.Field[Any]]:
     """The settings of ``cls`` at ``key``, where ``name`` may be the choice itself."""
-    return {field.name: field for field in dataclasses.fields(cls) if field.name != NAME or not is_named(key)}
+    return {
+        field.name: field
+        for field in dataclasses.fields(cls)
+        if field.name != NAME or not is_named(key)
+    }
 
 
 def has_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+    return (
+        field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+    )
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:
     """As it would stand in a file."""
-    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    value = (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -130,7 +165,9 @@ def check_tree(tree: Tree) -> Part:
 
 
 def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> Part:
-    """``node``, of ``cls``, with every value as its annotation wants it (1 becomes 1.0 for a float, so that both name the same run)."""
+    """``node``, of ``cls``, with every value as its annotation wants it (1 becomes 1.0 for a float,
+    so that both name the same run).
+    """
     fields, named = fields_of(cls, key), is_named(key)
     values = {}
     for name, value in node.items():
@@ -141,7 +178,11 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> Part:
         values[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
     for name, field in fields.items():
         if name not in node and not has_default(field):
-            raise choice_error(join(key, name), None) if group_of(join(key, name)) else missing(join(key, name))
+            raise (
+                choice_error(join(key, name), None)
+                if group_of(join(key, name))
+                else missing(join(key, name))
+            )
     return Part(cls, str(node[NAME]) if named else None, values)
 
 
@@ -152,10 +193,14 @@ def is_named(key: str) -> bool:
 
 
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
-    """The type of a field; ``object`` where its name is only known to type checkers, as those of parts with a class are."""
+    """The type of a field; ``object`` where its name is only known to type checkers, as those of
+    parts with a class are.
+    """
     holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
-        return typing.get_type_hints(holder, vars(importlib.import_module(cls.__module__)))[field.name]
+        return typing.get_type_hints(holder, vars(importlib.import_module(cls.__module__)))[
+            field.name
+        ]
     except NameError:
         return object
 
@@ -171,13 +216,20 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         if any(value == arm and type(value) is type(arm) for arm in arms):
             return value
         choices = [str(arm) for arm in arms]
-        raise ConfigError(key, f"{shown(value)} is none of {', '.join(choices)}.{nearest(str(value), choices)}")
+        raise ConfigError(
+            key, f"{shown(value)} is none of {', '.join(choices)}.{nearest(str(value), choices)}"
+        )
     elif kind is types.NoneType:
         if value is None:
             return None
     elif kind is Mapping:
         if isinstance(value, Mapping):
-            return {check_name(name, arms[0], key): check(value[name], arms[1], join(key, str(name)), root) for name in value}
+            return {
+                check_name(name, arms[0], key): check(
+                    value[name], arms[1], join(key, str(name)), root
+                )
+                for name in value
+            }
     elif kind in (Sequence, tuple, list):
         if isinstance(value, list):
             return [check(each, arms[0], f"{key}[{i}]", root) for i, each in enumerate(value)]
@@ -218,7 +270,9 @@ def finite(value: float, key: str) -> float:
 
 
 def check_name(name: object, hint: Any, key: str) -> object:
-    """A key of a mapping. One that was set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number."""
+    """A key of a mapping. One that was set by its dotted name (``cluster.node_factors.3=2``) is
+    text that may be a number.
+    """
     if hint is int and isinstance(name, str) and name.isdecimal():
         return int(name)
     if type(name) is not hint:
@@ -227,7 +281,9 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
 
 def build(part: Part, key: str) -> object:
-    """The object that a checked part stands for, parts first. A class with a field ``name`` is told which choice it is."""
+    """The object that a checked part stands for, parts first. A class with a field ``name`` is told
+    which choice it is.
+    """
     values = {name: built(value, join(key, name)) for name, value in part.values.items()}
     named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls, "") else {}
     try:
@@ -235,21 +291,33 @@ def build(part: Part, key: str) -> object:
     except ConfigError as error:
         # A part does not know where it is used: algo.tau may be algo.base.tau.
         field = error.key.rpartition(".")[2]
-        raise ConfigError(join(key, field) if key and field in values else error.key, error.sentence) from None
+        raise ConfigError(
+            join(key, field) if key and field in values else error.key, error.sentence
+        ) from None
     except Exception as error:
-        raise ConfigError(key or "settings", f"these do not go together ({type(error).__name__}: {error}).") from error
+        raise ConfigError(
+            key or "settings", f"these do not go together ({type(error).__name__}: {error})."
+        ) from error
 
 
 def built(value: object, key: str) -> object:
     if isinstance(value, Part):
         return build(value, key)
-    return tuple(built(each, f"{key}[{i}]") for i, each in enumerate(value)) if isinstance(value, list) else value
+    return (
+        tuple(built(each, f"{key}[{i}]") for i, each in enumerate(value))
+        if isinstance(value, list)
+        else value
+    )
 
 
 def plain(part: Part, made: object) -> dict[str, object]:
-    """``part`` as it is stored; where it has null, what ``made``, which was built of it, has put there, such as the checksum of a file."""
+    """``part`` as it is stored; where it has null, what ``made``, which was built of it, has put
+    there, such as the checksum of a file.
+    """
     named = {} if part.name is None else {NAME: part.name}
-    return named | {name: plain_value(value, getattr(made, name)) for name, value in part.values.items()}
+    return named | {
+        name: plain_value(value, getattr(made, name)) for name, value in part.values.items()
+    }
 
 
 def plain_value(value: object, made: Any) -> object:
@@ -259,16 +327,24 @@ def plain_value(value: object, made: Any) -> object:
 
 
 def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
-    """Says which keys there are, the most similar one if there is any; ``siblings``: those beside it, if ``root`` does not tell."""
+    """Says which keys there are, the most similar one if there is any; ``siblings``: those beside
+    it, if ``root`` does not tell.
+    """
     parent, _, word = key.rpartition(".")
     everywhere = list(keys_of(completed(root), ""))
-    siblings = list(siblings) or [other for other in everywhere if other.rpartition(".")[0] == parent]
+    siblings = list(siblings) or [
+        other for other in everywhere if other.rpartition(".")[0] == parent
+    ]
     siblings += ["experiment"] if not parent else []
     same = [other for other in everywhere if last(other) == word]
     close = same or similar(word, siblings or everywhere)
     if close:
         return ConfigError(key, f"there is no such setting. Did you mean '{close[0]}'?")
-    have = f"{parent or 'a run'} has {', '.join(map(last, siblings))}" if siblings else f"{parent} has no settings"
+    have = (
+        f"{parent or 'a run'} has {', '.join(map(last, siblings))}"
+        if siblings
+        else f"{parent} has no settings"
+    )
     return ConfigError(key, f"there is no such setting; {have}.")
 
 
@@ -316,7 +392,12 @@ def words_for(hint: Any) -> str:
         return "a mapping such as {0: 2}" if arms[0] is int else "a mapping such as {name: 2}"
     if kind in (Sequence, tuple, list):
         return "a list such as [1,2]"
-    return {types.NoneType: "null", bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
+    return {
+        types.NoneType: "null",
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+    }.get(kind, "text")
 
 
 def shown(value: object) -> str:

@@ -1,7 +1,9 @@
-"""How workers talk: `Comm`, which algorithms see, over a `Transport`, of which each network has its own.
+"""How workers talk: `Comm`, which algorithms see, over a `Transport`, of which each network has its
+own.
 
-A message is one contiguous tensor. `Comm.send` gives the tensor away: the sender never writes to it again, and a receiver only reads it.
-Between two workers messages of one tag arrive in the order in which they were sent.
+A message is one contiguous tensor. `Comm.send` gives the tensor away: the sender never writes to it
+again, and a receiver only reads it. Between two workers messages of one tag arrive in the order in
+which they were sent.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.comm.mailbox import Mailbox
-    from sgp_runner.scheduler import Future
+    from sgp_runner.core.mailbox import Mailbox
+    from sgp_runner.core.scheduler import Future
 
 
 class Transport(ABC):
@@ -28,17 +30,23 @@ class Transport(ABC):
 
     @abstractmethod
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        """Begin the collective ``number`` of this worker; its outcome, and the bytes that count as sent from now on."""
+        """Begin the collective ``number`` of this worker; its outcome, and the bytes that count as
+        sent from now on.
+        """
 
     @abstractmethod
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         """Likewise."""
 
     def before_receiving(self, src: int | None) -> None:
-        """The worker is about to ask for a message from ``src``, or from any: put what has arrived into the mailbox."""
+        """The worker is about to ask for a message from ``src``, or from any: put what has arrived
+        into the mailbox.
+        """
 
     def may_poll(self, arrived: bool) -> bool:
-        """Whether the worker may take a message that it polls for and that has, or has not, ``arrived``."""
+        """Whether the worker may take a message that it polls for and that has, or has not,
+        ``arrived``.
+        """
         return arrived
 
     def check_any_source(self) -> None:
@@ -52,7 +60,9 @@ class Transport(ABC):
         """Start everything that is held back: something else is about to use the same network."""
 
     def quiesce(self) -> None:
-        """Complete what has arrived: all ranks are at the start of a step, and a checkpoint is about to be written."""
+        """Complete what has arrived: all ranks are at the start of a step, and a checkpoint is
+        about to be written.
+        """
 
     def end_of_step(self) -> None:
         """Called between two steps."""
@@ -62,7 +72,9 @@ class Transport(ABC):
 
 
 class Comm:
-    """The communication of one worker. num_bytes_sent, num_sent: bytes and messages so far. collectives: how many were begun."""
+    """The communication of one worker. num_bytes_sent, num_sent: bytes and messages so far.
+    collectives: how many were begun.
+    """
 
     def __init__(self, mailbox: Mailbox, transport: Transport) -> None:
         self.mailbox, self.transport = mailbox, transport
@@ -94,16 +106,20 @@ class Comm:
         return self.transport.take(message)
 
     def all_reduce(self, tensor: Tensor) -> Future[Tensor]:
-        """Mean of ``tensor`` over all workers, in a tensor of one's own. Starts at the call; ``tensor`` is given away.
+        """Mean of ``tensor`` over all workers, in a tensor of one's own. Starts at the call;
+        ``tensor`` is given away.
 
-        Several may be under way at once. All workers begin the same collectives in the same order, and may await them in any.
+        Several may be under way at once. All workers begin the same collectives in the same order,
+        and may await them in any.
         """
         mean, num_bytes = self.transport.all_reduce(self.next_collective(), tensor)
         self.num_bytes_sent += num_bytes
         return mean
 
     def all_gather(self, tensor: Tensor) -> Future[list[Tensor]]:
-        """The tensors of all workers, by rank, as long and of the same type everywhere; they are only to be read. As `all_reduce`."""
+        """The tensors of all workers, by rank, as long and of the same type everywhere; they are
+        only to be read. As `all_reduce`.
+        """
         tensors, num_bytes = self.transport.all_gather(self.next_collective(), tensor)
         self.num_bytes_sent += num_bytes
         return tensors
@@ -114,7 +130,9 @@ class Comm:
         return self.collectives - 1
 
     def close(self) -> list[tuple[int, int, int]]:
-        """Wait until the messages of all ranks are in; returns (sender, tag, count) of those that were not received."""
+        """Wait until the messages of all ranks are in; returns (sender, tag, count) of those that
+        were not received.
+        """
         self.transport.close()
         return self.mailbox.unread()
 

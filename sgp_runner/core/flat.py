@@ -1,4 +1,6 @@
-"""A module whose parameters live in one vector that can be swapped; and how to work on such vectors."""
+"""A module whose parameters live in one vector that can be swapped; and how to work on such
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,18 @@ PIECE = 2**16  # numbers; a few such pieces fit into a core's second-level cache
 
 
 def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The same slices of all ``vectors`` [D]. On a CPU a slice stays in the cache from one operation on it to the next."""
+    """The same slices of all ``vectors`` [D]. On a CPU a slice stays in the cache from one
+    operation on it to the next.
+    """
     if vectors[0].is_cuda or vectors[0].numel() <= PIECE:
         return [vectors]
     return zip(*(vector.split(PIECE) for vector in vectors), strict=True)  # type: ignore[no-untyped-call]
 
 
 class FlatModule:
-    """Binds a module's parameters to a vector [D] and its buffers to a set of tensors, without copying."""
+    """Binds a module's parameters to a vector [D] and its buffers to a set of tensors, without
+    copying.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         from torch.nn.modules.batchnorm import _BatchNorm
@@ -28,13 +34,19 @@ class FlatModule:
 
         self.module = module
         self.parameters = list(module.parameters())
-        self.own = [p.data for p in self.parameters]  # the initial values, which `bind` leaves alone
+        self.own = [
+            p.data for p in self.parameters
+        ]  # the initial values, which `bind` leaves alone
         self.layers = tuple(p.numel() for p in self.parameters)
         self.has_batch_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
-        self.slots = [(m, name) for m in module.modules() for name, b in m._buffers.items() if b is not None]
+        self.slots = [
+            (m, name) for m in module.modules() for name, b in m._buffers.items() if b is not None
+        ]
         self.draws = any(isinstance(m, DrawsFromTorch) for m in module.modules())
         self.seeds = [i for i, (_, name) in enumerate(self.slots) if name == "dropout_seed"]
-        self.initial = [buffer.clone() for m, name in self.slots if (buffer := m._buffers[name]) is not None]
+        self.initial = [
+            buffer.clone() for m, name in self.slots if (buffer := m._buffers[name]) is not None
+        ]
 
     def vector(self) -> Tensor:
         """The initial parameters, copied into one vector [D]."""
@@ -43,7 +55,9 @@ class FlatModule:
         return torch.cat([p.reshape(-1) for p in self.own])
 
     def fresh_buffers(self) -> list[Tensor]:
-        """The buffers as they were when the module was built (BatchNorm's running statistics, dropout seeds)."""
+        """The buffers as they were when the module was built (BatchNorm's running statistics,
+        dropout seeds).
+        """
         return [buffer.clone() for buffer in self.initial]
 
     def set_dropout_seed(self, buffers: Sequence[Tensor], seed: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.scheduler import Future, Scheduler
+from sgp_runner.core.scheduler import Future, Scheduler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +22,9 @@ class Mailbox:
         self.scheduler = scheduler
         self.num_delivered = 0
         self.arrivals = count()
-        self.queues: dict[tuple[int, int], deque[tuple[int, Tensor, int]]] = {}  # (src, tag) -> (arrival number, message, version)
+        self.queues: dict[
+            tuple[int, int], deque[tuple[int, Tensor, int]]
+        ] = {}  # (src, tag) -> (arrival number, message, version)
         self.waiting: dict[tuple[int, int], Future[Any]] = {}
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
@@ -36,7 +38,9 @@ class Mailbox:
             self.keep(src, tag, message)
 
     def keep(self, src: int, tag: int, message: Tensor) -> None:
-        self.queues.setdefault((src, tag), deque()).append((next(self.arrivals), message, message._version))
+        self.queues.setdefault((src, tag), deque()).append(
+            (next(self.arrivals), message, message._version)
+        )
 
     def has(self, src: int, tag: int) -> bool:
         return (src, tag) in self.queues
@@ -51,14 +55,19 @@ class Mailbox:
         check_unwritten(message, version, f"a message from rank {src} (tag {tag})")
         return message
 
-    def recv(self, src: int, tag: int, finish: Callable[[Tensor], Tensor] | None = None) -> Future[Tensor]:
+    def recv(
+        self, src: int, tag: int, finish: Callable[[Tensor], Tensor] | None = None
+    ) -> Future[Tensor]:
         """``finish``: what the message goes through when it is awaited."""
         future = self.scheduler.future(("message", src, tag), finish)
         return self.settle(future, (src, tag), self.poll(src, tag))
 
     def recv_any(self, tag: int) -> Future[tuple[int, Tensor]]:
         future: Future[tuple[int, Tensor]] = self.scheduler.future(("any message", tag))
-        first = min(((queue[0][0], src) for (src, t), queue in self.queues.items() if t == tag), default=None)
+        first = min(
+            ((queue[0][0], src) for (src, t), queue in self.queues.items() if t == tag),
+            default=None,
+        )
         if first is None:
             return self.settle(future, (ANY_SOURCE, tag), None)
         message = self.poll(first[1], tag)
@@ -70,7 +79,9 @@ class Mailbox:
         if value is not None:
             self.scheduler.resolve(future, value)
         elif key in self.waiting:
-            raise RuntimeError(f"two activities of one worker wait for the same message (from {key[0]}, tag {key[1]})")
+            raise RuntimeError(
+                f"two activities of one worker wait for the same message (from {key[0]}, tag {key[1]})"
+            )
         else:
             self.waiting[key] = future
         return future
@@ -81,8 +92,15 @@ class Mailbox:
 
     def state_dict(self) -> list[tuple[int, int, Tensor]]:
         """(sender, tag, message) of what has arrived and was not received, in the order of arrival."""
-        arrived = [(number, src, tag, message) for (src, tag), queue in self.queues.items() for number, message, _ in queue]
-        return [(src, tag, message) for _, src, tag, message in sorted(arrived, key=lambda each: each[0])]
+        arrived = [
+            (number, src, tag, message)
+            for (src, tag), queue in self.queues.items()
+            for number, message, _ in queue
+        ]
+        return [
+            (src, tag, message)
+            for _, src, tag, message in sorted(arrived, key=lambda each: each[0])
+        ]
 
     def load_state_dict(self, state: Iterable[tuple[int, int, Tensor]]) -> None:
         """Into an empty mailbox."""

@@ -1,8 +1,9 @@
 """Local optimizers and learning-rate schedules.
 
-An optimizer turns a gradient into the step to subtract; all its state is in flat buffers of the same length as the parameters. The
-schedule is a factor on the peak learning rate, as a function of the epoch alone (a fraction), so that it means the same for
-synchronous algorithms and for those that count gradients globally.
+An optimizer turns a gradient into the step to subtract; all its state is in flat buffers of the
+same length as the parameters. The schedule is a factor on the peak learning rate, as a function of
+the epoch alone (a fraction), so that it means the same for synchronous algorithms and for those
+that count gradients globally.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from math import cos, isfinite, pi
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.flat import in_pieces
+from sgp_runner.core.flat import in_pieces
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,10 @@ def check_schedule(positive: bool = False, **values: float) -> None:
     """The named values are finite and not negative (``positive``: nor zero)."""
     for name, value in values.items():
         if not isfinite(value) or value < 0 or (positive and value == 0):
-            raise ConfigError(f"optim.schedule.{name}", f"{value} must be {'positive' if positive else 'zero or positive'} and finite.")
+            raise ConfigError(
+                f"optim.schedule.{name}",
+                f"{value} must be {'positive' if positive else 'zero or positive'} and finite.",
+            )
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ class Steps:
     reference_epochs: the length of a run that milestones are meant for
     decay: factor at each milestone
     warmup_epochs: epochs of the warm-up, not scaled
-    warmup_from: where it starts: reference is the learning rate of one reference batch (Goyal), one_over_n is peak / nodes (Gap-Aware),
-        zero is 0
+    warmup_from: where it starts: reference is the learning rate of one reference batch (Goyal),
+        one_over_n is peak / nodes (Gap-Aware), zero is 0
     reference_batch: the batch size that optim.lr is meant for in warmup_from=reference
     """
 
@@ -76,17 +80,32 @@ class Steps:
     def __post_init__(self) -> None:
         check_schedule(warmup_epochs=self.warmup_epochs)
         if any(milestone < 0 for milestone in self.milestones):
-            raise ConfigError("optim.schedule.milestones", f"{list(self.milestones)} must be zero or positive epochs.")
-        check_schedule(positive=True, reference_epochs=self.reference_epochs, decay=self.decay, reference_batch=self.reference_batch)
+            raise ConfigError(
+                "optim.schedule.milestones",
+                f"{list(self.milestones)} must be zero or positive epochs.",
+            )
+        check_schedule(
+            positive=True,
+            reference_epochs=self.reference_epochs,
+            decay=self.decay,
+            reference_batch=self.reference_batch,
+        )
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         scale = horizon.epochs / self.reference_epochs
         passed = sum(epoch >= milestone * scale for milestone in self.milestones)
-        return warmed_up(epoch, self.warmup_epochs, self.start(horizon.nodes, horizon.global_batch)) * self.decay**passed
+        return (
+            warmed_up(epoch, self.warmup_epochs, self.start(horizon.nodes, horizon.global_batch))
+            * self.decay**passed
+        )
 
     def start(self, nodes: int, global_batch: int) -> float:
         """Where the warm-up begins, as a fraction of the peak."""
-        return {"reference": min(1.0, self.reference_batch / global_batch), "one_over_n": 1 / nodes, "zero": 0.0}[self.warmup_from]
+        return {
+            "reference": min(1.0, self.reference_batch / global_batch),
+            "one_over_n": 1 / nodes,
+            "zero": 0.0,
+        }[self.warmup_from]
 
     def without_effect(self, nodes: int, global_batch: int) -> str | None:
         """A sentence if the warm-up starts at the peak, so that there is none."""
@@ -130,11 +149,17 @@ class InverseSqrt:
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         step = epoch * horizon.steps_per_epoch + 1
-        return step / self.warmup_steps if step < self.warmup_steps else (self.warmup_steps / step) ** 0.5
+        return (
+            step / self.warmup_steps
+            if step < self.warmup_steps
+            else (self.warmup_steps / step) ** 0.5
+        )
 
 
 class Optimizer(Protocol):
-    """A local optimizer. ``lr``: peak learning rate; with ``lr_reference_batch`` it is multiplied by global batch / that."""
+    """A local optimizer. ``lr``: peak learning rate; with ``lr_reference_batch`` it is multiplied
+    by global batch / that.
+    """
 
     @property
     def name(self) -> str: ...
@@ -153,7 +178,9 @@ class Optimizer(Protocol):
     @property
     def schedule(self) -> Schedule: ...
     def buffers(self, params: Tensor) -> dict[str, Tensor]: ...
-    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor: ...
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float
+    ) -> Tensor: ...
 
 
 def lr_at(optim: Optimizer, epoch: float, horizon: Horizon) -> float:
@@ -166,18 +193,24 @@ def check_lr(lr: float, weight_decay: float, reference_batch: int | None) -> Non
     if not isfinite(lr) or lr <= 0:
         raise ConfigError("optim.lr", f"{lr} must be a positive, finite number.")
     if not isfinite(weight_decay) or weight_decay < 0:
-        raise ConfigError("optim.weight_decay", f"{weight_decay} must be zero or a positive, finite number.")
+        raise ConfigError(
+            "optim.weight_decay", f"{weight_decay} must be zero or a positive, finite number."
+        )
     if reference_batch is not None and reference_batch < 1:
-        raise ConfigError("optim.lr_reference_batch", f"{reference_batch} must be at least 1 sample, or null.")
+        raise ConfigError(
+            "optim.lr_reference_batch", f"{reference_batch} must be at least 1 sample, or null."
+        )
 
 
 @dataclass(frozen=True)
 class SGD:
-    """SGD with (Nesterov) momentum and weight decay, as in PyTorch: ``v <- m v + g``, step ``lr (g + m v)`` or ``lr v``.
+    """SGD with (Nesterov) momentum and weight decay, as in PyTorch: ``v <- m v + g``, step ``lr (g
+    + m v)`` or ``lr v``.
 
     schedule: how the learning rate changes over a run
     lr: peak learning rate
-    lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one (Goyal et al. 2017); null: lr as it is
+    lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one
+        (Goyal et al. 2017); null: lr as it is
     momentum: m, in [0, 1)
     nesterov: whether the step looks ahead
     weight_decay: times the parameters, added to the gradient
@@ -218,7 +251,8 @@ class Adam:
 
     schedule: how the learning rate changes over a run
     lr: peak learning rate
-    lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one (Goyal et al. 2017); null: lr as it is
+    lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one
+        (Goyal et al. 2017); null: lr as it is
     beta1: decay of the mean of gradients
     beta2: decay of the mean of their squares
     eps: added to the root of the mean square

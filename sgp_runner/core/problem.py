@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
+from sgp_runner.core.flat import FlatModule
 from sgp_runner.data.dataset import read
 from sgp_runner.data.sampler import Sampler
-from sgp_runner.flat import FlatModule
-from sgp_runner.place import WHOLE, Part
-from sgp_runner.seeding import generator, seed_of
+from sgp_runner.utils.place import WHOLE, Part
+from sgp_runner.utils.seeding import generator, seed_of
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,8 @@ RE_ESTIMATED = 5000  # samples at most, of the training set
 class Compute:
     """Where and how gradients are computed; evaluation is in full precision and not compiled.
 
-    autocast: what the forward pass is cast to, ``none``, ``bf16`` or ``fp16``. channels_last: of images. compile: with torch.compile.
+    autocast: what the forward pass is cast to, ``none``, ``bf16`` or ``fp16``. channels_last: of
+    images. compile: with torch.compile.
     """
 
     device: str = "cpu"
@@ -42,7 +43,8 @@ ON_CPU = Compute()
 
 @dataclass(frozen=True)
 class Problem:
-    """One model on one data set, divided among ``workers``. Only one caller at a time may use the module.
+    """One model on one data set, divided among ``workers``. Only one caller at a time may use the
+    module.
 
     part: of every batch, that is read here.
     """
@@ -71,7 +73,9 @@ class Problem:
             self.dataset.train.batch(*self.request(rank, 0))
 
     def request(self, rank: int, step: int) -> tuple[Tensor, int]:
-        """The samples that are read here (one that counts for nothing, if there are fewer than devices), and what augments them."""
+        """The samples that are read here (one that counts for nothing, if there are fewer than
+        devices), and what augments them.
+        """
         indices = self.sampler.indices(rank, step)
         mine = indices[self.part.of(len(indices))]
         return mine if len(mine) else indices[:1], seed_of(self.seed, _AUGMENT, rank, step)
@@ -82,11 +86,19 @@ class Problem:
 
         if self.compute.device != "cpu":
             t = t.pin_memory().to(self.compute.device, non_blocking=True)
-        return t.contiguous(memory_format=torch.channels_last) if self.compute.channels_last and t.dim() == 4 else t
+        return (
+            t.contiguous(memory_format=torch.channels_last)
+            if self.compute.channels_last and t.dim() == 4
+            else t
+        )
 
     def dropout_seed(self, rank: int, step: int) -> int:
-        """Devices of one node drop different elements; the first one those that a node of one device would drop."""
-        return seed_of(self.seed, _DROPOUT, rank, step, *([self.part.index] if self.part.index else []))
+        """Devices of one node drop different elements; the first one those that a node of one
+        device would drop.
+        """
+        return seed_of(
+            self.seed, _DROPOUT, rank, step, *([self.part.index] if self.part.index else [])
+        )
 
     def start(self) -> Tensor:
         """The initial parameters [D], the same on every worker."""
@@ -101,9 +113,11 @@ class Problem:
         module: nn.Module | None = None,
         scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Gradient [D] and loss [] of one batch; BatchNorm's running statistics in ``buffers`` are updated.
+        """Gradient [D] and loss [] of one batch; BatchNorm's running statistics in ``buffers`` are
+        updated.
 
-        module: to be called instead of the model itself, which it wraps. scale: [] of the gradient that is returned.
+        module: to be called instead of the model itself, which it wraps. scale: [] of the gradient
+        that is returned.
         """
         bound = self.flat.bind(params, buffers).train()
         self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
@@ -118,7 +132,9 @@ class Problem:
         inputs, targets = batch
         autocast = self.compute.autocast
         dtype = torch.float16 if autocast == "fp16" else torch.bfloat16
-        with torch.autocast(torch.device(self.compute.device).type, dtype, enabled=autocast != "none"):
+        with torch.autocast(
+            torch.device(self.compute.device).type, dtype, enabled=autocast != "none"
+        ):
             return self.dataset.task.loss(module(*inputs), targets)
 
     def evaluate(self, params: Tensor, buffers: list[Tensor]) -> dict[str, float]:
@@ -130,7 +146,9 @@ class Problem:
             return self.dataset.task.evaluate(module, self.dataset.valid)
 
     def evaluate_re_estimated(self, params: Tensor) -> dict[str, float]:
-        """Metrics of ``params`` [D], with BatchNorm statistics (an average has none) re-estimated on `RE_ESTIMATED` training samples."""
+        """Metrics of ``params`` [D], with BatchNorm statistics (an average has none) re-estimated
+        on `RE_ESTIMATED` training samples.
+        """
         import torch
         from torch.optim.swa_utils import update_bn
 
@@ -138,14 +156,25 @@ class Problem:
         module = self.flat.bind(params, buffers)
         train = self.dataset.train
         if self.flat.has_batch_norm:
-            order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[:RE_ESTIMATED]
+            order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[
+                :RE_ESTIMATED
+            ]
             batches = order.chunk(ceil(len(order) / 128))  # alike, as each counts as much
-            update_bn((inputs for inputs, _ in read(train, batches)), module, torch.device(self.compute.device))
+            update_bn(
+                (inputs for inputs, _ in read(train, batches)),
+                module,
+                torch.device(self.compute.device),
+            )
         return self.evaluate(params, buffers)
 
     def among(self, workers: int, batch_size: int) -> Problem:
         """The same data, divided among another number of workers."""
-        return replace(self, sampler=self.dataset.partition.sampler(self.dataset.train, workers, batch_size, self.seed))
+        return replace(
+            self,
+            sampler=self.dataset.partition.sampler(
+                self.dataset.train, workers, batch_size, self.seed
+            ),
+        )
 
     def close(self) -> None:
         """End what reads the data."""
@@ -154,7 +183,14 @@ class Problem:
 
 
 def make_problem(
-    model: ModelConfig, data: DataConfig, *, workers: int, batch_size: int, seed: int, dtype: torch.dtype, compute: Compute = ON_CPU
+    model: ModelConfig,
+    data: DataConfig,
+    *,
+    workers: int,
+    batch_size: int,
+    seed: int,
+    dtype: torch.dtype,
+    compute: Compute = ON_CPU,
 ) -> Problem:
     """Load the data and build the model; the initial parameters depend on ``seed`` alone."""
     import torch
@@ -169,4 +205,6 @@ def make_problem(
 
             module = torch.nn.Sequential(Normalise(dataset.pixels), module)
         module = module.to(compute.device, dtype)
-    return Problem(FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, compute)
+    return Problem(
+        FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, compute
+    )

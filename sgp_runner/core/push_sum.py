@@ -1,19 +1,20 @@
 """Push-sum in one vector: ``[D + 1]`` holds ``D`` parameters and, last, the push-sum weight ``w``.
 
-At rest the first ``D`` entries are the de-biased model ``z = x / w``, which gradients and evaluation use; while an algorithm mixes they
-are the numerator ``x``. Keeping one vector instead of two halves the memory of a simulated worker.
+At rest the first ``D`` entries are the de-biased model ``z = x / w``, which gradients and
+evaluation use; while an algorithm mixes they are the numerator ``x``. Keeping one vector instead of
+two halves the memory of a simulated worker.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sgp_runner.flat import in_pieces
+from sgp_runner.core.flat import in_pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.worker import Worker
 
 TOLERANCE = 1e-4  # of the mean weight, which is 1 up to rounding
 
@@ -25,7 +26,9 @@ def to_numerator(x: Tensor) -> None:
 
 
 def descend(x: Tensor, d: Tensor) -> None:
-    """``z -> x = z w - d``, in place. ``d`` [D] is no longer needed afterwards, so that a worker that waits does not hold it."""
+    """``z -> x = z w - d``, in place. ``d`` [D] is no longer needed afterwards, so that a worker
+    that waits does not hold it.
+    """
     to_numerator(x)
     x[:-1].sub_(d)
 
@@ -37,7 +40,9 @@ def to_model(x: Tensor) -> None:
 
 
 async def average(worker: Worker) -> None:
-    """Replace every worker's model by the mean model ``sum_i x_i / sum_i w_i``, with weight 1. Nothing may be in flight."""
+    """Replace every worker's model by the mean model ``sum_i x_i / sum_i w_i``, with weight 1.
+    Nothing may be in flight.
+    """
     x = worker.push_sum
     to_numerator(x)
     x.copy_(await worker.comm.all_reduce(x.clone()))
@@ -47,9 +52,13 @@ async def average(worker: Worker) -> None:
 
 
 def check_mass(mean_weight: float) -> None:
-    """Push-sum weights add up to the number of workers when nothing is in flight. Raises RuntimeError if they do not."""
+    """Push-sum weights add up to the number of workers when nothing is in flight. Raises
+    RuntimeError if they do not.
+    """
     if not abs(mean_weight - 1) <= TOLERANCE:
-        raise RuntimeError(f"push-sum mass was lost: the mean weight of the workers is {mean_weight:.6g}, not 1")
+        raise RuntimeError(
+            f"push-sum mass was lost: the mean weight of the workers is {mean_weight:.6g}, not 1"
+        )
 
 
 def split(x: Tensor, parts: int) -> Tensor:

@@ -1,12 +1,15 @@
 """Coroutines and the two clocks that drive them.
 
-A coroutine stops only at ``await``, and only on a `Future`: one thing that has not happened yet. The `Scheduler` runs whatever is
-ready; when nothing is, it asks its clock for the next event. `VirtualClock` pops a heap of (time, order, event), so simulated time
-costs nothing; `RealClock` blocks until a thread reports that a message came in or a gradient is done. Nothing else differs between a
-simulated and a real run, and with a virtual clock the order of events depends only on the program.
+A coroutine stops only at ``await``, and only on a `Future`: one thing that has not happened yet.
+The `Scheduler` runs whatever is ready; when nothing is, it asks its clock for the next event.
+`VirtualClock` pops a heap of (time, order, event), so simulated time costs nothing; `RealClock`
+blocks until a thread reports that a message came in or a gradient is done. Nothing else differs
+between a simulated and a real run, and with a virtual clock the order of events depends only on the
+program.
 
-Some networks need ranks whose coroutines run in the same order everywhere, whenever messages arrive. A scheduler that is ``in_order``
-wakes coroutines in the order in which they asked for what they await.
+Some networks need ranks whose coroutines run in the same order everywhere, whenever messages
+arrive. A scheduler that is ``in_order`` wakes coroutines in the order in which they asked for what
+they await.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from sgp_runner.waits import waiting_for
+from sgp_runner.utils.waits import waiting_for
 
 T = TypeVar("T")
 
@@ -29,7 +32,8 @@ class Future(Generic[T]):
     """Something that will happen once. Await it for its value; one coroutine at a time.
 
     what: a few words and numbers for a deadlock report, put together only when it is needed.
-    finish: what the value goes through when it is awaited. held: whether `Scheduler` keeps it back, to wake coroutines in order.
+    finish: what the value goes through when it is awaited. held: whether `Scheduler` keeps it back,
+    to wake coroutines in order.
     """
 
     __slots__ = ("done", "finish", "held", "task", "value", "what")
@@ -74,7 +78,9 @@ class Clock(Protocol):
 
 
 class Event(Protocol):
-    """Something that will happen at a simulated time. Its fields are plain data and tensors, so that it can be saved."""
+    """Something that will happen at a simulated time. Its fields are plain data and tensors, so
+    that it can be saved.
+    """
 
     @property
     def kind(self) -> str: ...  # its name in a checkpoint
@@ -97,7 +103,9 @@ class Call:
 
 
 class VirtualClock:
-    """Simulated time: a heap of events, which fire on ``machines``. Equal times fire in the order in which they were scheduled."""
+    """Simulated time: a heap of events, which fire on ``machines``. Equal times fire in the order
+    in which they were scheduled.
+    """
 
     def __init__(self, machines: Any) -> None:
         self.machines = machines
@@ -106,7 +114,9 @@ class VirtualClock:
         self.order = self.first = 0
 
     def at(self, seconds: float, event: Event) -> None:
-        """Let ``event`` fire at the time ``seconds``, which is not before now; never, if that is infinite."""
+        """Let ``event`` fire at the time ``seconds``, which is not before now; never, if that is
+        infinite.
+        """
         if seconds == math.inf:
             return
         heapq.heappush(self.events, (seconds, self.order, event))
@@ -125,14 +135,24 @@ class VirtualClock:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The time and what is still to happen: (time, order, kind and fields of the event), the next one first."""
-        saved = [(time, order, event.kind, event.state_dict()) for time, order, event in sorted(self.events) if order >= 0]
+        """The time and what is still to happen: (time, order, kind and fields of the event), the
+        next one first.
+        """
+        saved = [
+            (time, order, event.kind, event.state_dict())
+            for time, order, event in sorted(self.events)
+            if order >= 0
+        ]
         return {"now": self.now, "order": self.order, "events": saved}
 
-    def load_state_dict(self, state: dict[str, Any], kinds: Mapping[str, Callable[..., Event]]) -> None:
+    def load_state_dict(
+        self, state: dict[str, Any], kinds: Mapping[str, Callable[..., Event]]
+    ) -> None:
         """``kinds``: how to make an event of each kind from its fields."""
         self.now, self.order = state["now"], state["order"]
-        self.events += [(time, order, kinds[kind](**fields)) for time, order, kind, fields in state["events"]]
+        self.events += [
+            (time, order, kinds[kind](**fields)) for time, order, kind, fields in state["events"]
+        ]
         heapq.heapify(self.events)
 
 
@@ -147,7 +167,9 @@ class RealClock:
         self.poll_seconds = 0.0
 
     def poll_with(self, poll: Callable[[], None], seconds: float) -> None:
-        """While the scheduler waits, call ``poll`` every so many ``seconds``: it moves messages where no thread does, and posts."""
+        """While the scheduler waits, call ``poll`` every so many ``seconds``: it moves messages
+        where no thread does, and posts.
+        """
         self.poll, self.poll_seconds = poll, seconds
 
     def computed(self, seconds: float) -> None:
@@ -184,7 +206,9 @@ class RealClock:
                 self.poll()
                 if not self.posted.empty():
                     break
-                time.sleep(self.poll_seconds)  # `get` with a timeout can wait for ever: between two tries CPython lets it become negative
+                time.sleep(
+                    self.poll_seconds
+                )  # `get` with a timeout can wait for ever: between two tries CPython lets it become negative
             callback = self.posted.get()
         callback()
         return True
@@ -209,7 +233,8 @@ class Deadlock(RuntimeError):
 class Scheduler:
     """Runs coroutines until all have finished.
 
-    in_order: coroutines that await a `future` wake in the order in which they asked for theirs, one at a time.
+    in_order: coroutines that await a `future` wake in the order in which they asked for theirs, one
+    at a time.
     """
 
     def __init__(self, clock: Clock, in_order: bool = False) -> None:
@@ -235,7 +260,9 @@ class Scheduler:
         return future
 
     def resolve(self, future: Future[T], value: T) -> None:
-        """It has happened: the coroutine that awaits it runs on at this same moment, or when it is its turn."""
+        """It has happened: the coroutine that awaits it runs on at this same moment, or when it is
+        its turn.
+        """
         future.value = value
         future.done = True
         if not future.held and future.task is not None:
@@ -251,7 +278,9 @@ class Scheduler:
         return True
 
     def run(self) -> None:
-        """Until no coroutine is left. Errors of a coroutine come out here; a `Deadlock` says who waits for whom."""
+        """Until no coroutine is left. Errors of a coroutine come out here; a `Deadlock` says who
+        waits for whom.
+        """
         advance = self.clock.advance
         while True:
             self.settle()

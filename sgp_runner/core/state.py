@@ -1,11 +1,13 @@
-"""State as plain data: tensors, numbers, texts, lists, tuples and mappings, which `torch.load(weights_only=True)` accepts."""
+"""State as plain data: tensors, numbers, texts, lists, tuples and mappings, which
+`torch.load(weights_only=True)` accepts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sgp_runner.scheduler import Future
+from sgp_runner.core.scheduler import Future
 
 State = dict[str, Any]
 
@@ -13,7 +15,9 @@ NUMBER, VALUE = "number of a collective", "its value"
 
 
 def packed(value: Any) -> Any:
-    """Named state of a worker as plain data; a collective under way by its number, with its value if it has ended."""
+    """Named state of a worker as plain data; a collective under way by its number, with its value
+    if it has ended.
+    """
     if isinstance(value, Future):
         return {NUMBER: value.what[1], VALUE: value.value if value.done else None}
     return mapped(packed, value)
@@ -33,7 +37,9 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """A list, tuple or mapping of what ``function`` makes of its items; anything else as it is."""
     if isinstance(value, dict):
         return {name: function(each) for name, each in value.items()}
-    return type(value)(function(each) for each in value) if isinstance(value, list | tuple) else value
+    return (
+        type(value)(function(each) for each in value) if isinstance(value, list | tuple) else value
+    )
 
 
 def futures_in(value: Any) -> Iterator[Future[Any]]:

@@ -1,9 +1,10 @@
 """Timing studies, which simulate a sample of a schedule.
 
-A *sample* of a long schedule is the same schedule with fewer steps per epoch: everything that goes by epochs (switches of algorithm,
-numbers of peers, warm-up) keeps its share of the run. Every step of the sample is simulated exactly and stands for the same number of
-real ones, so times are extended in proportion. What happens once, such as the exact average at a switch, is multiplied with them: 0.1 %
-of the time in a sample of 1,440 steps.
+A *sample* of a long schedule is the same schedule with fewer steps per epoch: everything that goes
+by epochs (switches of algorithm, numbers of peers, warm-up) keeps its share of the run. Every step
+of the sample is simulated exactly and stands for the same number of real ones, so times are
+extended in proportion. What happens once, such as the exact average at a switch, is multiplied with
+them: 0.1 % of the time in a sample of 1,440 steps.
 """
 
 from __future__ import annotations
@@ -12,23 +13,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sgp_runner.data.dataset import Split
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from sgp_runner.core.problem import Problem
     from sgp_runner.data.dataset import Batch, DataConfig
     from sgp_runner.models.config import ModelConfig
-    from sgp_runner.place import Part
-    from sgp_runner.problem import Problem
+    from sgp_runner.utils.place import Part
 
 
 @dataclass(frozen=True)
 class Study:
     """The steps of one node in a timing study.
 
-    real: in the whole schedule; None where the data set does not say how long an epoch is. simulated: all of them, or a sample.
+    real: in the whole schedule; None where the data set does not say how long an epoch is.
+    simulated: all of them, or a sample.
     """
 
     real: int | None
@@ -37,28 +39,47 @@ class Study:
     def extended(self, seconds: float) -> dict[str, object]:
         """What ``seconds`` of simulated time for the sample mean for the whole schedule."""
         hours = None if self.real is None else seconds / self.simulated * self.real / 3600
-        return {"ms_per_iteration": seconds / self.simulated * 1000, "hours": hours, "iterations": self.real}
+        return {
+            "ms_per_iteration": seconds / self.simulated * 1000,
+            "hours": hours,
+            "iterations": self.real,
+        }
 
 
 def study(data: DataConfig, batch: int, epochs: float, sample_steps: int | None) -> Study:
-    """At most ``sample_steps`` of a schedule of ``epochs`` with ``batch`` samples for all nodes together; None for all."""
+    """At most ``sample_steps`` of a schedule of ``epochs`` with ``batch`` samples for all nodes
+    together; None for all.
+    """
     samples = data.train_size
     if samples is None:
         if sample_steps is None:
-            raise ConfigError("model.sample_steps", f"{data.name} does not tell the length of an epoch: set it.")
+            raise ConfigError(
+                "model.sample_steps", f"{data.name} does not tell the length of an epoch: set it."
+            )
         return Study(None, sample_steps)
     if samples < batch:
-        raise ConfigError("batch_size", f"{samples} training samples do not fill one batch of {batch}, all nodes together.")
+        raise ConfigError(
+            "batch_size",
+            f"{samples} training samples do not fill one batch of {batch}, all nodes together.",
+        )
     real = max(1, round(epochs * samples / batch))
     return Study(real, real if sample_steps is None else min(real, sample_steps))
 
 
-def make_problem(model: ModelConfig, data: DataConfig, study: Study, *, epochs: float, seed: int, dtype: torch.dtype) -> Problem:
+def make_problem(
+    model: ModelConfig,
+    data: DataConfig,
+    study: Study,
+    *,
+    epochs: float,
+    seed: int,
+    dtype: torch.dtype,
+) -> Problem:
     """The parameters of ``model`` and the length of an epoch; no data is read."""
+    from sgp_runner.core.flat import FlatModule
+    from sgp_runner.core.problem import Problem
     from sgp_runner.data.dataset import Dataset
     from sgp_runner.data.tasks import Regression
-    from sgp_runner.flat import FlatModule
-    from sgp_runner.problem import Problem
 
     unread = Unread(study.simulated / epochs)
     dataset = Dataset(data.name, Regression(), unread, unread, (), 0)
@@ -68,7 +89,9 @@ def make_problem(model: ModelConfig, data: DataConfig, study: Study, *, epochs: 
 
 @dataclass(frozen=True)
 class Unread(Split):
-    """A data set of which only the length matters, and its sampler; whatever would read it is refused."""
+    """A data set of which only the length matters, and its sampler; whatever would read it is
+    refused.
+    """
 
     steps_per_epoch: float
     labels: None = None

@@ -6,21 +6,31 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from sgp_runner.comm import Comm
-from sgp_runner.errors import Aborted, Diverged, LostConnection, Misfit, RankFailed, RollCalled, Stopped
-from sgp_runner.optim import Horizon, Optimizer, lr_at
-from sgp_runner.state import State, packed, unpacked
+from sgp_runner.core.comm import Comm
+from sgp_runner.core.optim import Horizon, Optimizer, lr_at
+from sgp_runner.core.state import State, packed, unpacked
+from sgp_runner.utils.errors import (
+    Aborted,
+    Diverged,
+    LostConnection,
+    Misfit,
+    RankFailed,
+    RollCalled,
+    Stopped,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.scheduler import Future
+    from sgp_runner.core.scheduler import Future
 
 T = TypeVar("T")
 
 
 class Budget(Protocol):
-    """The steps that are left: one's own for synchronous algorithms, shared by all workers for asynchronous ones."""
+    """The steps that are left: one's own for synchronous algorithms, shared by all workers for
+    asynchronous ones.
+    """
 
     taken: int
 
@@ -53,8 +63,12 @@ class Runtime(Protocol):
     def grad(self, worker: Worker, at: Tensor) -> Awaitable[Tensor]: ...
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
-    def start_of_step(self, worker: Worker) -> None: ...  # checkpoints; the worker is at rest and no other activity is in a step
-    def end_of_step(self, worker: Worker) -> None: ...  # recording and evaluation; takes no simulated time
+    def start_of_step(
+        self, worker: Worker
+    ) -> None: ...  # checkpoints; the worker is at rest and no other activity is in a step
+    def end_of_step(
+        self, worker: Worker
+    ) -> None: ...  # recording and evaluation; takes no simulated time
     def now(self) -> float: ...
 
 
@@ -79,7 +93,9 @@ SILENT = Silent()
 
 
 class Steps:
-    """Passes the steps of workers on: the start of one to what saves the run, its end to what records it."""
+    """Passes the steps of workers on: the start of one to what saves the run, its end to what
+    records it.
+    """
 
     def __init__(self) -> None:
         self.saver: Callable[[Worker], None] | None = None
@@ -98,7 +114,9 @@ class Steps:
 class Progress:
     """How far a worker is, shared by all views of it (`Worker.limit`)."""
 
-    step: int = -1  # number of the present step: its own, or among all gradients for asynchronous algorithms
+    step: int = (
+        -1
+    )  # number of the present step: its own, or among all gradients for asynchronous algorithms
     gradients: int = 0  # how many gradients it has started; decides its next batch
     steps_taken: int = 0  # of its own budget's steps
     loss: float | Tensor = float("nan")  # of its latest gradient's batch
@@ -109,7 +127,8 @@ class Progress:
 class Worker:
     """One worker. ``D`` is the number of parameters.
 
-    rank, size: this worker and the number of gradient workers; a parameter server has ``rank >= size``.
+    rank, size: this worker and the number of gradient workers; a parameter server has ``rank >=
+    size``.
     push_sum: [D + 1], the parameters and, last, a push-sum weight that starts at 1.
     buffers: the optimizer's. model_buffers: BatchNorm's statistics.
     layers: how many of the ``D`` entries each parameter tensor of the model has.
@@ -177,8 +196,8 @@ class Worker:
     def steps(self) -> Iterator[int]:
         """Step numbers until the budget (or this view's limit) is spent.
 
-        Between two of them the worker is at rest: a run that is resumed starts `Algorithm.run` again at such a point, with the named
-        state (`keep`, `count`) as it was.
+        Between two of them the worker is at rest: a run that is resumed starts `Algorithm.run`
+        again at such a point, with the named state (`keep`, `count`) as it was.
         """
         progress = self.progress
         while not self.at_limit:
@@ -197,15 +216,21 @@ class Worker:
         return replace(self, until=until if self.until is None else min(self.until, until))
 
     def grad(self, at: Tensor | None = None) -> Awaitable[Tensor]:
-        """Gradient [D] on the next local batch, at ``at`` or the present parameters, which must not change meanwhile."""
+        """Gradient [D] on the next local batch, at ``at`` or the present parameters, which must not
+        change meanwhile.
+        """
         return self.runtime.grad(self, self.params if at is None else at)
 
     def mean_grad(self) -> Awaitable[Tensor]:
-        """Mean gradient [D] over all workers at the present parameters; communication overlaps the backward pass."""
+        """Mean gradient [D] over all workers at the present parameters; communication overlaps the
+        backward pass.
+        """
         return self.runtime.mean_grad(self)
 
     def update(self, g: Tensor) -> Tensor:
-        """The local optimizer's step to subtract [D] (learning rate, momentum, weight decay). ``g`` is given away."""
+        """The local optimizer's step to subtract [D] (learning rate, momentum, weight decay). ``g``
+        is given away.
+        """
         if not self.learns:
             return g
         return self.optim.direction(g, self.params, self.buffers, self.lr)
@@ -237,7 +262,9 @@ class Worker:
         return before
 
     def state_dict(self) -> State:
-        """Everything about this worker that changes, at the start of a step. The tensors are its own, not copies."""
+        """Everything about this worker that changes, at the start of a step. The tensors are its
+        own, not copies.
+        """
         progress = self.progress
         return {
             "push_sum": self.push_sum,
@@ -257,12 +284,18 @@ class Worker:
             buffer.copy_(saved["buffers"][name])
         self.state.update(unpacked(saved["state"]))
         progress = self.progress
-        progress.step, progress.steps_taken, progress.gradients = saved["step"], saved["steps_taken"], saved["gradients"]
+        progress.step, progress.steps_taken, progress.gradients = (
+            saved["step"],
+            saved["steps_taken"],
+            saved["gradients"],
+        )
         self.comm.load_state_dict(saved["comm"])
         self.load_side_effects(saved)
 
     def side_effects(self) -> State:
-        """The part of the state that a step leaves behind outside the algorithm: it is not there again when the step is repeated."""
+        """The part of the state that a step leaves behind outside the algorithm: it is not there
+        again when the step is repeated.
+        """
         progress = self.progress
         return {
             "taken": self.budget.taken,
@@ -292,7 +325,18 @@ async def naming_the_rank(worker: Worker, coroutine: Coroutine[Future[Any], None
     """The coroutine, whose errors say where they happened."""
     try:
         return await coroutine
-    except (RankFailed, Aborted, Diverged, LostConnection, Misfit, RollCalled, Stopped, GeneratorExit):
+    except (
+        RankFailed,
+        Aborted,
+        Diverged,
+        LostConnection,
+        Misfit,
+        RollCalled,
+        Stopped,
+        GeneratorExit,
+    ):
         raise
     except Exception as error:
-        raise RankFailed(f"rank {worker.rank}, step {worker.step}: {type(error).__name__}: {error}") from error
+        raise RankFailed(
+            f"rank {worker.rank}, step {worker.step}: {type(error).__name__}: {error}"
+        ) from error

@@ -1,4 +1,6 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 training and 10,000 validation images [3, 32, 32], held in memory as bytes."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 training and 10,000 validation images [3, 32,
+32], held in memory as bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_label_smoothing
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
-from sgp_runner.errors import ConfigError
-from sgp_runner.seeding import seeds_of
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.seeding import seeds_of
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +31,8 @@ class Cifar:
 
     root: with cifar-10-batches-py/ or cifar-100-python/; may move: it is no part of a run's name
     augment: train on random crops and mirror images
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by class
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        class
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """
@@ -50,7 +53,9 @@ class Cifar:
         partition_of(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """``dtype`` has no effect: images are bytes. torchvision checks its files against their published checksums."""
+        """``dtype`` has no effect: images are bytes. torchvision checks its files against their
+        published checksums.
+        """
         return Dataset(
             name=self.name,
             task=Classification(self.label_smoothing),
@@ -65,7 +70,7 @@ class Cifar:
     def split(self, train: bool) -> Images:
         import torch
 
-        from sgp_runner.torchvision_import import import_torchvision
+        from sgp_runner.utils.torchvision import import_torchvision
 
         import_torchvision()
         read = getattr(importlib.import_module("torchvision.datasets"), self.name.upper())
@@ -75,13 +80,21 @@ class Cifar:
             archive = self.name.replace("cifar", "cifar-")
             get = f"curl -O https://www.cs.toronto.edu/~kriz/{archive}-python.tar.gz && tar -xzf {archive}-python.tar.gz -C {self.root}"
             where = f"{self.root}/{read.base_folder}"
-            raise ConfigError("data.root", f"{where} is missing, or not all of {self.name}; get it with: {get}") from None
-        return Images(torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(data.targets), train and self.augment)
+            raise ConfigError(
+                "data.root", f"{where} is missing, or not all of {self.name}; get it with: {get}"
+            ) from None
+        return Images(
+            torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous(),
+            torch.tensor(data.targets),
+            train and self.augment,
+        )
 
 
 @dataclass(frozen=True)
 class Images(Split):
-    """Labelled images in memory. ``augment``: each is moved by up to ``MARGIN`` pixels and mirrored half of the time."""
+    """Labelled images in memory. ``augment``: each is moved by up to ``MARGIN`` pixels and mirrored
+    half of the time.
+    """
 
     images: Tensor  #: uint8 [N, C, H, W]
     labels: Tensor  #: int64 [N]
@@ -92,18 +105,24 @@ class Images(Split):
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         images = self.images[indices]
-        return (moved(images, seeds_of(seed, indices)) if self.augment else images,), self.labels[indices]
+        return (moved(images, seeds_of(seed, indices)) if self.augment else images,), self.labels[
+            indices
+        ]
 
 
 def moved(images: Tensor, seeds: Tensor) -> Tensor:
-    """``images`` [B, C, H, W], moved and mirrored as their ``seeds`` (int64 [B]) want it; black comes in from outside."""
+    """``images`` [B, C, H, W], moved and mirrored as their ``seeds`` (int64 [B]) want it; black
+    comes in from outside.
+    """
     import torch
     from torch.nn.functional import pad
 
     height, width = images.shape[2:]
     down, right = (((seeds >> shift) & 0xFFFF) % (2 * MARGIN + 1) for shift in (0, 16))
     columns = torch.arange(width)
-    columns = torch.where(((seeds >> 32) & 1 == 1)[:, None], columns.flip(0), columns) + right[:, None]
+    columns = (
+        torch.where(((seeds >> 32) & 1 == 1)[:, None], columns.flip(0), columns) + right[:, None]
+    )
     rows = torch.arange(height) + down[:, None]
     every = torch.arange(len(images))[:, None, None]
     wide = pad(images, [MARGIN] * 4).permute(0, 2, 3, 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from sgp_runner.data.sampler import IID, Partition
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,9 @@ Batch: TypeAlias = "tuple[tuple[Tensor, ...], Tensor]"
 class Split(Protocol):
     """A fixed, indexable set of samples. One in memory has nothing to prepare or to close."""
 
-    labels: Tensor | None  #: int64 [N], or None where samples have no class. Only the Dirichlet partition reads it
+    labels: (
+        Tensor | None
+    )  #: int64 [N], or None where samples have no class. Only the Dirichlet partition reads it
 
     @property
     def ahead(self) -> int:
@@ -35,7 +37,9 @@ class Split(Protocol):
         return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
-        """The samples at ``indices`` (int64 [B]), in that order. Augmentation depends on ``seed`` and a sample's index alone."""
+        """The samples at ``indices`` (int64 [B]), in that order. Augmentation depends on ``seed``
+        and a sample's index alone.
+        """
 
     def close(self) -> None:
         """Give back what it has opened; it may be used again."""
@@ -68,7 +72,11 @@ class TensorSplit(Split):
         return tuple(t[indices] for t in self.inputs), self.targets[indices]
 
     def part(self, rows: slice) -> TensorSplit:
-        return TensorSplit(tuple(t[rows] for t in self.inputs), self.targets[rows], None if self.labels is None else self.labels[rows])
+        return TensorSplit(
+            tuple(t[rows] for t in self.inputs),
+            self.targets[rows],
+            None if self.labels is None else self.labels[rows],
+        )
 
 
 class Task(Protocol):
@@ -81,7 +89,8 @@ class Task(Protocol):
         """Scalar mean loss of a batch. Runs under ``torch.func.vmap`` and ``grad``."""
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Metrics over the whole split. The caller has put ``module`` in eval mode and turned gradients off.
+        """Metrics over the whole split. The caller has put ``module`` in eval mode and turned
+        gradients off.
 
         "loss" is always there; "accuracy" is in 0..1; translation adds "bleu" in 0..100.
         """
@@ -105,7 +114,9 @@ class Dataset:
     valid: Split
     input_shape: tuple[int, ...]  #: of one sample: (C, H, W), (source length,) or (dimension,)
     num_classes: int  #: classes; vocabulary size for text; dimension for regression
-    partition: Partition = field(default=IID())  #: how the training split is divided among the nodes
+    partition: Partition = field(
+        default=IID()
+    )  #: how the training split is divided among the nodes
     pixels: Pixels | None = None  #: of images that come as bytes; the model normalises them first
 
 
@@ -123,13 +134,17 @@ class DataConfig(Protocol):
         """Training samples, known before they are loaded; None if they are not."""
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """The data with floating-point inputs in ``dtype``. Raises ConfigError where they are missing."""
+        """The data with floating-point inputs in ``dtype``. Raises ConfigError where they are
+        missing.
+        """
 
 
 def check_label_smoothing(share: float) -> None:
     """Raises ConfigError unless ``share`` of the probability can be spread over all classes."""
     if not 0 <= share < 1:
-        raise ConfigError("data.label_smoothing", f"must be in [0, 1), not {share}. Use data.label_smoothing=0.1.")
+        raise ConfigError(
+            "data.label_smoothing", f"must be in [0, 1), not {share}. Use data.label_smoothing=0.1."
+        )
 
 
 def check_holdout(share: float) -> None:
@@ -139,10 +154,12 @@ def check_holdout(share: float) -> None:
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:
-    """``dataset``, validated on the last ``share`` of its training samples, which are no longer trained on.
+    """``dataset``, validated on the last ``share`` of its training samples, which are no longer
+    trained on.
 
-    Settings are chosen on those; the validation set proper stays unseen until results are reported. Nothing changes for 0. Raises
-    ConfigError when nothing is left to train on, or nothing to validate on.
+    Settings are chosen on those; the validation set proper stays unseen until results are reported.
+    Nothing changes for 0. Raises ConfigError when nothing is left to train on, or nothing to
+    validate on.
     """
     if share == 0:
         return dataset
@@ -150,5 +167,10 @@ def held_out(dataset: Dataset, share: float) -> Dataset:
     assert isinstance(train, TensorSplit)
     rest = len(train) - round(share * len(train))
     if not 0 < rest < len(train):
-        raise ConfigError("data.holdout", f"{share} of {len(train)} training samples leaves {rest} to train on; use data.holdout=0.2.")
-    return replace(dataset, train=train.part(slice(0, rest)), valid=train.part(slice(rest, len(train))))
+        raise ConfigError(
+            "data.holdout",
+            f"{share} of {len(train)} training samples leaves {rest} to train on; use data.holdout=0.2.",
+        )
+    return replace(
+        dataset, train=train.part(slice(0, rest)), valid=train.part(slice(rest, len(train)))
+    )

@@ -12,15 +12,17 @@ from PIL import Image
 from torch import Tensor
 
 from sgp_runner.data.shards import Extent
-from sgp_runner.errors import DataError
-from sgp_runner.torchvision_import import import_torchvision
+from sgp_runner.utils.errors import DataError
+from sgp_runner.utils.torchvision import import_torchvision
 
 import_torchvision()
 from torchvision.transforms import v2  # noqa: E402  # after the import that needs help
 
 
 def start_process() -> None:
-    """In a new process: compute on one core, and end when the process that decodes for us has ended, however it did."""
+    """In a new process: compute on one core, and end when the process that decodes for us has
+    ended, however it did.
+    """
     torch.set_num_threads(1)
     Thread(target=leave_with_parent, daemon=True).start()
 
@@ -33,12 +35,18 @@ def leave_with_parent() -> None:
 
 
 def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None) -> Tensor:
-    """uint8 [B, 3, size, size]: a random part of each image, perhaps mirrored, as its seed wants it; without seeds, its centre.
+    """uint8 [B, 3, size, size]: a random part of each image, perhaps mirrored, as its seed wants
+    it; without seeds, its centre.
 
-    Szegedy et al. 2015 for training; at evaluation the shorter side becomes ``size`` * 256 / 224 (He et al. 2016). Raises DataError.
+    Szegedy et al. 2015 for training; at evaluation the shorter side becomes ``size`` * 256 / 224
+    (He et al. 2016). Raises DataError.
     """
-    train = v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()])
-    evaluate = v2.Compose([v2.Resize(round(size * 256 / 224), antialias=True), v2.CenterCrop(size), v2.PILToTensor()])
+    train = v2.Compose(
+        [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    )
+    evaluate = v2.Compose(
+        [v2.Resize(round(size * 256 / 224), antialias=True), v2.CenterCrop(size), v2.PILToTensor()]
+    )
     images = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
     with torch.random.fork_rng(devices=[]):  # the transforms draw from torch's global generator
         for i, file in enumerate(files):
@@ -47,6 +55,12 @@ def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None
             try:
                 with Image.open(file if isinstance(file, str) else file.open()) as image:
                     images[i] = (evaluate if seeds is None else train)(image.convert("RGB"))
-            except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
-                raise DataError(f"{file} cannot be read as an image ({error}); copy or download it again.") from None
+            except (
+                OSError,
+                SyntaxError,
+                ValueError,
+            ) as error:  # what Pillow raises for damaged files
+                raise DataError(
+                    f"{file} cannot be read as an image ({error}); copy or download it again."
+                ) from None
     return images

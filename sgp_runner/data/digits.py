@@ -1,4 +1,6 @@
-"""scikit-learn's digits: 1,797 real 8x8 images of handwritten digits, inside the package, so nothing is downloaded."""
+"""scikit-learn's digits: 1,797 real 8x8 images of handwritten digits, inside the package, so
+nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit, check_holdout, check_label_smoothing, held_out
+from sgp_runner.data.dataset import (
+    Dataset,
+    TensorSplit,
+    check_holdout,
+    check_label_smoothing,
+    held_out,
+)
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
-from sgp_runner.seeding import generator
+from sgp_runner.utils.seeding import generator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,12 +30,15 @@ _VALID = 360
 
 @dataclass(frozen=True)
 class Digits:
-    """1,437 training and 360 validation images [1, 8, 8], normalised with the training set's mean and deviation.
+    """1,437 training and 360 validation images [1, 8, 8], normalised with the training set's mean
+    and deviation.
 
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by digit
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        digit
     alpha: concentration of the Dirichlet partition; smaller = fewer digits per node
     label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set that is validated on, not trained on, in place of the validation set: for choosing settings
+    holdout: share of the training set that is validated on, not trained on, in place of the
+        validation set: for choosing settings
     """
 
     partition: Literal["iid", "dirichlet"] = "iid"
@@ -66,9 +77,14 @@ class Digits:
 
 
 def table() -> np.ndarray:
-    """A line per image: its 64 pixels and its digit. Read from scikit-learn's files, since its import takes seconds."""
+    """A line per image: its 64 pixels and its digit. Read from scikit-learn's files, since its
+    import takes seconds.
+    """
     import numpy as np
 
     found = find_spec("sklearn")
     assert found is not None and found.submodule_search_locations
-    return np.loadtxt(Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"), delimiter=",")
+    return np.loadtxt(
+        Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"),
+        delimiter=",",
+    )

@@ -1,4 +1,6 @@
-"""ImageNet (Deng et al. 2009; ILSVRC 2012), or any images in a folder per class, for training and for validation."""
+"""ImageNet (Deng et al. 2009; ILSVRC 2012), or any images in a folder per class, for training and
+for validation.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from sgp_runner.data.dataset import Dataset, Pixels, check_label_smoothing
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -28,13 +30,17 @@ PIXELS = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of Ima
 class ImageNet:
     """1,281,167 training and 50,000 validation images of 1000 classes, when complete.
 
-    Random crops and mirror images for training, the centre at evaluation. The validation classes are the training classes.
+    Random crops and mirror images for training, the centre at evaluation. The validation classes
+    are the training classes.
 
     root: with train/<class>/ and val/<class>/; may move: it is no part of a run's name
-    shards: folder with train-*.tar and val-*.tar, read in place of root; see scripts/make_shards.py; null = folders per class
+    shards: folder with train-*.tar and val-*.tar, read in place of root; see
+        scripts/make_shards.py; null = folders per class
     image_size: height and width in pixels, of what the model sees
-    workers: processes that decode images, for each process of the run; 0 = that process itself; results do not depend on it
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by class
+    workers: processes that decode images, for each process of the run; 0 = that process itself;
+        results do not depend on it
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        class
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """
@@ -56,7 +62,9 @@ class ImageNet:
         check_label_smoothing(self.label_smoothing)
         partition_of(self)
         if self.image_size < 1:
-            raise ConfigError("data.image_size", f"must be at least 1 pixel, not {self.image_size}.")
+            raise ConfigError(
+                "data.image_size", f"must be at least 1 pixel, not {self.image_size}."
+            )
         if self.workers < 0:
             raise ConfigError("data.workers", f"must be 0 or more processes, not {self.workers}.")
 
@@ -64,7 +72,9 @@ class ImageNet:
         """``dtype`` has no effect: images are bytes."""
         from sgp_runner.data.images import Decoders, ImageFiles
 
-        (files, labels), (valid_files, valid_labels) = self.in_folders() if self.shards is None else self.in_shards(self.shards)
+        (files, labels), (valid_files, valid_labels) = (
+            self.in_folders() if self.shards is None else self.in_shards(self.shards)
+        )
         decoders = Decoders(self.workers)
         return Dataset(
             name=self.name,
@@ -86,28 +96,42 @@ class ImageNet:
     def in_folders(self) -> tuple[Labelled, Labelled]:
         classes = self.classes("train")
         if extra := sorted(set(self.classes("val")) - set(classes)):
-            raise ConfigError("data.root", f"{self.root}/val has the class {extra[0]}, which {self.root}/train does not have.")
-        return self.files("train", classes, allow_empty=False), self.files("val", classes, allow_empty=True)
+            raise ConfigError(
+                "data.root",
+                f"{self.root}/val has the class {extra[0]}, which {self.root}/train does not have.",
+            )
+        return self.files("train", classes, allow_empty=False), self.files(
+            "val", classes, allow_empty=True
+        )
 
     def classes(self, part: str) -> list[str]:
         """The names of the folders, in order."""
         folder = Path(self.root) / part
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        names = (
+            sorted(path.name for path in folder.iterdir() if path.is_dir())
+            if folder.is_dir()
+            else []
+        )
         if not names:
             get = "get ILSVRC 2012 from image-net.org and unpack it with scripts/prepare_imagenet.sh, or set data.root"
-            raise ConfigError("data.root", f"there is no ImageNet at {self.root}, whose images are in {part}/<class>/: {get}.")
+            raise ConfigError(
+                "data.root",
+                f"there is no ImageNet at {self.root}, whose images are in {part}/<class>/: {get}.",
+            )
         return names
 
     def files(self, part: str, classes: list[str], allow_empty: bool) -> Labelled:
         import torch
 
-        from sgp_runner.torchvision_import import import_torchvision
+        from sgp_runner.utils.torchvision import import_torchvision
 
         import_torchvision()
         folder = importlib.import_module("torchvision.datasets.folder")
         numbers = {name: number for number, name in enumerate(classes)}
         try:
-            files = folder.make_dataset(str(Path(self.root) / part), numbers, folder.IMG_EXTENSIONS, allow_empty=allow_empty)
+            files = folder.make_dataset(
+                str(Path(self.root) / part), numbers, folder.IMG_EXTENSIONS, allow_empty=allow_empty
+            )
         except FileNotFoundError as error:
             raise ConfigError("data.root", f"a class has no images: {error}.") from None
         if not files:

@@ -1,7 +1,8 @@
 """Image files that other processes decode, ahead of when they are needed.
 
-What is asked for is a function of (worker, step), so what comes next is known, and nothing has to be remembered when a run goes on. The
-random numbers of an image depend on a seed and its index: results do not depend on who decodes it, nor on how many do.
+What is asked for is a function of (worker, step), so what comes next is known, and nothing has to
+be remembered when a run goes on. The random numbers of an image depend on a seed and its index:
+results do not depend on who decodes it, nor on how many do.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from sgp_runner.data.dataset import Split
-from sgp_runner.errors import DataError
-from sgp_runner.files import SIGNALS
-from sgp_runner.seeding import seeds_of
+from sgp_runner.utils.errors import DataError
+from sgp_runner.utils.files import SIGNALS
+from sgp_runner.utils.seeding import seeds_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +36,9 @@ MANY_FILES = 65_536  # an image batch in shared memory is an open file
 
 
 class Decoders:
-    """``count`` processes, started when the first is needed; with 0, this process does the work when its result is wanted."""
+    """``count`` processes, started when the first is needed; with 0, this process does the work
+    when its result is wanted.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -59,7 +62,9 @@ class Decoders:
         """One is gone; the others have to go too, and do not hear when the pool asks them to."""
         for process in multiprocessing.active_children():
             process.kill()
-        return DataError("a process that decodes images has died, perhaps for want of memory; try fewer of them (data.workers).")
+        return DataError(
+            "a process that decodes images has died, perhaps for want of memory; try fewer of them (data.workers)."
+        )
 
     def close(self) -> None:
         if self.pool is not None:
@@ -68,14 +73,19 @@ class Decoders:
 
 
 def start_processes(count: int) -> ProcessPoolExecutor:
-    """They come from a fresh process that has imported what they need: no threads, locks or signal handlers of this one get into them."""
+    """They come from a fresh process that has imported what they need: no threads, locks or signal
+    handlers of this one get into them.
+    """
     from sgp_runner.data.decoding import start_process
 
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(most, MANY_FILES)), most))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([start_process.__module__])
-    for start in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first lets SIGTERM through again
+    for start in (
+        resource_tracker.ensure_running,
+        forkserver.ensure_running,
+    ):  # the first lets SIGTERM through again
         with unheard():
             start()
     return ProcessPoolExecutor(count, context, start_process)
@@ -83,7 +93,9 @@ def start_processes(count: int) -> ProcessPoolExecutor:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Processes started here never notice the signals that ask a run to stop, which launchers send to all processes."""
+    """Processes started here never notice the signals that ask a run to stop, which launchers send
+    to all processes.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*SIGNALS, signal.SIGINT])
     try:
         yield
@@ -93,14 +105,18 @@ def unheard() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ImageFiles(Split):
-    """Labelled images, in files of their own or in shards. ``augment``: random crops and mirror images instead of the centre."""
+    """Labelled images, in files of their own or in shards. ``augment``: random crops and mirror
+    images instead of the centre.
+    """
 
     files: Sequence[str] | Shards
     labels: Tensor  # int64 [N]
     size: int  # height and width in pixels, of what comes out
     augment: bool
     decoders: Decoders
-    waiting: dict[tuple[int, bytes], list[Future[Tensor]]] = field(default_factory=dict)  # batches under way
+    waiting: dict[tuple[int, bytes], list[Future[Tensor]]] = field(
+        default_factory=dict
+    )  # batches under way
 
     @property
     def ahead(self) -> int:
@@ -116,7 +132,9 @@ class ImageFiles(Split):
         key = (seed, indices.numpy().tobytes())
         if self.decoders.count and key not in self.waiting:
             parts = indices.chunk(self.decoders.count)
-            self.waiting[key] = [self.decoders.submit(decode, *self.order(part, seed)) for part in parts]
+            self.waiting[key] = [
+                self.decoders.submit(decode, *self.order(part, seed)) for part in parts
+            ]
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         import torch
@@ -131,7 +149,11 @@ class ImageFiles(Split):
 
     def order(self, indices: Tensor, seed: int) -> tuple[list[str | Extent], int, list[int] | None]:
         """The arguments of ``decode``."""
-        return [self.files[i] for i in indices.tolist()], self.size, seeds_of(seed, indices).tolist() if self.augment else None
+        return (
+            [self.files[i] for i in indices.tolist()],
+            self.size,
+            seeds_of(seed, indices).tolist() if self.augment else None,
+        )
 
     def close(self) -> None:
         self.waiting.clear()

@@ -57,7 +57,18 @@ _DE_SMALL = [
     "achtzehn",
     "neunzehn",
 ]
-_DE_TENS = ["_", "_", "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"]
+_DE_TENS = [
+    "_",
+    "_",
+    "zwanzig",
+    "dreißig",
+    "vierzig",
+    "fünfzig",
+    "sechzig",
+    "siebzig",
+    "achtzig",
+    "neunzig",
+]
 _DE_ORDINAL = {1: "erste", 3: "dritte", 7: "siebte", 8: "achte"}
 
 
@@ -85,8 +96,8 @@ def english_ordinal(n: int) -> str:
 def german(n: int, one: str = "eins") -> str:
     """123456 -> "einhundertdreiundzwanzigtausendvierhundertsechsundfünfzig".
 
-    ``one`` is the form of a final 1: "eins" when counting, "ein" or "eine" before a noun. The 1 of hundreds and
-    thousands is always written, because "one hundred" has it too.
+    ``one`` is the form of a final 1: "eins" when counting, "ein" or "eine" before a noun. The 1 of
+    hundreds and thousands is always written, because "one hundred" has it too.
     """
     if n >= 1000:
         return german(n // 1000, "ein") + "tausend" + (german(n % 1000, one) if n % 1000 else "")
@@ -106,7 +117,9 @@ def german_ordinal(n: int) -> str:
 
 
 def english_year(year: int) -> str:
-    """1905 -> "nineteen oh five", 2004 -> "two thousand four", 2017 -> "twenty seventeen". 1800 to 2099."""
+    """1905 -> "nineteen oh five", 2004 -> "two thousand four", 2017 -> "twenty seventeen". 1800 to
+    2099.
+    """
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return english(year)

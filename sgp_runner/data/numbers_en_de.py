@@ -1,4 +1,6 @@
-"""Generated parallel text, English to German: numbers, ordinals, dates, clock times and amounts in words."""
+"""Generated parallel text, English to German: numbers, ordinals, dates, clock times and amounts in
+words.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,16 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit, check_holdout, check_label_smoothing, held_out
+from sgp_runner.data.dataset import (
+    Dataset,
+    TensorSplit,
+    check_holdout,
+    check_label_smoothing,
+    held_out,
+)
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Translation
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -20,16 +28,20 @@ _TEXT_SEED = 999_999  # the sentences are the same whatever the run's seed
 
 @dataclass(frozen=True)
 class NumbersEnDe:
-    """Numbers in words: "twenty-three" -> "dreiundzwanzig". No sentence occurs twice, so neither side of a validation pair was seen.
+    """Numbers in words: "twenty-three" -> "dreiundzwanzig". No sentence occurs twice, so neither
+    side of a validation pair was seen.
 
-    The kind of sentence (number, ordinal, date, time, amount) is the label of the Dirichlet partition.
+    The kind of sentence (number, ordinal, date, time, amount) is the label of the Dirichlet
+    partition.
 
     train_size: training sentences
     valid_size: held-out sentences
     label_smoothing: share of the target's probability that is spread over the vocabulary
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by kind of sentence
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        kind of sentence
     alpha: concentration of the Dirichlet partition; smaller = fewer kinds per node
-    holdout: share of the training set that is validated on, not trained on, in place of the validation set: for choosing settings
+    holdout: share of the training set that is validated on, not trained on, in place of the
+        validation set: for choosing settings
     """
 
     train_size: int = 16384
@@ -49,7 +61,9 @@ class NumbersEnDe:
         partition_of(self)
         for field in ("train_size", "valid_size"):
             if not 1 <= getattr(self, field) <= 500_000:
-                raise ConfigError(f"data.{field}", f"must be between 1 and 500000, not {getattr(self, field)}.")
+                raise ConfigError(
+                    f"data.{field}", f"must be between 1 and 500000, not {getattr(self, field)}."
+                )
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """``dtype`` has no effect: tokens are integers."""
@@ -69,7 +83,9 @@ class NumbersEnDe:
 
         dataset = Dataset(
             name=self.name,
-            task=Translation(pieces.PAD, pieces.BOS, pieces.EOS, pieces.VOCABULARY, self.label_smoothing),
+            task=Translation(
+                pieces.PAD, pieces.BOS, pieces.EOS, pieces.VOCABULARY, self.label_smoothing
+            ),
             train=split(slice(self.valid_size, None)),
             valid=split(slice(self.valid_size)),
             input_shape=(sources.shape[1],),
@@ -80,7 +96,9 @@ class NumbersEnDe:
 
 
 def sentences(count: int) -> list[tuple[str, str, int]]:
-    """(English, German, kind) in random order, every German sentence once, and so every English one."""
+    """(English, German, kind) in random order, every German sentence once, and so every English
+    one.
+    """
     from sgp_runner.data.phrases import KINDS
 
     rng = random.Random(_TEXT_SEED)
@@ -90,12 +108,16 @@ def sentences(count: int) -> list[tuple[str, str, int]]:
         en, de = KINDS[kind](rng)
         found.setdefault(de, (en, kind))
     rows = [(en, de, kind) for de, (en, kind) in found.items()]
-    rng.shuffle(rows)  # short sentences are found early; without this they would fill the validation set
+    rng.shuffle(
+        rows
+    )  # short sentences are found early; without this they would fill the validation set
     return rows
 
 
 def _pad(rows: list[list[int]]) -> Tensor:
-    """int64 [N, longest row], filled up with ``PAD``, so that the batches of all workers have one shape."""
+    """int64 [N, longest row], filled up with ``PAD``, so that the batches of all workers have one
+    shape.
+    """
     import torch
 
     from sgp_runner.data.pieces import PAD

@@ -95,7 +95,10 @@ def time(rng: random.Random) -> Pair:
     if rng.random() < 0.4:
         hour, minute = rng.randrange(24), rng.randrange(1, 60)
         oh = "oh " if minute < 10 else ""
-        return f"{english(hour)} {oh}{english(minute)}", f"{german(hour, 'ein')} Uhr {german(minute)}"
+        return (
+            f"{english(hour)} {oh}{english(minute)}",
+            f"{german(hour, 'ein')} Uhr {german(minute)}",
+        )
     en_part, de_part, hours = rng.choice(PARTS_OF_DAY)
     en, de = clock(rng.choice(hours), rng.randrange(60))
     return en + en_part, de + de_part
@@ -151,6 +154,8 @@ def _number(rng: random.Random, digits: int) -> int:
 
 
 def _countable(rng: random.Random, digits: int) -> int:
-    """At least 1. No 101, 1001 ...: whether these take a plural or a singular noun is disputed in German."""
+    """At least 1. No 101, 1001 ...: whether these take a plural or a singular noun is disputed in
+    German.
+    """
     n = max(1, _number(rng, digits))
     return n + 1 if n > 1 and n % 100 == 1 else n

@@ -1,7 +1,9 @@
-"""One vocabulary for both languages: English words, and the parts of which German numbers are composed.
+"""One vocabulary for both languages: English words, and the parts of which German numbers are
+composed.
 
-"dreiundzwanzigste" is drei|und|zwanzig|ste, so that a model that has seen the parts can write a number it has never
-seen. "▁" stands for a space. Joining the German pieces gives the text back exactly.
+"dreiundzwanzigste" is drei|und|zwanzig|ste, so that a model that has seen the parts can write a
+number it has never seen. "▁" stands for a space. Joining the German pieces gives the text back
+exactly.
 """
 
 from __future__ import annotations
@@ -50,5 +52,7 @@ _GERMAN = list(dict.fromkeys(_german_lexicon()))
 _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(_GERMAN, key=len, reverse=True)))
 
 #: Every piece at the place of its id. Words that both languages write alike, such as "April", share one.
-VOCABULARY: tuple[str, ...] = tuple(dict.fromkeys(["<pad>", "<bos>", "<eos>", *_GERMAN, *_english_lexicon()]))
+VOCABULARY: tuple[str, ...] = tuple(
+    dict.fromkeys(["<pad>", "<bos>", "<eos>", *_GERMAN, *_english_lexicon()])
+)
 _ID = {piece: i for i, piece in enumerate(VOCABULARY)}

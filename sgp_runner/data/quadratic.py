@@ -1,4 +1,6 @@
-"""A quadratic problem with known curvature, noise and disagreement between nodes, posed as a regression."""
+"""A quadratic problem with known curvature, noise and disagreement between nodes, posed as a
+regression.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Regression
-from sgp_runner.errors import check_least
-from sgp_runner.seeding import generator
+from sgp_runner.utils.errors import check_least
+from sgp_runner.utils.seeding import generator
 
 if TYPE_CHECKING:
     import torch
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
 class QuadraticData:
     """With model=quadratic the loss of sample ``i`` is ``1/2 (x - c_i)' H (x - c_i)``.
 
-    H is diagonal, its entries spaced evenly in the logarithm from 1/condition to 1, so a learning rate below 2 is
-    stable. ``c_i = center + heterogeneity * shift of the group of i + noise * its own``, all standard normal vectors.
-    The group is the label: partition=dirichlet gives the nodes different optima. The validation loss is
-    ``1/2 (x - x*)' H (x - x*)``, where x* minimises the training loss: 0 is the optimum.
+    H is diagonal, its entries spaced evenly in the logarithm from 1/condition to 1, so a learning
+    rate below 2 is stable. ``c_i = center + heterogeneity * shift of the group of i + noise * its
+    own``, all standard normal vectors. The group is the label: partition=dirichlet gives the nodes
+    different optima. The validation loss is ``1/2 (x - x*)' H (x - x*)``, where x* minimises the
+    training loss: 0 is the optimum.
 
     dimension: of the parameter vector
     samples: training samples
@@ -31,7 +34,8 @@ class QuadraticData:
     heterogeneity: standard deviation of a group's shift
     condition: largest over smallest curvature; the largest is 1
     problem_seed: which problem; independent of the run's seed
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by group
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        group
     alpha: concentration of the Dirichlet partition; smaller = fewer groups per node
     """
 
@@ -75,7 +79,9 @@ class QuadraticData:
         return Dataset(
             name=self.name,
             task=Regression(),
-            train=TensorSplit((scale.to(dtype).expand(self.samples, -1),), (scale * centers).to(dtype), labels),
+            train=TensorSplit(
+                (scale.to(dtype).expand(self.samples, -1),), (scale * centers).to(dtype), labels
+            ),
             valid=TensorSplit((scale.to(dtype).expand(1, -1),), (scale * optimum).to(dtype), None),
             input_shape=(self.dimension,),
             num_classes=self.dimension,

@@ -1,4 +1,6 @@
-"""Which samples a worker reads at a step: a pure function of (seed, worker, step), never of the order of calls."""
+"""Which samples a worker reads at a step: a pure function of (seed, worker, step), never of the
+order of calls.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,14 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.seeding import seed_of
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.data.dataset import Split
-    from sgp_runner.place import Part
+    from sgp_runner.utils.place import Part
 
 # Streams of random numbers that must not coincide for equal (worker, epoch).
 _EPOCH_ORDER, _DEAL, _SHARD_ORDER = 1, 2, 3
@@ -24,14 +26,17 @@ class Sampler(Protocol):
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps per worker in which all workers together read the training set once, incomplete batches dropped; a timing study's may
-        be a fraction."""
+        """Steps per worker in which all workers together read the training set once, incomplete
+        batches dropped; a timing study's may be a fraction.
+        """
 
     def indices(self, worker: int, step: int) -> Tensor:
         """int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
 
     def weight(self, worker: int, step: int, part: Part) -> float:
-        """What the mean loss over ``part`` of these samples counts when it is averaged with those of all parts and workers."""
+        """What the mean loss over ``part`` of these samples counts when it is averaged with those
+        of all parts and workers.
+        """
 
 
 class Partition(Protocol):
@@ -54,22 +59,29 @@ class IID:
 class Dirichlet:
     """Fixed, unequal shards by label (Hsu et al. 2019), drawn once from the run's seed.
 
-    The samples of each label are cut among the workers in proportions drawn from Dirichlet(alpha, ..., alpha). Then, as
-    long as some shard holds less than one batch, the smallest shard takes one sample from the largest (ties: the lower
-    worker). So every sample is in exactly one shard. Each worker passes over its own shard again and again, in a new
-    order each time; a batch may begin in one pass and end in the next. Small ``alpha`` = few labels per worker.
+    The samples of each label are cut among the workers in proportions drawn from Dirichlet(alpha,
+    ..., alpha). Then, as long as some shard holds less than one batch, the smallest shard takes one
+    sample from the largest (ties: the lower worker). So every sample is in exactly one shard. Each
+    worker passes over its own shard again and again, in a new order each time; a batch may begin in
+    one pass and end in the next. Small ``alpha`` = few labels per worker.
     """
 
     alpha: float = 0.1
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
-            raise ConfigError("data.alpha", f"the concentration must be above 0, not {self.alpha}. Use data.alpha=0.1.")
+            raise ConfigError(
+                "data.alpha",
+                f"the concentration must be above 0, not {self.alpha}. Use data.alpha=0.1.",
+            )
 
     def sampler(self, split: Split, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = _steps_per_epoch(len(split), workers, batch_size)
         if split.labels is None:
-            raise ConfigError("data.partition", "dirichlet needs labels; these data have none. Use data.partition=iid.")
+            raise ConfigError(
+                "data.partition",
+                "dirichlet needs labels; these data have none. Use data.partition=iid.",
+            )
         shards = deal(split.labels, workers, batch_size, self.alpha, seed)
         return ShardSampler(shards, batch_size, seed, steps)
 
@@ -135,7 +147,9 @@ class ShardSampler:
         batch = self._pass(worker, number)[start : start + self.batch_size]
         missing = self.batch_size - len(batch)
         # A shard is never shorter than a batch, so a batch touches two passes at most.
-        return batch if missing == 0 else torch.cat([batch, self._pass(worker, number + 1)[:missing]])
+        return (
+            batch if missing == 0 else torch.cat([batch, self._pass(worker, number + 1)[:missing]])
+        )
 
     def weight(self, worker: int, step: int, part: Part) -> float:
         return 1.0
@@ -147,12 +161,15 @@ class ShardSampler:
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """Batches of many lengths, planned once. An epoch deals all of them, in a new order, one to each worker at a time.
+    """Batches of many lengths, planned once. An epoch deals all of them, in a new order, one to
+    each worker at a time.
 
-    The gradients of a step are normalised by the target tokens of all workers together (Ott et al. 2018): a mean over the tokens of one
-    batch weighs as much as its share of them, so that every token counts the same, whichever worker reads it. As all workers know the
-    plan, that takes no communication. Where there is no global update, the same weights let the mean of the workers' models move as
-    under an exact all-reduce; workers that do not move in step divide by the tokens of the others' batches of the same number.
+    The gradients of a step are normalised by the target tokens of all workers together (Ott et al.
+    2018): a mean over the tokens of one batch weighs as much as its share of them, so that every
+    token counts the same, whichever worker reads it. As all workers know the plan, that takes no
+    communication. Where there is no global update, the same weights let the mean of the workers'
+    models move as under an exact all-reduce; workers that do not move in step divide by the tokens
+    of the others' batches of the same number.
     """
 
     batches: tuple[Tensor, ...]  #: of indices, int64 [B]
@@ -174,7 +191,12 @@ class TokenSampler:
     def weight(self, worker: int, step: int, part: Part) -> float:
         indices = self.indices(worker, step)
         own = int(self.tokens[indices[part.of(len(indices))]].sum())
-        return own * self.workers * part.count / sum(self.batch_tokens[batch] for batch in self.row(step))
+        return (
+            own
+            * self.workers
+            * part.count
+            / sum(self.batch_tokens[batch] for batch in self.row(step))
+        )
 
     def row(self, step: int) -> list[int]:
         """The numbers of all workers' batches."""
@@ -184,7 +206,9 @@ class TokenSampler:
         return numbers
 
 
-def deal(labels: Tensor, workers: int, at_least: int, alpha: float, seed: int) -> tuple[Tensor, ...]:
+def deal(
+    labels: Tensor, workers: int, at_least: int, alpha: float, seed: int
+) -> tuple[Tensor, ...]:
     """Disjoint shards (int64) that cover ``range(len(labels))``, by the rule of ``Dirichlet``."""
     import numpy
     import torch
@@ -215,7 +239,11 @@ def _steps_per_epoch(samples: int, workers: int, batch_size: int) -> int:
     steps = samples // (workers * batch_size)
     if steps < 1:
         most = samples // workers
-        fix = f"The largest batch size that works is {most}." if most else f"Use at most {samples} nodes."
+        fix = (
+            f"The largest batch size that works is {most}."
+            if most
+            else f"Use at most {samples} nodes."
+        )
         asked = f"one batch of {batch_size} on each of {workers} nodes"
         raise ConfigError("batch_size", f"{samples} training samples do not fill {asked}. {fix}")
     return steps

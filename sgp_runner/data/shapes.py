@@ -1,4 +1,6 @@
-"""Generated images of shapes in clutter: harder than digits, so that differences between algorithms can be seen."""
+"""Generated images of shapes in clutter: harder than digits, so that differences between algorithms
+can be seen.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,17 @@ from dataclasses import dataclass
 from math import cos, pi, sin
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, TensorSplit, check_holdout, check_label_smoothing, held_out
+from sgp_runner.data.dataset import (
+    Dataset,
+    TensorSplit,
+    check_holdout,
+    check_label_smoothing,
+    held_out,
+)
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
-from sgp_runner.errors import check_least
-from sgp_runner.seeding import generator
+from sgp_runner.utils.errors import check_least
+from sgp_runner.utils.seeding import generator
 
 if TYPE_CHECKING:
     import torch
@@ -26,23 +34,29 @@ CLASSES = 10  # triangle, square, pentagon, hexagon, disc, ring, half disc, plus
 
 @dataclass(frozen=True)
 class Shapes:
-    """Colour images [3, size, size] of one shape each, in ten classes of equal number, normalised per channel.
+    """Colour images [3, size, size] of one shape each, in ten classes of equal number, normalised
+    per channel.
 
-    A shape has any place, angle, size and colour. Two smaller shapes of any class lie behind it, lines behind and over it, and all
-    pixels are noisy. The validation images are drawn independently of the training images, in the same way.
+    A shape has any place, angle, size and colour. Two smaller shapes of any class lie behind it,
+    lines behind and over it, and all pixels are noisy. The validation images are drawn
+    independently of the training images, in the same way.
 
-    How hard they are: with 16,000 training images ResNet-20 reaches 93.2 % at 16 x 16 pixels, and at 32 x 32 pixels 99.0 %, or 92.0 %
-    with a noise of 0.4 (one seed each: ``algo=ar_sgd nodes=1 model=resnet20 data=shapes data.train_size=16000 optim.lr=0.1
-    optim.weight_decay=5e-4`` and a cosine schedule, warm-up of one epoch; ``batch_size=128 epochs=10``, or 64 and 8 for 32 x 32).
+    How hard they are: with 16,000 training images ResNet-20 reaches 93.2 % at 16 x 16 pixels, and
+    at 32 x 32 pixels 99.0 %, or 92.0 % with a noise of 0.4 (one seed each: ``algo=ar_sgd nodes=1
+    model=resnet20 data=shapes data.train_size=16000 optim.lr=0.1 optim.weight_decay=5e-4`` and a
+    cosine schedule, warm-up of one epoch; ``batch_size=128 epochs=10``, or 64 and 8 for 32 x 32).
 
     image_size: height and width in pixels, 3 channels
     train_size: training images
     valid_size: validation images
-    noise: standard deviation of a pixel's noise; brightness lies between 0 and 1; at 32 pixels 0.4 is as hard
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by shape
+    noise: standard deviation of a pixel's noise; brightness lies between 0 and 1; at 32 pixels 0.4
+        is as hard
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        shape
     alpha: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set that is validated on, not trained on, in place of the validation set: for choosing settings
+    holdout: share of the training set that is validated on, not trained on, in place of the
+        validation set: for choosing settings
     """
 
     image_size: int = 16
@@ -71,7 +85,10 @@ class Shapes:
 
         total = self.train_size + self.valid_size
         labels = torch.arange(total) % CLASSES
-        rendered = [self.render(part, generator(_SEED, i)) for i, part in enumerate(torch.split(labels, _CHUNK))]
+        rendered = [
+            self.render(part, generator(_SEED, i))
+            for i, part in enumerate(torch.split(labels, _CHUNK))
+        ]
         images = torch.cat(rendered)
         train = slice(0, self.train_size)
         mean, std = (f(images[train], (0, 2, 3), keepdim=True) for f in (torch.mean, torch.std))
@@ -89,7 +106,9 @@ class Shapes:
         return held_out(dataset, self.holdout)
 
     def render(self, labels: Tensor, rng: Generator) -> Tensor:
-        """Images [N, 3, size, size] of brightness about 0 to 1, for ``labels`` int64 [N]. Lengths are in halves of an image."""
+        """Images [N, 3, size, size] of brightness about 0 to 1, for ``labels`` int64 [N]. Lengths
+        are in halves of an image.
+        """
         import torch
 
         count, size = len(labels), self.image_size
@@ -102,18 +121,35 @@ class Shapes:
         soft = size / 2  # an edge is one pixel wide
 
         def paint(image: Tensor, coverage: Tensor, dark: float = 0.0) -> Tensor:
-            return image.lerp(between(dark, 1, 3, 1, 1).expand_as(image), coverage.unsqueeze(1).expand_as(image))
+            return image.lerp(
+                between(dark, 1, 3, 1, 1).expand_as(image), coverage.unsqueeze(1).expand_as(image)
+            )
 
         def line(image: Tensor) -> Tensor:
-            angle, offset, width = between(0, 2 * pi, 1, 1), between(-1, 1, 1, 1), between(0.01, 0.05, 1, 1)
+            angle, offset, width = (
+                between(0, 2 * pi, 1, 1),
+                between(-1, 1, 1, 1),
+                between(0.01, 0.05, 1, 1),
+            )
             distance = (x * angle.cos() + y * angle.sin() - offset).abs()
             return paint(image, ((width - distance) * soft + 0.5).clamp(0, 1))
 
         def shape(image: Tensor, kinds: Tensor, radius: Tensor, margin: float) -> Tensor:
-            center_x, center_y, angle = between(-margin, margin, 1, 1), between(-margin, margin, 1, 1), between(0, 2 * pi, 1, 1)
+            center_x, center_y, angle = (
+                between(-margin, margin, 1, 1),
+                between(-margin, margin, 1, 1),
+                between(0, 2 * pi, 1, 1),
+            )
             dx, dy = (x - center_x) / radius, (y - center_y) / radius
-            turned_x, turned_y = dx * angle.cos() + dy * angle.sin(), dy * angle.cos() - dx * angle.sin()
-            return paint(image, (inside(kinds, turned_x, turned_y) * radius * soft + 0.5).clamp(0, 1), dark=0.5)
+            turned_x, turned_y = (
+                dx * angle.cos() + dy * angle.sin(),
+                dy * angle.cos() - dx * angle.sin(),
+            )
+            return paint(
+                image,
+                (inside(kinds, turned_x, turned_y) * radius * soft + 0.5).clamp(0, 1),
+                dark=0.5,
+            )
 
         tilt = between(-0.2, 0.2, 3, 2, 1, 1)
         image = between(0, 0.5, 3, 1, 1) + tilt[:, :, 0] * x + tilt[:, :, 1] * y
@@ -129,7 +165,9 @@ class Shapes:
 
 
 def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """How far the points (x, y) [N, H, W] lie inside the unit-sized shapes ``kinds`` int64 [N], along a ray; negative outside."""
+    """How far the points (x, y) [N, H, W] lie inside the unit-sized shapes ``kinds`` int64 [N],
+    along a ray; negative outside.
+    """
     depth = x.new_empty(x.shape)
     for kind, field in enumerate(FIELDS):
         mine = kinds == kind
@@ -154,7 +192,9 @@ def star(points: int, inner: float = 0.45) -> Field:
         half = pi / points
         from_point = ((atan2(y, x) + half) % (2 * half) - half).abs()
         notch_x, notch_y = inner * cos(half), inner * sin(half)
-        return notch_y / (notch_y * from_point.cos() + (1 - notch_x) * from_point.sin()) - x.hypot(y)
+        return notch_y / (notch_y * from_point.cos() + (1 - notch_x) * from_point.sin()) - x.hypot(
+            y
+        )
 
     return field
 
@@ -181,4 +221,15 @@ def atan2(y: Tensor, x: Tensor) -> Tensor:
     return torch.atan2(y, x)
 
 
-FIELDS: tuple[Field, ...] = (polygon(3), polygon(4), polygon(5), polygon(6), disc, ring, half_disc, plus, star(4), star(5))
+FIELDS: tuple[Field, ...] = (
+    polygon(3),
+    polygon(4),
+    polygon(5),
+    polygon(6),
+    disc,
+    ring,
+    half_disc,
+    plus,
+    star(4),
+    star(5),
+)

@@ -1,7 +1,9 @@
-"""Images in shards: tar archives in webdataset's layout, where a sample is the members ``<key>.jpg`` and ``<key>.cls``, its class.
+"""Images in shards: tar archives in webdataset's layout, where a sample is the members
+``<key>.jpg`` and ``<key>.cls``, its class.
 
-They are a thousand large files instead of a million small ones. Samples are read by where they lie, not as a stream: so a step's samples
-are the same function of seed, worker and step as for files in folders. For that the standard library is enough; webdataset is not needed.
+They are a thousand large files instead of a million small ones. Samples are read by where they lie,
+not as a stream: so a step's samples are the same function of seed, worker and step as for files in
+folders. For that the standard library is enough; webdataset is not needed.
 """
 
 from __future__ import annotations
@@ -21,14 +23,26 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 from zipfile import BadZipFile
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from numpy import ndarray
     from torch import Tensor
 
-MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # webdataset's rule: a key, the first dot of the file's name, an extension
-IMAGES = {"bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"}  # those of torchvision's folders
+MEMBER = re.compile(
+    r"((?:.*/)?[^./]+)\.([^/]*)"
+)  # webdataset's rule: a key, the first dot of the file's name, an extension
+IMAGES = {
+    "bmp",
+    "jpeg",
+    "jpg",
+    "pgm",
+    "png",
+    "ppm",
+    "tif",
+    "tiff",
+    "webp",
+}  # those of torchvision's folders
 AGAIN = "copy it again, or remove it and make it with scripts/make_shards.py"
 
 
@@ -68,19 +82,26 @@ class Shards:
 
 
 def load_shards(folder: Path) -> tuple[Shards, Shards]:
-    """Of ``folder``/train-*.tar and ``folder``/val-*.tar. Raises ConfigError where they are missing or damaged."""
+    """Of ``folder``/train-*.tar and ``folder``/val-*.tar. Raises ConfigError where they are missing
+    or damaged.
+    """
     train, valid = find(folder, "train"), find(folder, "val")
     classes = sorted(set(train.labels.tolist()))
     if missing := sorted(set(range(len(classes))) - set(classes)):
         sentence = f"the train shards in {folder} have no sample of class {missing[0]}, but of class {classes[-1]}; classes count from 0."
         raise ConfigError("data.shards", sentence)
     if (largest := int(valid.labels.max())) > classes[-1]:
-        raise ConfigError("data.shards", f"the val shards in {folder} have the class {largest}, the train shards only 0 to {classes[-1]}.")
+        raise ConfigError(
+            "data.shards",
+            f"the val shards in {folder} have the class {largest}, the train shards only 0 to {classes[-1]}.",
+        )
     return train, valid
 
 
 def find(folder: Path, part: str) -> Shards:
-    """Samples are searched for once: where they lie is kept in ``folder``/``part``-index.npz, for shards of these names and sizes."""
+    """Samples are searched for once: where they lie is kept in ``folder``/``part``-index.npz, for
+    shards of these names and sizes.
+    """
     import numpy
     import torch
 
@@ -89,23 +110,35 @@ def find(folder: Path, part: str) -> Shards:
         make = "make shards of ImageNet's folders with scripts/make_shards.py, or read the folders with data.shards=null"
         raise ConfigError("data.shards", f"there are no {part}-*.tar in {folder}; {make}.")
     check_numbers(paths, part)
-    names, sizes = numpy.array([path.name for path in paths]), numpy.array([size_of(path) for path in paths])
+    names, sizes = (
+        numpy.array([path.name for path in paths]),
+        numpy.array([size_of(path) for path in paths]),
+    )
     index = folder / f"{part}-index.npz"
     samples = kept(index, names, sizes)
     if samples is None:
         with ThreadPoolExecutor() as threads:  # what takes long is waiting for a file system
             found = enumerate(threads.map(samples_of, paths))
-            samples = numpy.concatenate([numpy.array([(shard, *sample) for sample in each]) for shard, each in found])
+            samples = numpy.concatenate(
+                [numpy.array([(shard, *sample) for sample in each]) for shard, each in found]
+            )
         keep(index, names, sizes, samples)
     return Shards(list(map(str, paths)), torch.from_numpy(samples))
 
 
 def check_numbers(paths: Sequence[Path], part: str) -> None:
     """Raises ConfigError where a number is left out."""
-    numbers = {int(match[1]): path for path in paths if (match := re.fullmatch(rf"{part}-(\d+)", path.stem))}
+    numbers = {
+        int(match[1]): path
+        for path in paths
+        if (match := re.fullmatch(rf"{part}-(\d+)", path.stem))
+    }
     for number, path in sorted(numbers.items()):
         if number + 1 not in numbers and number != max(numbers):
-            raise ConfigError("data.shards", f"the shard after {path} is missing; copy it, or make it with scripts/make_shards.py.")
+            raise ConfigError(
+                "data.shards",
+                f"the shard after {path} is missing; copy it, or make it with scripts/make_shards.py.",
+            )
 
 
 def size_of(path: Path) -> int:
@@ -123,7 +156,9 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
             for key, group in groupby(members(archive), itemgetter(0)):
                 files = [(extension, member) for _, extension, member in group]
                 images = [member for extension, member in files if extension in IMAGES]
-                classes = [archive.extractfile(member) for extension, member in files if extension == "cls"]
+                classes = [
+                    archive.extractfile(member) for extension, member in files if extension == "cls"
+                ]
                 if not images and not classes:
                     continue
                 try:
@@ -133,28 +168,38 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
                         raise ValueError
                 except ValueError:
                     is_not = "is not one image (.jpg) and one class (.cls, a number from 0)"
-                    raise ConfigError("data.shards", f"the sample {key} of {path} {is_not}; {AGAIN}.") from None
+                    raise ConfigError(
+                        "data.shards", f"the sample {key} of {path} {is_not}; {AGAIN}."
+                    ) from None
                 samples.append((image.offset_data, image.size, number))
     except (OSError, tarfile.TarError) as error:
         raise unreadable(path, error) from None
     if not samples:
-        raise ConfigError("data.shards", f"{path} has no samples, <key>.jpg and <key>.cls; {AGAIN}.")
+        raise ConfigError(
+            "data.shards", f"{path} has no samples, <key>.jpg and <key>.cls; {AGAIN}."
+        )
     return samples
 
 
 def members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """The key, extension and place of each file. Those of a sample follow one another. Raises ReadError where the archive is cut off."""
+    """The key, extension and place of each file. Those of a sample follow one another. Raises
+    ReadError where the archive is cut off.
+    """
     for member in archive:
         if member.isreg() and (match := MEMBER.fullmatch(member.name)):
             yield match[1], match[2].lower(), member
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
-    if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged header for the end
+    if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(
+        tarfile.BLOCKSIZE
+    ):  # tarfile takes a damaged header for the end
         raise tarfile.ReadError("no end of the archive where one should be")
 
 
 def unreadable(path: Path, error: Exception) -> ConfigError:
-    return ConfigError("data.shards", f"{path} is no tar archive, or not all of one ({error}); {AGAIN}.")
+    return ConfigError(
+        "data.shards", f"{path} is no tar archive, or not all of one ({error}); {AGAIN}."
+    )
 
 
 def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
@@ -163,7 +208,9 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
 
     try:
         with numpy.load(index) as known:
-            same = numpy.array_equal(known["names"], names) and numpy.array_equal(known["sizes"], sizes)
+            same = numpy.array_equal(known["names"], names) and numpy.array_equal(
+                known["sizes"], sizes
+            )
             return known["samples"] if same else None
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None
@@ -181,4 +228,8 @@ def keep(index: Path, names: ndarray, sizes: ndarray, samples: ndarray) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        print(f"warning: {index} cannot be written ({error}), so every run searches the shards again.", file=sys.stderr, flush=True)
+        print(
+            f"warning: {index} cannot be written ({error}), so every run searches the shards again.",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import Batch, Dataset, Split
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
-from sgp_runner.errors import check_least
-from sgp_runner.seeding import generator, seed_of
+from sgp_runner.utils.errors import check_least
+from sgp_runner.utils.seeding import generator, seed_of
 
 if TYPE_CHECKING:
     import torch
@@ -21,13 +21,15 @@ _OFFSETS = 65_521  # a prime, so that an affine map of the index visits all of t
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Images of Gaussian noise with random labels. Sample ``i`` is always the same; nothing is stored per sample.
+    """Images of Gaussian noise with random labels. Sample ``i`` is always the same; nothing is
+    stored per sample.
 
     image_size: height and width in pixels, 3 channels
     num_classes: classes, all of them equally likely
     size: training images; the default is as many as ImageNet has
     valid_size: validation images
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by label
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        label
     alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 
@@ -54,8 +56,12 @@ class Synthetic:
         import torch
 
         shape = (3, self.image_size, self.image_size)
-        noise = torch.randn(shape[0] * shape[1] * shape[2] + _OFFSETS, generator=generator(_SEED)).to(dtype)
-        labels = torch.randint(self.num_classes, (self.size + self.valid_size,), generator=generator(_SEED, 1))
+        noise = torch.randn(
+            shape[0] * shape[1] * shape[2] + _OFFSETS, generator=generator(_SEED)
+        ).to(dtype)
+        labels = torch.randint(
+            self.num_classes, (self.size + self.valid_size,), generator=generator(_SEED, 1)
+        )
         return Dataset(
             name=self.name,
             task=Classification(),

@@ -63,9 +63,14 @@ class Regression:
         import torch
 
         with torch.enable_grad():
-            loss = torch.stack([self.loss(module(*x), y) * len(y) for x, y in _chunks(module, split)]).sum() / len(split)
+            loss = torch.stack(
+                [self.loss(module(*x), y) * len(y) for x, y in _chunks(module, split)]
+            ).sum() / len(split)
             gradient = torch.autograd.grad(loss, list(module.parameters()))
-        return {"loss": float(loss), "gradient_norm": float(torch.cat([part.reshape(-1) for part in gradient]).norm())}
+        return {
+            "loss": float(loss),
+            "gradient_norm": float(torch.cat([part.reshape(-1) for part in gradient]).norm()),
+        }
 
 
 class Translator(Protocol):
@@ -82,10 +87,10 @@ class Translator(Protocol):
 class Translation:
     """Label-smoothed cross-entropy per target token; padding does not count.
 
-    Inputs are (source [B, S], target_in [B, T]), where ``target_in`` starts with ``bos``; targets are int64 [B, T], end
-    with ``eos`` and are filled up with ``pad``; outputs are logits [B, T, vocabulary]. ``vocabulary`` lists the pieces
-    in the order of their ids; their concatenation, with "▁" for a space, is the text. The mean is over the tokens of
-    the batch at hand.
+    Inputs are (source [B, S], target_in [B, T]), where ``target_in`` starts with ``bos``; targets
+    are int64 [B, T], end with ``eos`` and are filled up with ``pad``; outputs are logits [B, T,
+    vocabulary]. ``vocabulary`` lists the pieces in the order of their ids; their concatenation,
+    with "▁" for a space, is the text. The mean is over the tokens of the batch at hand.
     """
 
     pad: int
@@ -102,7 +107,9 @@ class Translation:
         return total / tokens
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """ "accuracy" is the share of sentences that greedy decoding gets exactly right; "bleu" is sacreBLEU."""
+        """ "accuracy" is the share of sentences that greedy decoding gets exactly right; "bleu" is
+        sacreBLEU.
+        """
         from sacrebleu import corpus_bleu
 
         loss, tokens = 0.0, 0
@@ -115,14 +122,20 @@ class Translation:
             answers += [self.text(row) for row in ids.tolist()]
             references += [self.text(row) for row in targets.tolist()]
         exact = sum(a == r for a, r in zip(answers, references, strict=True)) / len(references)
-        return {"loss": loss / tokens, "accuracy": exact, "bleu": corpus_bleu(answers, [references]).score}
+        return {
+            "loss": loss / tokens,
+            "accuracy": exact,
+            "bleu": corpus_bleu(answers, [references]).score,
+        }
 
     def greedy(self, module: Translator, source: Tensor, length: int) -> Tensor:
         """int64 [B, length]: the most likely token each time, up to ``eos``, then ``pad``."""
         import torch
 
         memory = module.encode(source)
-        ids = torch.full((len(source), length + 1), self.pad, dtype=torch.int64, device=source.device)
+        ids = torch.full(
+            (len(source), length + 1), self.pad, dtype=torch.int64, device=source.device
+        )
         ids[:, 0] = self.bos
         rows = torch.arange(len(source), device=source.device)  # the sentences that have not ended
         for t in range(length):

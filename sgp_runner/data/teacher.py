@@ -1,4 +1,6 @@
-"""Regression on a small random network with noise that is new at every reading: not convex, and its true gradient is known."""
+"""Regression on a small random network with noise that is new at every reading: not convex, and its
+true gradient is known.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.dataset import Dataset, Split, TensorSplit
 from sgp_runner.data.tasks import Regression
-from sgp_runner.errors import ConfigError, check_least
-from sgp_runner.seeding import generator, seeds_of
+from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.seeding import generator, seeds_of
 
 if TYPE_CHECKING:
     import torch
@@ -19,16 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TeacherData:
-    """The targets are those of a network with ``width`` tanh units, for ``points`` fixed standard normal inputs [dimension].
+    """The targets are those of a network with ``width`` tanh units, for ``points`` fixed standard
+    normal inputs [dimension].
 
-    A training target carries normal noise, drawn anew each time it is read, so a stochastic gradient is the true one plus noise of
-    mean zero. The validation split has all points once and without noise: its gradient is the true gradient.
+    A training target carries normal noise, drawn anew each time it is read, so a stochastic
+    gradient is the true one plus noise of mean zero. The validation split has all points once and
+    without noise: its gradient is the true gradient.
 
     dimension: of an input
     width: hidden units of the network that made the targets
     points: different inputs
-    samples: readings in an epoch, all nodes together; a multiple of points: sample i is point i modulo points
-    noise: standard deviation of a training target's noise; those of the targets themselves are about 1
+    samples: readings in an epoch, all nodes together; a multiple of points: sample i is point i
+        modulo points
+    noise: standard deviation of a training target's noise; those of the targets themselves are
+        about 1
     problem_seed: which problem; independent of the run's seed
     """
 
@@ -50,7 +56,10 @@ class TeacherData:
     def __post_init__(self) -> None:
         check_least(1, "data", self, "dimension", "width", "points")
         if self.samples < 1 or self.samples % self.points:
-            raise ConfigError("data.samples", f"must be a multiple of data.points={self.points}, not {self.samples}.")
+            raise ConfigError(
+                "data.samples",
+                f"must be a multiple of data.points={self.points}, not {self.samples}.",
+            )
         check_least(0, "data", self, "noise")
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -72,7 +81,9 @@ class TeacherData:
 
 @dataclass(frozen=True)
 class NoisySplit(Split):
-    """A split whose targets [N, 1] get normal noise at every reading; it depends on the reading's seed and the sample alone."""
+    """A split whose targets [N, 1] get normal noise at every reading; it depends on the reading's
+    seed and the sample alone.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -86,6 +97,8 @@ class NoisySplit(Split):
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         import torch
 
-        uniform = (((seeds_of(seed, indices) >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53  # in (0, 1)
+        uniform = (
+            ((seeds_of(seed, indices) >> 11) & (2**53 - 1)).double() + 0.5
+        ) * 2.0**-53  # in (0, 1)
         noise = self.noise * torch.special.ndtri(uniform).unsqueeze(-1)
         return (self.inputs[indices],), self.targets[indices] + noise.to(self.targets.dtype)

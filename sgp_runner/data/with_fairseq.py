@@ -1,4 +1,6 @@
-"""Parallel text through fairseq: its dictionaries, its binarised data, its batches of many lengths, its loss and its beam search."""
+"""Parallel text through fairseq: its dictionaries, its binarised data, its batches of many lengths,
+its loss and its beam search.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sgp_runner.data.dataset import Batch, Split, read
 from sgp_runner.data.sampler import TokenSampler
-from sgp_runner.errors import ConfigError
-from sgp_runner.seeding import seed_of
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,7 +27,9 @@ _BATCHES = 301  # stream of random numbers
 
 
 def import_fairseq(module: str = "fairseq") -> ModuleType:
-    """Import from fairseq, without what its import does to Hydra's store of configurations and to the root logger."""
+    """Import from fairseq, without what its import does to Hydra's store of configurations and to
+    the root logger.
+    """
     from hydra.core.config_store import ConfigStore
 
     store, root, quiet = ConfigStore.instance(), logging.getLogger(), logging.NullHandler()
@@ -33,7 +37,9 @@ def import_fairseq(module: str = "fairseq") -> ModuleType:
     root.addHandler(quiet)  # where there is a handler, ``logging.basicConfig`` does nothing
     try:
         importlib.import_module("fairseq")
-        warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask", UserWarning)  # fairseq's masks are of two types
+        warnings.filterwarnings(
+            "ignore", "Support for mismatched key_padding_mask", UserWarning
+        )  # fairseq's masks are of two types
         return importlib.import_module(module)
     except ImportError as error:
         how = "pip install 'sgp-runner[fairseq]', which compiles it with a C++ compiler in some minutes"
@@ -46,7 +52,9 @@ def import_fairseq(module: str = "fairseq") -> ModuleType:
 def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) -> Any:
     """fairseq's LanguagePairDataset ``split`` of binarised data."""
     dictionary = import_fairseq("fairseq.data").Dictionary
-    dictionaries = [dictionary.load(str(root / f"dict.{language}.txt")) for language in (source, target)]
+    dictionaries = [
+        dictionary.load(str(root / f"dict.{language}.txt")) for language in (source, target)
+    ]
     return import_fairseq("fairseq.tasks.translation").load_langpair_dataset(
         str(root),
         split,
@@ -67,7 +75,9 @@ def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) 
 
 @dataclass(frozen=True)
 class SentencePairs(Split):
-    """``pairs``: a LanguagePairDataset. Inputs are (source [B, S], its lengths [B], target_in [B, T]), targets [B, T]; all are int64."""
+    """``pairs``: a LanguagePairDataset. Inputs are (source [B, S], its lengths [B], target_in [B,
+    T]), targets [B, T]; all are int64.
+    """
 
     pairs: Any
 
@@ -80,12 +90,18 @@ class SentencePairs(Split):
         """The sentences at ``indices``, the longest source first."""
         sample = self.pairs.collater([self.pairs[i] for i in indices.tolist()])
         inputs = sample["net_input"]
-        return (inputs["src_tokens"], inputs["src_lengths"], inputs["prev_output_tokens"]), sample["target"]
+        return (inputs["src_tokens"], inputs["src_lengths"], inputs["prev_output_tokens"]), sample[
+            "target"
+        ]
 
-    def batches(self, max_tokens: int, max_sentences: int | None, multiple: int, seed: int) -> tuple[Tensor, ...]:
-        """Batches (int64 [B]) of sentences of like length, as fairseq plans them; ``seed`` decides between those of equal length.
+    def batches(
+        self, max_tokens: int, max_sentences: int | None, multiple: int, seed: int
+    ) -> tuple[Tensor, ...]:
+        """Batches (int64 [B]) of sentences of like length, as fairseq plans them; ``seed`` decides
+        between those of equal length.
 
-        No side of a batch has more than ``max_tokens`` tokens, padding included; its sentences are a multiple of ``multiple``, or fewer.
+        No side of a batch has more than ``max_tokens`` tokens, padding included; its sentences are
+        a multiple of ``multiple``, or fewer.
         """
         import torch
 
@@ -98,7 +114,9 @@ class SentencePairs(Split):
         if longest > max_tokens:
             short = f"a batch of {max_tokens} tokens does not hold the longest sentence"
             raise ConfigError("data.max_tokens", f"{short}: use {longest} or more.")
-        plan = utils.batch_by_size(order, self.pairs.num_tokens, sizes, max_tokens, max_sentences, multiple)
+        plan = utils.batch_by_size(
+            order, self.pairs.num_tokens, sizes, max_tokens, max_sentences, multiple
+        )
         return tuple(torch.from_numpy(batch) for batch in plan)
 
 
@@ -116,16 +134,21 @@ class TokenBatches:
         batches = split.batches(self.max_tokens, batch_size, self.multiple, seed_of(seed, _BATCHES))
         if len(batches) < workers:
             have = f"{len(split)} sentences make {len(batches)} batches of up to {self.max_tokens} tokens"
-            raise ConfigError("data.max_tokens", f"{have}, which are not enough for {workers} nodes: use fewer tokens, or fewer nodes.")
+            raise ConfigError(
+                "data.max_tokens",
+                f"{have}, which are not enough for {workers} nodes: use fewer tokens, or fewer nodes.",
+            )
         return TokenSampler(batches, torch.from_numpy(split.pairs.tgt_sizes), workers, seed)
 
 
 @dataclass(frozen=True)
 class BeamTranslation:
-    """fairseq's label-smoothed cross-entropy per target token; at evaluation, its beam search and sacreBLEU.
+    """fairseq's label-smoothed cross-entropy per target token; at evaluation, its beam search and
+    sacreBLEU.
 
-    Outputs are logits [B, T, vocabulary]. ``source`` and ``target`` are fairseq dictionaries. BLEU is that of the tokenised text, with
-    the pieces of words put together again, as in the papers on WMT'16: sacreBLEU does not tokenise it once more.
+    Outputs are logits [B, T, vocabulary]. ``source`` and ``target`` are fairseq dictionaries. BLEU
+    is that of the tokenised text, with the pieces of words put together again, as in the papers on
+    WMT'16: sacreBLEU does not tokenise it once more.
     """
 
     source: Any
@@ -146,7 +169,9 @@ class BeamTranslation:
         """Label-smoothed loss, negative log-likelihood and number of tokens."""
         criterion = import_fairseq("fairseq.criterions.label_smoothed_cross_entropy")
         log_p = outputs.log_softmax(-1).flatten(0, 1)
-        smoothed, nll = criterion.label_smoothed_nll_loss(log_p, targets.flatten(), self.label_smoothing, self.target.pad())
+        smoothed, nll = criterion.label_smoothed_nll_loss(
+            log_p, targets.flatten(), self.label_smoothing, self.target.pad()
+        )
         return smoothed, nll, (targets != self.target.pad()).sum()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
@@ -163,10 +188,17 @@ class BeamTranslation:
             parts = self.loss_sums(module(source, lengths, target_in), targets)
             sums = [before + float(part) for before, part in zip(sums, parts, strict=True)]
             inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": target_in}
-            answers += [self.text(found[0]["tokens"]) for found in generator.generate([module.model], {"net_input": inputs})]
+            answers += [
+                self.text(found[0]["tokens"])
+                for found in generator.generate([module.model], {"net_input": inputs})
+            ]
             references += [self.text(row, escape_unk=True) for row in targets]
         loss, nll, tokens = sums
-        return {"loss": loss / tokens, "nll": nll / tokens, "bleu": corpus_bleu(answers, [references], tokenize="none", force=True).score}
+        return {
+            "loss": loss / tokens,
+            "nll": nll / tokens,
+            "bleu": corpus_bleu(answers, [references], tokenize="none", force=True).score,
+        }
 
     def batches(self, module: nn.Module, split: SentencePairs) -> Iterator[Batch]:
         """The whole split, on the device of ``module``."""
@@ -176,5 +208,7 @@ class BeamTranslation:
 
     def text(self, ids: Tensor, escape_unk: bool = False) -> str:
         """The sentence. ``escape_unk``: so that no answer matches an unknown word."""
-        text: str = self.target.string(ids[ids != self.target.pad()].cpu(), "@@ ", escape_unk=escape_unk)
+        text: str = self.target.string(
+            ids[ids != self.target.pad()].cpu(), "@@ ", escape_unk=escape_unk
+        )
         return text

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.data.dataset import Dataset, check_label_smoothing
-from sgp_runner.errors import ConfigError, check_least
+from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,8 @@ class WMT16EnDe:
     """What ``fairseq-preprocess`` has made of any English-German text will do.
 
     root: with dict.en.txt, train.en-de.en.bin and so on; may move: it is no part of a run's name
-    max_tokens: of each language, padding included, in a batch of one node; batch_size only limits its sentences
+    max_tokens: of each language, padding included, in a batch of one node; batch_size only limits
+        its sentences
     required_batch_size_multiple: sentences of a batch, if they are not fewer
     label_smoothing: share of the target's probability that is spread over the vocabulary
     evaluate_on: valid (newstest2013) | test (newstest2014)
@@ -45,17 +46,41 @@ class WMT16EnDe:
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """``dtype`` has no effect: tokens are integers."""
-        from sgp_runner.data.with_fairseq import BeamTranslation, SentencePairs, TokenBatches, load_pairs
+        from sgp_runner.data.with_fairseq import (
+            BeamTranslation,
+            SentencePairs,
+            TokenBatches,
+            load_pairs,
+        )
 
         root = Path(self.root)
-        texts = [f"{split}.en-de.{language}.idx" for split in ("train", self.evaluate_on) for language in ("en", "de")]
-        if missing := [name for name in ("dict.en.txt", "dict.de.txt", *texts) if not (root / name).exists()]:
+        texts = [
+            f"{split}.en-de.{language}.idx"
+            for split in ("train", self.evaluate_on)
+            for language in ("en", "de")
+        ]
+        if missing := [
+            name for name in ("dict.en.txt", "dict.de.txt", *texts) if not (root / name).exists()
+        ]:
             get = "get Google's wmt16_en_de.tar.gz and binarise it with scripts/prepare_wmt16.sh, or set data.root"
-            raise ConfigError("data.root", f"there is no binarised WMT'16 at {root}, where {missing[0]} should be: {get}.")
-        train, valid = (load_pairs(root, split, "en", "de", shuffle=split == "train") for split in ("train", self.evaluate_on))
+            raise ConfigError(
+                "data.root",
+                f"there is no binarised WMT'16 at {root}, where {missing[0]} should be: {get}.",
+            )
+        train, valid = (
+            load_pairs(root, split, "en", "de", shuffle=split == "train")
+            for split in ("train", self.evaluate_on)
+        )
         return Dataset(
             name=self.name,
-            task=BeamTranslation(train.src_dict, train.tgt_dict, self.label_smoothing, self.beam, self.length_penalty, self.max_tokens),
+            task=BeamTranslation(
+                train.src_dict,
+                train.tgt_dict,
+                self.label_smoothing,
+                self.beam,
+                self.length_penalty,
+                self.max_tokens,
+            ),
             train=SentencePairs(train),
             valid=SentencePairs(valid),
             input_shape=(int(train.src_sizes.max()),),

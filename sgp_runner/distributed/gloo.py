@@ -1,18 +1,23 @@
 """`Transport` over torch.distributed's gloo: real messages between real processes.
 
-A sending thread works off a queue, so that `send` never blocks; two receiving threads take headers and messages from any source, and post
-what arrives to the scheduler's thread, because gloo's own receives cannot be polled. A header has the tag, length and type of a message.
-At the end each rank tells all others that it will send no more, so that a rank knows when it has everything. Tensors on a GPU travel
-through pinned memory: the sending thread, not the scheduler's, waits until the copy is there.
+A sending thread works off a queue, so that `send` never blocks; two receiving threads take headers
+and messages from any source, and post what arrives to the scheduler's thread, because gloo's own
+receives cannot be polled. A header has the tag, length and type of a message. At the end each rank
+tells all others that it will send no more, so that a rank knows when it has everything. Tensors on
+a GPU travel through pinned memory: the sending thread, not the scheduler's, waits until the copy is
+there.
 
-Messages leave one after the other and come in likewise, so that none is late for the sake of the next. But gloo begins to send only when
-the other side has begun to receive. So a message begins while the tail of the one before is still on its way, and its header has been read
-by then: a slow link is hardly ever idle between two messages.
+Messages leave one after the other and come in likewise, so that none is late for the sake of the
+next. But gloo begins to send only when the other side has begun to receive. So a message begins
+while the tail of the one before is still on its way, and its header has been read by then: a slow
+link is hardly ever idle between two messages.
 
-Gloo announces each receive to the sender, on the connection between the two and behind whatever is being sent there. Two processes that
-exchange long messages over one connection would do so in turns, so each direction has connections of its own, and headers have too.
+Gloo announces each receive to the sender, on the connection between the two and behind whatever is
+being sent there. Two processes that exchange long messages over one connection would do so in
+turns, so each direction has connections of its own, and headers have too.
 
-Over an imitated `Link` the sending thread waits for the link, and one more thread keeps back what has really arrived until it may have.
+Over an imitated `Link` the sending thread waits for the link, and one more thread keeps back what
+has really arrived until it may have.
 """
 
 from __future__ import annotations
@@ -27,21 +32,30 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from sgp_runner.comm import Transport, all_gather_bytes, all_reduce_bytes
-from sgp_runner.comm.values import STRANGER
-from sgp_runner.errors import Aborted, LostConnection, RankFailed, RollCalled
-from sgp_runner.scheduler import Future, RealClock, Scheduler
-from sgp_runner.waits import waiting_for
+from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
+from sgp_runner.core.scheduler import Future, RealClock, Scheduler
+from sgp_runner.distributed.values import STRANGER
+from sgp_runner.utils.errors import Aborted, LostConnection, RankFailed, RollCalled
+from sgp_runner.utils.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.comm.link import Link
-    from sgp_runner.place import Part, Place
+    from sgp_runner.distributed.link import Link
+    from sgp_runner.utils.place import Part, Place
 
 T = TypeVar("T")
 
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+)
 GOODBYE = -1  # in place of a type
 MOST_NUMBERS = 2**40  # of one message
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
@@ -52,17 +66,24 @@ JOIN_SECONDS = 0.05
 class Transfer:
     """A message under way to or from ``rank``, as two: a head, and a tail of `TAIL` bytes.
 
-    part: what is moved of it. move: starts to send or to receive a piece. then: called once it is complete.
+    part: what is moved of it. move: starts to send or to receive a piece. then: called once it is
+    complete.
     """
 
     def __init__(
-        self, rank: int, part: Tensor, move: Callable[[Tensor], dist.Work | None], then: Callable[[], None] = lambda: None
+        self,
+        rank: int,
+        part: Tensor,
+        move: Callable[[Tensor], dist.Work | None],
+        then: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank, self.then = rank, then
         split = max(0, part.numel() - TAIL // part.element_size())
         with connection_to(rank):
             works = [move(piece) for piece in (part[:split], part[split:]) if piece.numel()]
-        self.works = [work for work in works if work is not None]  # it never is, of a group that one belongs to
+        self.works = [
+            work for work in works if work is not None
+        ]  # it never is, of a group that one belongs to
 
     def wait_for_head(self) -> None:
         with connection_to(self.rank):
@@ -95,9 +116,11 @@ def one_after_the_other(transfers: queue.SimpleQueue[Callable[[], Transfer] | No
 class GlooTransport(Transport):
     """The messages of this process.
 
-    deliver: called on the scheduler's thread with sender, tag and message. part: of every message, that this process sends and receives;
-    the rest of what it receives is left as it was. collectives: the groups that they run on. device: of the messages.
-    upward, downward: groups of all processes, for messages to those of higher and of lower rank. link: of this node, if it is imitated.
+    deliver: called on the scheduler's thread with sender, tag and message. part: of every message,
+    that this process sends and receives; the rest of what it receives is left as it was.
+    collectives: the groups that they run on. device: of the messages.
+    upward, downward: groups of all processes, for messages to those of higher and of lower rank.
+    link: of this node, if it is imitated.
     """
 
     def __init__(
@@ -112,17 +135,34 @@ class GlooTransport(Transport):
         downward: dist.ProcessGroup,
         link: Link | None = None,
     ) -> None:
-        self.clock, self.deliver, self.place, self.part, self.device = clock, deliver, place, part, device
+        self.clock, self.deliver, self.place, self.part, self.device = (
+            clock,
+            deliver,
+            place,
+            part,
+            device,
+        )
         self.collectives = collectives
         self.group = dist.group.WORLD  # of now: the threads may outlive it
         self.upward, self.downward, self.link = upward, downward, link
         servers = dist.get_world_size() - place.nodes * place.devices
-        self.others = [rank for rank in range(place.nodes + servers) if place.process_of(rank) != place.process]
+        self.others = [
+            rank for rank in range(place.nodes + servers) if place.process_of(rank) != place.process
+        ]
         self.outbox: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         self.announced: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
-        self.kept_back: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()  # with the time when it arrives
-        work = [self.send_all, self.receive_headers, self.receive_all, *([] if link is None else [partial(self.keep_back, link)])]
-        self.threads = [Thread(target=self.report_errors, args=(each,), daemon=True) for each in work]
+        self.kept_back: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = (
+            queue.SimpleQueue()
+        )  # with the time when it arrives
+        work = [
+            self.send_all,
+            self.receive_headers,
+            self.receive_all,
+            *([] if link is None else [partial(self.keep_back, link)]),
+        ]
+        self.threads = [
+            Thread(target=self.report_errors, args=(each,), daemon=True) for each in work
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -146,7 +186,9 @@ class GlooTransport(Transport):
 
     def close(self) -> None:
         for rank in self.others:
-            self.outbox.put(partial(self.start_to_send, rank, torch.tensor([0, 0, GOODBYE]), torch.empty(0)))
+            self.outbox.put(
+                partial(self.start_to_send, rank, torch.tensor([0, 0, GOODBYE]), torch.empty(0))
+            )
         self.outbox.put(None)
         while running := [thread for thread in self.threads if thread.is_alive()]:
             self.clock.catch_up()  # an error of theirs
@@ -162,7 +204,9 @@ class GlooTransport(Transport):
     def send_all(self) -> None:
         one_after_the_other(self.outbox)
 
-    def start_to_send(self, dst: int, header: Tensor, part: Tensor, copied: torch.cuda.Event | None = None) -> Transfer:
+    def start_to_send(
+        self, dst: int, header: Tensor, part: Tensor, copied: torch.cuda.Event | None = None
+    ) -> Transfer:
         if copied is not None:
             with waiting_for(f"waits for its device to copy a message to rank {dst}"):
                 copied.synchronize()
@@ -186,16 +230,23 @@ class GlooTransport(Transport):
                 goodbyes += 1
             else:
                 check_header(process, length, dtype)
-                self.announced.put(partial(self.start_to_receive, process, tag, length, DTYPES[dtype], left))
+                self.announced.put(
+                    partial(self.start_to_receive, process, tag, length, DTYPES[dtype], left)
+                )
         self.announced.put(None)
 
     def receive_all(self) -> None:
         one_after_the_other(self.announced)
         self.kept_back.put(None)
 
-    def start_to_receive(self, process: int, tag: int, length: int, dtype: torch.dtype, left: float) -> Transfer:
+    def start_to_receive(
+        self, process: int, tag: int, length: int, dtype: torch.dtype, left: float
+    ) -> Transfer:
         """left: when it did so, over an imitated link."""
-        src, message = self.place.rank_of(process), torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda")
+        src, message = (
+            self.place.rank_of(process),
+            torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda"),
+        )
         part, arrive = message[self.part.of(length)], partial(self.arrived, src, tag, message)
         group = self.upward if process < self.place.process else self.downward
 
@@ -205,7 +256,9 @@ class GlooTransport(Transport):
             else:
                 self.kept_back.put((self.link.arrive(part.nbytes, left), arrive))
 
-        return Transfer(src, part, lambda piece: dist.irecv(piece, process, group, tag=PAYLOAD), complete)
+        return Transfer(
+            src, part, lambda piece: dist.irecv(piece, process, group, tag=PAYLOAD), complete
+        )
 
     def keep_back(self, link: Link) -> None:
         while (item := self.kept_back.get()) is not None:
@@ -231,7 +284,9 @@ class GlooTransport(Transport):
 def check_header(process: int, length: int, dtype: int) -> None:
     """Raises RankFailed for a message that no rank would announce, before memory is asked for."""
     if not (0 <= length <= MOST_NUMBERS and 0 <= dtype < len(DTYPES)):
-        raise RankFailed(f"process {process} announced a message of {length} numbers of type {dtype}: {STRANGER}")
+        raise RankFailed(
+            f"process {process} announced a message of {length} numbers of type {dtype}: {STRANGER}"
+        )
 
 
 def connection_to(rank: int) -> AbstractContextManager[None]:
@@ -250,30 +305,53 @@ def named(what: str) -> Iterator[None]:
 
 
 class Collectives:
-    """All-reduces and all-gathers of this process over ``group``, of ``nodes`` nodes with equally many processes; ``link``: imitated.
+    """All-reduces and all-gathers of this process over ``group``, of ``nodes`` nodes with equally
+    many processes; ``link``: imitated.
 
-    Gloo reports the end of a collective on a thread of its own. On a GPU only the device waits, when the outcome is awaited.
+    Gloo reports the end of a collective on a thread of its own. On a GPU only the device waits,
+    when the outcome is awaited.
     """
 
-    def __init__(self, scheduler: Scheduler, clock: RealClock, group: dist.ProcessGroup, nodes: int, link: Link | None = None) -> None:
-        self.scheduler, self.clock, self.group, self.nodes, self.link = scheduler, clock, group, nodes, link
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: RealClock,
+        group: dist.ProcessGroup,
+        nodes: int,
+        link: Link | None = None,
+    ) -> None:
+        self.scheduler, self.clock, self.group, self.nodes, self.link = (
+            scheduler,
+            clock,
+            group,
+            nodes,
+            link,
+        )
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         num_bytes, rounds = all_reduce_bytes(tensor, self.nodes), 2 * (self.nodes - 1)
-        ended = self.link.collective(num_bytes, rounds, self.group) if self.link is not None else None
+        ended = (
+            self.link.collective(num_bytes, rounds, self.group) if self.link is not None else None
+        )
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None
         what = ("all-reduce", number, None)
-        return self.outcome(what, tensor.is_cuda, work, ended, lambda: tensor.div_(self.group.size())), num_bytes
+        return self.outcome(
+            what, tensor.is_cuda, work, ended, lambda: tensor.div_(self.group.size())
+        ), num_bytes
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         num_bytes, rounds = all_gather_bytes(tensor, self.nodes), self.nodes - 1
-        ended = self.link.collective(num_bytes, rounds, self.group) if self.link is not None else None
+        ended = (
+            self.link.collective(num_bytes, rounds, self.group) if self.link is not None else None
+        )
         parts = [torch.empty_like(tensor) for _ in range(self.group.size())]
         work = dist.all_gather(parts, tensor, group=self.group, async_op=True)
         assert work is not None
         what = ("all-gather", number, None)
-        return self.outcome(what, tensor.is_cuda, work, ended, lambda: parts[:: len(parts) // self.nodes]), num_bytes
+        return self.outcome(
+            what, tensor.is_cuda, work, ended, lambda: parts[:: len(parts) // self.nodes]
+        ), num_bytes
 
     def outcome(
         self,

@@ -1,4 +1,6 @@
-"""The gradients of one real process: its own, or the mean over the processes of a group, reduced while the backward pass goes on."""
+"""The gradients of one real process: its own, or the mean over the processes of a group, reduced
+while the backward pass goes on.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,30 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sgp_runner.comm.values import broadcast
-from sgp_runner.errors import Stopped
-from sgp_runner.problem import Problem
-from sgp_runner.waits import waiting_for
+from sgp_runner.core.problem import Problem
+from sgp_runner.distributed.values import broadcast
+from sgp_runner.utils.errors import Stopped
+from sgp_runner.utils.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.state import State
-    from sgp_runner.world import World
+    from sgp_runner.core.state import State
+    from sgp_runner.distributed.world import World
 
-STOP, OF_NODE, OF_ALL, SAVE, RESTORE = range(5)  # what the first device of a node asks of the others
+STOP, OF_NODE, OF_ALL, SAVE, RESTORE = range(
+    5
+)  # what the first device of a node asks of the others
 NOWHERE = torch.empty(0)
 
 
 class LossScale:
-    """Keeps small gradients above what float16 can hold (Micikevicius et al. 2018, section 3.2). Never waits for the device.
+    """Keeps small gradients above what float16 can hold (Micikevicius et al. 2018, section 3.2).
+    Never waits for the device.
 
-    A gradient that overflows counts as zero and halves the factor; 2,000 in a row that do not double it. These are the values of
-    `torch.amp.GradScaler`, which would also leave out the optimizer's step.
+    A gradient that overflows counts as zero and halves the factor; 2,000 in a row that do not
+    double it. These are the values of `torch.amp.GradScaler`, which would also leave out the
+    optimizer's step.
     """
 
     def __init__(self, device: str) -> None:
@@ -63,22 +69,33 @@ def with_bytes(like: State, data: Tensor) -> State:
         values.append(part.view(tensor.dtype).view(tensor.shape))
         begin += tensor.nbytes
     buffers = len(like["model_buffers"])
-    return {"model_buffers": values[:buffers], "scale": None if like["scale"] is None else tuple(values[buffers:])}
+    return {
+        "model_buffers": values[:buffers],
+        "scale": None if like["scale"] is None else tuple(values[buffers:]),
+    }
 
 
 class Gradients:
-    """Gradient number 0, 1, 2, ... of node ``rank``: PyTorch's data parallelism averages those of its devices.
+    """Gradient number 0, 1, 2, ... of node ``rank``: PyTorch's data parallelism averages those of
+    its devices.
 
-    Where the first device of a node leads, it sends the others the parameters each time; they `follow`.
+    Where the first device of a node leads, it sends the others the parameters each time; they
+    `follow`.
     """
 
     def __init__(self, problem: Problem, world: World) -> None:
         self.problem, self.world = problem, world
         self.rank = world.place.rank
-        self.buffers = problem.flat.fresh_buffers()  # BatchNorm's statistics are those of this device's batches
-        self.scale = LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
+        self.buffers = (
+            problem.flat.fresh_buffers()
+        )  # BatchNorm's statistics are those of this device's batches
+        self.scale = (
+            LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
+        )
         self.modules: dict[dist.ProcessGroup | None, nn.Module] = {}
-        self.stream = torch.cuda.Stream(problem.compute.device) if problem.compute.device != "cpu" else None  # type: ignore[no-untyped-call]
+        self.stream: torch.cuda.Stream | None = None
+        if problem.compute.device != "cpu":
+            self.stream = torch.cuda.Stream(problem.compute.device)  # type: ignore[no-untyped-call]
 
     def of_node(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Gradient [D] of the node's batch, and the loss on this device's part of it."""
@@ -86,7 +103,9 @@ class Gradients:
         return self.compute(at, number, self.world.node)
 
     def aside(self, at: Tensor, number: int) -> Callable[[], tuple[Tensor, Tensor]]:
-        """`of_node` for another thread to call, done when that returns: on CUDA the device has other things to do meanwhile."""
+        """`of_node` for another thread to call, done when that returns: on CUDA the device has
+        other things to do meanwhile.
+        """
         if (stream := self.stream) is None:
             return partial(self.of_node, at, number)
         here = torch.cuda.current_stream(stream.device)
@@ -109,7 +128,9 @@ class Gradients:
         return self.compute(at, number, self.world.workers)
 
     def follow(self) -> None:
-        """On a device that does not run the algorithm: do what the first one asks for, until it has finished. Raises Stopped if it has."""
+        """On a device that does not run the algorithm: do what the first one asks for, until it has
+        finished. Raises Stopped if it has.
+        """
         at = self.problem.start()
         groups = {OF_NODE: self.world.node, OF_ALL: self.world.workers}
         while True:
@@ -155,7 +176,9 @@ class Gradients:
         for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
             own.copy_(saved)
         if self.scale is not None:
-            for value, saved in zip((self.scale.factor, self.scale.in_a_row), state["scale"], strict=True):
+            for value, saved in zip(
+                (self.scale.factor, self.scale.in_a_row), state["scale"], strict=True
+            ):
                 value.copy_(saved)
 
     # Between the devices of a node whose first one leads.
@@ -165,7 +188,9 @@ class Gradients:
         return self.world.leads and self.world.hosts is not None
 
     def agree(self, request: int, at: Tensor = NOWHERE, number: int = 0) -> tuple[int, int]:
-        """What the first device asks for, the number of the gradient and its parameters: on the others they are written to ``at``."""
+        """What the first device asks for, the number of the gradient and its parameters: on the
+        others they are written to ``at``.
+        """
         world = self.world
         if not self.followed:
             return request, number
@@ -196,21 +221,37 @@ class Gradients:
         data = torch.cat([as_bytes(state) for state in states])
         with waiting_for("waits for the devices of its node"):
             dist.broadcast(data, group=self.world.hosts, group_src=0)
-        return [with_bytes(state, part) for state, part in zip(states, data.chunk(len(states)), strict=True)]
+        return [
+            with_bytes(state, part)
+            for state, part in zip(states, data.chunk(len(states)), strict=True)
+        ]
 
-    def compute(self, at: Tensor, number: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    def compute(
+        self, at: Tensor, number: int, group: dist.ProcessGroup | None
+    ) -> tuple[Tensor, Tensor]:
         if group is None:
             return self.scaled(at, number, None)
         with waiting_for(f"waits for the mean of gradient {number}"):
             if group not in self.modules:
-                # The reducer lays out its buckets anew after its first pass. One for nothing, and a resumed run adds up in the same order.
-                self.problem.gradient(at, [buffer.clone() for buffer in self.buffers], self.rank, number, self.module(group))
+                # The reducer lays out its buckets anew after its first pass. One for nothing, and a
+                # resumed run adds up in the same order.
+                self.problem.gradient(
+                    at,
+                    [buffer.clone() for buffer in self.buffers],
+                    self.rank,
+                    number,
+                    self.module(group),
+                )
             return self.scaled(at, number, group)
 
-    def scaled(self, at: Tensor, number: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    def scaled(
+        self, at: Tensor, number: int, group: dist.ProcessGroup | None
+    ) -> tuple[Tensor, Tensor]:
         if self.scale is None:
             return self.problem.gradient(at, self.buffers, self.rank, number, self.module(group))
-        value, loss = self.problem.gradient(at, self.buffers, self.rank, number, self.module(group), self.scale.factor)
+        value, loss = self.problem.gradient(
+            at, self.buffers, self.rank, number, self.module(group), self.scale.factor
+        )
         return self.scale.removed(value), loss
 
     def module(self, group: dist.ProcessGroup | None) -> nn.Module:
@@ -218,9 +259,15 @@ class Gradients:
         if group not in self.modules:
             module: nn.Module = self.problem.flat.module
             if group is not None:
-                module = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
-                module.broadcast_buffers = False  # as an argument it has another name in every other version
+                module = DistributedDataParallel(
+                    module, process_group=group, init_sync=False, gradient_as_bucket_view=True
+                )
+                module.broadcast_buffers = (
+                    False  # as an argument it has another name in every other version
+                )
                 if (link := self.world.link) is not None:
-                    module.register_comm_hook(group, lambda group, bucket: link.average(group, bucket.buffer()))
+                    module.register_comm_hook(
+                        group, lambda group, bucket: link.average(group, bucket.buffer())
+                    )
             self.modules[group] = torch.compile(module) if self.problem.compute.compile else module  # type: ignore[assignment]
         return self.modules[group]

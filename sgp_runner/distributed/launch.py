@@ -13,38 +13,46 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from sgp_runner.checkpoint import hearing
-from sgp_runner.errors import ConfigError, Diverged, RankFailed, Stopped
-from sgp_runner.launchers import PARENT, STORE, loopback_interface
-from sgp_runner.lock import held
-from sgp_runner.recorder import read_summary
-from sgp_runner.roll_call import DEATHS
+from sgp_runner.elastic.vote import DEATHS
+from sgp_runner.recording.checkpoint import hearing
+from sgp_runner.recording.recorder import read_summary
+from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
+from sgp_runner.utils.launchers import PARENT, STORE, loopback_interface
+from sgp_runner.utils.lock import held
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from torch.distributed.distributed_c10d import Store
 
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.experiment import Experiment
 
-GRACE_SECONDS = 6.0  # from the first failure until the other ranks are killed; they stop by themselves before
+GRACE_SECONDS = (
+    6.0  # from the first failure until the other ranks are killed; they stop by themselves before
+)
 STARTED = "SGP_RUN_STARTED"  # in the environment of a rank: `Experiment.started`
 
 
-def launch(experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.rank")) -> dict[str, object]:
-    """One Python process per rank, which reads the run's ``config.yaml``; returns the summary that rank 0 has written.
+def launch(
+    experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.session.rank")
+) -> dict[str, object]:
+    """One Python process per rank, which reads the run's ``config.yaml``; returns the summary that
+    rank 0 has written.
 
-    Raises RankFailed or Diverged as the first rank that failed, or the ConfigError that all ranks agree on.
+    Raises RankFailed or Diverged as the first rank that failed, or the ConfigError that all ranks
+    agree on.
     """
     with TemporaryDirectory(prefix="sgp-run-") as private:  # of mode 0700
         return launch_with(experiment, program, Path(private) / "store")
 
 
 def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> dict[str, object]:
-    """`launch`, whose ranks find one another in the file ``path``; they talk over the loopback interface."""
+    """`launch`, whose ranks find one another in the file ``path``; they talk over the loopback
+    interface.
+    """
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-    from sgp_runner.store import LocalStore
+    from sgp_runner.distributed.store import LocalStore
 
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
@@ -73,7 +81,11 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
         try:
             for rank in range(ranks):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                children.append(subprocess.Popen(command, env={**environment, **own}, pass_fds=held, start_new_session=True))
+                children.append(
+                    subprocess.Popen(
+                        command, env={**environment, **own}, pass_fds=held, start_new_session=True
+                    )
+                )
             goes_on = experiment.run.on_failure == "continue"
             codes = wait_for(children, (lambda: alarm.add(DEATHS, 1)) if goes_on else None)
         finally:
@@ -93,19 +105,29 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
 
 
 def failure(codes: list[int], alarm: Store) -> str | None:
-    """Why the run failed, if it did. What the other ranks report of a killed one only follows from that."""
+    """Why the run failed, if it did. What the other ranks report of a killed one only follows from
+    that.
+    """
     if alarm.check(["stopped"]):
         return str(alarm.get("stopped"), "utf-8")
-    killed = [f"rank {rank} was killed by signal {signal.Signals(-code).name}" for rank, code in enumerate(codes) if code < 0]
+    killed = [
+        f"rank {rank} was killed by signal {signal.Signals(-code).name}"
+        for rank, code in enumerate(codes)
+        if code < 0
+    ]
     said = str(alarm.get("failed"), "utf-8") if alarm.check(["failed"]) else None
     if killed:
         return killed[0] + (f"; {said}" if said else "")
     if said:
         return said
-    return next((f"rank {rank} exited with code {code}" for rank, code in enumerate(codes) if code), None)
+    return next(
+        (f"rank {rank} exited with code {code}" for rank, code in enumerate(codes) if code), None
+    )
 
 
-def wait_for(children: list[subprocess.Popen[bytes]], tell: Callable[[], object] | None = None) -> list[int]:
+def wait_for(
+    children: list[subprocess.Popen[bytes]], tell: Callable[[], object] | None = None
+) -> list[int]:
     """Exit codes; 0 for those that still run some seconds after the first failure.
 
     tell: of each that is killed, but for the first one; the others go on without it.
@@ -115,7 +137,11 @@ def wait_for(children: list[subprocess.Popen[bytes]], tell: Callable[[], object]
         if tell is not None and sum((child.returncode or 0) < 0 for child in children) > killed:
             killed += 1
             tell()
-        ended = any(child.returncode for child in children) if tell is None else children[0].returncode is not None
+        ended = (
+            any(child.returncode for child in children)
+            if tell is None
+            else children[0].returncode is not None
+        )
         if ended:
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         time.sleep(0.02)

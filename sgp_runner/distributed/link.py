@@ -1,10 +1,13 @@
-"""A slow link, imitated on a faster network: when a message would leave a node and when it would be complete at another.
+"""A slow link, imitated on a faster network: when a message would leave a node and when it would be
+complete at another.
 
-The model is that of the simulator (`sgp_runner.fabric`): each direction of a node's link is a queue that works off so many bits per second
-and saves nothing up; a message waits for its sender's queue, its first bit arrives ``latency_seconds`` after it left, and there it waits
-for the receiver's queue. A rank only looks at its own clock, so that ranks may be on several machines: a message is really sent when its
-first bit would leave, and kept back at the other end until its last bit would have arrived. This holds as long as the real network is
-faster. An all-reduce takes both queues of all nodes for ``2 (n - 1) / n`` times its bytes, from when the last of them has joined.
+The model is that of the simulator (`sgp_runner.simulator.fabric`): each direction of a node's link
+is a queue that works off so many bits per second and saves nothing up; a message waits for its
+sender's queue, its first bit arrives ``latency_seconds`` after it left, and there it waits for the
+receiver's queue. A rank only looks at its own clock, so that ranks may be on several machines: a
+message is really sent when its first bit would leave, and kept back at the other end until its last
+bit would have arrived. This holds as long as the real network is faster. An all-reduce takes both
+queues of all nodes for ``2 (n - 1) / n`` times its bytes, from when the last of them has joined.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from sgp_runner.comm import all_reduce_bytes
+from sgp_runner.core.comm import all_reduce_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +30,12 @@ if TYPE_CHECKING:
 class Link:
     """Of one node. bandwidth: bit/s in either direction. now: seconds on any clock."""
 
-    def __init__(self, bandwidth: float = math.inf, latency_seconds: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        bandwidth: float = math.inf,
+        latency_seconds: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.seconds_per_byte, self.latency_seconds, self.now = 8 / bandwidth, latency_seconds, now
         self.out_free = self.in_free = -math.inf  # when each direction has worked off its queue
         self.lock = Lock()  # for the threads that send, receive and reduce
@@ -42,21 +50,31 @@ class Link:
     def arrive(self, num_bytes: int, left: float) -> float:
         """When a message is complete here whose first bit ``left`` then."""
         with self.lock:
-            self.in_free = max(left + self.latency_seconds, self.in_free) + num_bytes * self.seconds_per_byte
+            self.in_free = (
+                max(left + self.latency_seconds, self.in_free) + num_bytes * self.seconds_per_byte
+            )
         return self.in_free
 
     def reduce(self, num_bytes: int, rounds: int) -> float:
-        """When a collective ends that all have joined now; each node sends ``num_bytes`` in so many ``rounds``."""
+        """When a collective ends that all have joined now; each node sends ``num_bytes`` in so many
+        ``rounds``.
+        """
         with self.lock:
             begin = max(self.now(), self.out_free, self.in_free)
-            self.out_free = self.in_free = begin + num_bytes * self.seconds_per_byte + rounds * self.latency_seconds
+            self.out_free = self.in_free = (
+                begin + num_bytes * self.seconds_per_byte + rounds * self.latency_seconds
+            )
         return self.out_free
 
     def wait_until(self, when: float) -> None:
         time.sleep(max(0.0, when - self.now()))
 
-    def collective(self, num_bytes: int, rounds: int, group: dist.ProcessGroup) -> torch.futures.Future[float]:
-        """When a collective ends that this node begins now, known once all have begun it; as in `reduce`."""
+    def collective(
+        self, num_bytes: int, rounds: int, group: dist.ProcessGroup
+    ) -> torch.futures.Future[float]:
+        """When a collective ends that this node begins now, known once all have begun it; as in
+        `reduce`.
+        """
         joined = dist.all_reduce(torch.zeros(1), group=group, async_op=True).get_future()
         end: torch.futures.Future[float] = joined.then(lambda _: self.reduce(num_bytes, rounds))
         return end

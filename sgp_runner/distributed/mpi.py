@@ -1,8 +1,9 @@
 """`World` and `Transport` over MPI, through mpi4py.
 
-Every MPI call is made by the scheduler's thread. When no coroutine can run, the clock asks `MpiTransport.progress` for news, again and
-again, while gradients are computed on a thread of their own; so messages move all the time, nothing is shared between threads, and any MPI
-library will do. A message needs no header: MPI carries its length, and its tag and type are one MPI tag.
+Every MPI call is made by the scheduler's thread. When no coroutine can run, the clock asks
+`MpiTransport.progress` for news, again and again, while gradients are computed on a thread of their
+own; so messages move all the time, nothing is shared between threads, and any MPI library will do.
+A message needs no header: MPI carries its length, and its tag and type are one MPI tag.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from mpi4py import MPI
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
-from sgp_runner.comm import Transport, all_gather_bytes, all_reduce_bytes
-from sgp_runner.comm.distributed import DTYPES
-from sgp_runner.comm.values import check_lengths, pack, unpack
-from sgp_runner.errors import StoodStill
-from sgp_runner.place import Place
-from sgp_runner.problem import ON_CPU
-from sgp_runner.scheduler import Future, RealClock, Scheduler
-from sgp_runner.store import LocalStore
-from sgp_runner.waits import leave_if_interrupted, waiting_for
+from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
+from sgp_runner.core.problem import ON_CPU
+from sgp_runner.core.scheduler import Future, RealClock, Scheduler
+from sgp_runner.distributed.gloo import DTYPES
+from sgp_runner.distributed.store import LocalStore
+from sgp_runner.distributed.values import check_lengths, pack, unpack
+from sgp_runner.utils.errors import StoodStill
+from sgp_runner.utils.place import Place
+from sgp_runner.utils.waits import leave_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.comm.mailbox import Mailbox
+    from sgp_runner.core.mailbox import Mailbox
 
 T = TypeVar("T")
 
@@ -69,7 +70,10 @@ class MpiWorld:
         self.local = hosts.count(hosts[self.rank])
         store = self.store_among(hosts)
         self.stores = store, store.clone()  # a store that is written in Python ends with its object
-        self.store, self.alarm = (PrefixStore(name, each) for name, each in zip(("run", "alarm"), self.stores, strict=True))
+        self.store, self.alarm = (
+            PrefixStore(name, each)
+            for name, each in zip(("run", "alarm"), self.stores, strict=True)
+        )
 
     def store_among(self, hosts: list[str]) -> Any:  # a store that can be cloned
         """On one host a file in a private folder; among several, rank 0 listens on its port."""
@@ -78,7 +82,11 @@ class MpiWorld:
             if self.rank == 0:
                 atexit.register(shutil.rmtree, folder, ignore_errors=True)
             return LocalStore(f"{self.gather(folder)[0]}/store")
-        keeper = TCPStore(hosts[0], 0, is_master=True, wait_for_workers=False) if self.rank == 0 else None
+        keeper = (
+            TCPStore(hosts[0], 0, is_master=True, wait_for_workers=False)
+            if self.rank == 0
+            else None
+        )
         port = self.gather(keeper.port if keeper is not None else 0)[0]
         return keeper or TCPStore(hosts[0], port, is_master=False, timeout=timedelta(minutes=5))
 
@@ -101,7 +109,9 @@ class MpiWorld:
         self.everybody.Allgather(torch.tensor([len(own)]).numpy(), lengths.numpy())
         check_lengths(lengths.tolist(), list(ranks))
         data = torch.empty(int(lengths.sum()), dtype=torch.uint8)
-        self.everybody.Allgatherv([own.numpy(), MPI.BYTE], [data.numpy(), lengths.tolist(), MPI.BYTE])
+        self.everybody.Allgatherv(
+            [own.numpy(), MPI.BYTE], [data.numpy(), lengths.tolist(), MPI.BYTE]
+        )
         parts = torch.split(data, lengths.tolist())
         return [unpack(part, rank) for part, rank in zip(parts, ranks, strict=True)]
 
@@ -114,7 +124,9 @@ class MpiWorld:
         tensor /= self.group.size
 
     def close(self) -> None:
-        """Only who comes here finalizes: finalizing waits for everybody, whereas ``mpirun`` ends the others when one leaves without."""
+        """Only who comes here finalizes: finalizing waits for everybody, whereas ``mpirun`` ends
+        the others when one leaves without.
+        """
         wait_for(self.everybody)
         atexit.register(MPI.Finalize)
 
@@ -122,13 +134,30 @@ class MpiWorld:
 class MpiTransport(Transport):
     """The messages of this process. ``workers``: the gradient workers, for collectives."""
 
-    def __init__(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox, everybody: MPI.Comm, workers: MPI.Comm) -> None:
-        self.scheduler, self.clock, self.mailbox, self.everybody, self.workers = scheduler, clock, mailbox, everybody, workers
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: RealClock,
+        mailbox: Mailbox,
+        everybody: MPI.Comm,
+        workers: MPI.Comm,
+    ) -> None:
+        self.scheduler, self.clock, self.mailbox, self.everybody, self.workers = (
+            scheduler,
+            clock,
+            mailbox,
+            everybody,
+            workers,
+        )
         self.goodbyes = 0
         # What MPI works on, with the memory that it reads or writes meanwhile.
         self.outgoing: list[tuple[MPI.Request, Tensor]] = []
-        self.incoming: list[deque[tuple[MPI.Request, int, Tensor]]] = [deque() for _ in range(everybody.size)]  # by sender, in order
-        self.collectives: list[tuple[MPI.Request, Callable[[], None]]] = []  # and what to do in the end
+        self.incoming: list[deque[tuple[MPI.Request, int, Tensor]]] = [
+            deque() for _ in range(everybody.size)
+        ]  # by sender, in order
+        self.collectives: list[
+            tuple[MPI.Request, Callable[[], None]]
+        ] = []  # and what to do in the end
         clock.poll_with(self.progress, POLL_SECONDS)
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
@@ -140,15 +169,21 @@ class MpiTransport(Transport):
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         request = self.workers.Iallreduce(MPI.IN_PLACE, tensor.numpy())
-        mean = self.outcome(("all-reduce", number, None), request, lambda: tensor.div_(self.workers.size))
+        mean = self.outcome(
+            ("all-reduce", number, None), request, lambda: tensor.div_(self.workers.size)
+        )
         return mean, all_reduce_bytes(tensor, self.workers.size)
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         parts = tensor.new_empty(self.workers.size, *tensor.shape)
         request = self.workers.Iallgather(memory(tensor), memory(parts))
-        return self.outcome(("all-gather", number, None), request, lambda: [*parts]), all_gather_bytes(tensor, self.workers.size)
+        return self.outcome(
+            ("all-gather", number, None), request, lambda: [*parts]
+        ), all_gather_bytes(tensor, self.workers.size)
 
-    def outcome(self, what: tuple[Any, ...], request: MPI.Request, value: Callable[[], T]) -> Future[T]:
+    def outcome(
+        self, what: tuple[Any, ...], request: MPI.Request, value: Callable[[], T]
+    ) -> Future[T]:
         future: Future[T] = self.scheduler.future(what)
 
         def end() -> None:
@@ -199,21 +234,29 @@ class MpiTransport(Transport):
 
 
 def meet(timeout_seconds: float) -> None:
-    """The first time that all ranks come together, when there is no store yet through which one could tell the others that it gives up.
+    """The first time that all ranks come together, when there is no store yet through which one
+    could tell the others that it gives up.
 
-    It says so by ending, upon which ``mpirun`` ends the others. They are more patient, each a little more than the one before.
+    It says so by ending, upon which ``mpirun`` ends the others. They are more patient, each a
+    little more than the one before.
     """
     world = MPI.COMM_WORLD
     seconds = timeout_seconds + min(world.rank, MOST_PATIENT) * PATIENCE_SECONDS
     try:
         wait_for(world, time.monotonic() + seconds)
     except TimeoutError:
-        waited = f"rank {world.rank} has waited for all {world.size} ranks to start for {seconds:g} s"
-        raise StoodStill(f"{waited} (network.timeout_seconds), and one or more do not come.") from None
+        waited = (
+            f"rank {world.rank} has waited for all {world.size} ranks to start for {seconds:g} s"
+        )
+        raise StoodStill(
+            f"{waited} (network.timeout_seconds), and one or more do not come."
+        ) from None
 
 
 def wait_for(group: MPI.Comm, deadline: float = math.inf) -> None:
-    """A barrier that does not keep a core busy, as MPI's own does: others may still be computing on it. Raises TimeoutError."""
+    """A barrier that does not keep a core busy, as MPI's own does: others may still be computing on
+    it. Raises TimeoutError.
+    """
     request = group.Ibarrier()
     with waiting_for("waits for all ranks to come together"):
         while not request.Test():

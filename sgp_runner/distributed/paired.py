@@ -1,19 +1,26 @@
-"""`Transport` over a group that can only pair sends with receives, as NCCL: no receive from any source, no polling, and an order to keep.
+"""`Transport` over a group that can only pair sends with receives, as NCCL: no receive from any
+source, no polling, and an order to keep.
 
-In one stream a send waits until the other side has come to its receive, and the other way round, so all ranks must start their transfers
-in orders that fit together. An *exchange* is what a rank sends between two other calls, with as many messages that come in: in gossip over
-any graph of this package a node receives as many messages in a round as it sends. All of it is started as one batch
-(``batch_isend_irecv``), in which order does not matter, and batches are started in the order of their exchanges. Ranks make the same calls
-in every step, so an exchange has the same number everywhere, made of the step and its place in the step, and holds the same messages at
-both ends: no circle of waits can form. The calls must therefore not depend on when messages arrive, which the scheduler sees to: it wakes
-coroutines in the order in which they asked for what they await (``in_order``).
+In one stream a send waits until the other side has come to its receive, and the other way round, so
+all ranks must start their transfers in orders that fit together. An *exchange* is what a rank sends
+between two other calls, with as many messages that come in: in gossip over any graph of this
+package a node receives as many messages in a round as it sends. All of it is started as one batch
+(``batch_isend_irecv``), in which order does not matter, and batches are started in the order of
+their exchanges. Ranks make the same calls in every step, so an exchange has the same number
+everywhere, made of the step and its place in the step, and holds the same messages at both ends: no
+circle of waits can form. The calls must therefore not depend on when messages arrive, which the
+scheduler sees to: it wakes coroutines in the order in which they asked for what they await
+(``in_order``).
 
-Who sends what is told by headers on another channel, between the hosts: a header with the number of the exchange, length, type and tag goes
-ahead of each message. A host may wait for a header, that is, until the other host has come as far; it never waits for its own device. On
-CUDA a batch runs on a stream of its own and depends only on what its messages depend on, so it overlaps with the gradients.
+Who sends what is told by headers on another channel, between the hosts: a header with the number of
+the exchange, length, type and tag goes ahead of each message. A host may wait for a header, that
+is, until the other host has come as far; it never waits for its own device. On CUDA a batch runs on
+a stream of its own and depends only on what its messages depend on, so it overlaps with the
+gradients.
 
-`poll` starts what can be started and answers None: a message counts as arrived when it is waited for. For Overlap SGP this means that
-every message is folded in exactly ``tau`` steps late, the latest that the algorithm allows.
+`poll` starts what can be started and answers None: a message counts as arrived when it is waited
+for. For Overlap SGP this means that every message is folded in exactly ``tau`` steps late, the
+latest that the algorithm allows.
 """
 
 from __future__ import annotations
@@ -27,17 +34,17 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from sgp_runner.comm import Transport
-from sgp_runner.comm.distributed import DTYPES
-from sgp_runner.waits import waiting_for
+from sgp_runner.core.comm import Transport
+from sgp_runner.distributed.gloo import DTYPES
+from sgp_runner.utils.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.comm.distributed import Collectives, GlooTransport
-    from sgp_runner.comm.mailbox import Mailbox
-    from sgp_runner.place import Part
-    from sgp_runner.scheduler import Future
+    from sgp_runner.core.mailbox import Mailbox
+    from sgp_runner.core.scheduler import Future
+    from sgp_runner.distributed.gloo import Collectives, GlooTransport
+    from sgp_runner.utils.place import Part
 
 MOST = 2**20  # exchanges in one step
 
@@ -51,12 +58,16 @@ class Exchange:
 
     number: int
     outgoing: list[tuple[int, Tensor]] = field(default_factory=list)  # (dst, message)
-    headers: list[tuple[int, Tensor]] = field(default_factory=list)  # (src, [length, type, tag]) of what will come in
+    headers: list[tuple[int, Tensor]] = field(
+        default_factory=list
+    )  # (src, [length, type, tag]) of what will come in
     written: torch.cuda.Event | None = None
     works: list[dist.Work] = field(default_factory=list)
 
     def finish(self) -> None:
-        """What follows comes after the transfers; on CUDA in the order of the present stream, without waiting here."""
+        """What follows comes after the transfers; on CUDA in the order of the present stream,
+        without waiting here.
+        """
         with waiting_for("waits for the messages of an exchange"):
             for work in self.works:
                 work.wait()
@@ -67,8 +78,8 @@ class Exchange:
 class PairedTransport(Transport):
     """The messages of this process.
 
-    make_headers: a transport of whole messages between hosts, given what it delivers to. collectives: on the group that moves ``part`` of
-    every message.
+    make_headers: a transport of whole messages between hosts, given what it delivers to.
+    collectives: on the group that moves ``part`` of every message.
     """
 
     def __init__(
@@ -81,9 +92,17 @@ class PairedTransport(Transport):
     ) -> None:
         self.headers = make_headers(self.header_arrived)
         self.mailbox, self.collectives, self.part, self.device = mailbox, collectives, part, device
-        self.clock, self.place, self.group = self.headers.clock, self.headers.place, collectives.group
-        self.arrived: dict[int, list[tuple[int, Tensor]]] = {}  # headers, by the number of their exchange
-        self.exchanges: dict[int, Exchange] = {}  # by the identity of a message that came in with it
+        self.clock, self.place, self.group = (
+            self.headers.clock,
+            self.headers.place,
+            collectives.group,
+        )
+        self.arrived: dict[
+            int, list[tuple[int, Tensor]]
+        ] = {}  # headers, by the number of their exchange
+        self.exchanges: dict[
+            int, Exchange
+        ] = {}  # by the identity of a message that came in with it
         self.steps = 0
         self.in_step = 0  # exchanges of this step
         self.open: Exchange | None = None  # still taking messages
@@ -113,7 +132,9 @@ class PairedTransport(Transport):
         return False
 
     def check_any_source(self) -> None:
-        raise RuntimeError("nothing can be received from any source on a group that pairs sends with receives")
+        raise RuntimeError(
+            "nothing can be received from any source on a group that pairs sends with receives"
+        )
 
     def take(self, message: Tensor) -> Tensor:
         """What follows may read ``message``."""
@@ -133,7 +154,9 @@ class PairedTransport(Transport):
         return self.collectives.all_gather(number, tensor)
 
     def flush(self) -> None:
-        """Start everything: whatever uses the group next comes after all exchanges before it, on every rank."""
+        """Start everything: whatever uses the group next comes after all exchanges before it, on
+        every rank.
+        """
         self.end_exchange()
         with waiting_for("waits for the headers of an exchange"):
             self.clock.run_until(lambda: not self.pending)
@@ -161,14 +184,19 @@ class PairedTransport(Transport):
 
     def start_complete(self) -> None:
         """Start the oldest exchanges, as far as all of their headers are there."""
-        while self.pending and len(self.arrived.get(self.pending[0].number, ())) == len(self.pending[0].outgoing):
+        while self.pending and len(self.arrived.get(self.pending[0].number, ())) == len(
+            self.pending[0].outgoing
+        ):
             exchange = self.pending.popleft()
             exchange.headers = self.arrived.pop(exchange.number)
             self.start(exchange)
 
     def start(self, exchange: Exchange) -> None:
         with self.side_stream(exchange):
-            batch = [self.transfer(dist.isend, dst, message.view(-1)) for dst, message in exchange.outgoing]
+            batch = [
+                self.transfer(dist.isend, dst, message.view(-1))
+                for dst, message in exchange.outgoing
+            ]
             incoming = []
             for src, header in exchange.headers:
                 length, dtype, tag = header.tolist()
@@ -183,7 +211,9 @@ class PairedTransport(Transport):
 
     def transfer(self, verb: Callable[..., object], rank: int, message: Tensor) -> dist.P2POp:
         """To or from ``rank``, of this process's part of the message."""
-        return dist.P2POp(verb, message[self.part.of(message.numel())], self.place.process_of(rank), self.group)
+        return dist.P2POp(
+            verb, message[self.part.of(message.numel())], self.place.process_of(rank), self.group
+        )
 
     def side_stream(self, exchange: Exchange) -> AbstractContextManager[object]:
         if self.stream is None:

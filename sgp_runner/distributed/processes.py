@@ -1,4 +1,6 @@
-"""`World` over torch.distributed: gloo carries what hosts say to each other; the tensors of GPUs go over NCCL."""
+"""`World` over torch.distributed: gloo carries what hosts say to each other; the tensors of GPUs go
+over NCCL.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,22 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from sgp_runner.comm.distributed import Collectives, GlooTransport, named
-from sgp_runner.comm.paired import PairedTransport
-from sgp_runner.comm.sharded import ShardedTransport
-from sgp_runner.comm.values import all_gather
-from sgp_runner.errors import RankFailed
-from sgp_runner.launchers import STORE, kept_elsewhere, loopback_interface
-from sgp_runner.place import WHOLE, Part, Place
-from sgp_runner.problem import ON_CPU, Compute
-from sgp_runner.store import LocalStore
-from sgp_runner.waits import left_if_interrupted, waiting_for
+from sgp_runner.core.problem import ON_CPU, Compute
+from sgp_runner.distributed.gloo import Collectives, GlooTransport, named
+from sgp_runner.distributed.paired import PairedTransport
+from sgp_runner.distributed.sharded import ShardedTransport
+from sgp_runner.distributed.store import LocalStore
+from sgp_runner.distributed.values import all_gather
+from sgp_runner.utils.errors import RankFailed
+from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
+from sgp_runner.utils.place import WHOLE, Part, Place
+from sgp_runner.utils.waits import left_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
-    from sgp_runner.comm import Transport
-    from sgp_runner.comm.link import Link
-    from sgp_runner.comm.mailbox import Mailbox
-    from sgp_runner.scheduler import RealClock, Scheduler
+    from sgp_runner.core.comm import Transport
+    from sgp_runner.core.mailbox import Mailbox
+    from sgp_runner.core.scheduler import RealClock, Scheduler
+    from sgp_runner.distributed.link import Link
 
 FOREVER = timedelta(days=365)
 START = timedelta(minutes=5)  # that ranks have to find one another
@@ -40,39 +42,59 @@ RUNS = count()  # of this process: a launcher's store may serve several, one aft
 
 
 def meet() -> tuple[Any, int, int]:
-    """Where all ranks find one another, this rank and how many there are. Raises RankFailed if some do not come."""
+    """Where all ranks find one another, this rank and how many there are. Raises RankFailed if some
+    do not come.
+    """
     variable = os.environ
     rank, size = int(variable["RANK"]), int(variable["WORLD_SIZE"])
     if store := variable.get(STORE):
         return LocalStore(store), rank, size
     host, port = variable["MASTER_ADDR"], int(variable["MASTER_PORT"])
-    listener = listen(host, port) if host in LOOPBACK and rank == 0 and not kept_elsewhere() else None
-    if host in LOOPBACK or variable.get("LOCAL_WORLD_SIZE") == variable["WORLD_SIZE"]:  # torchrun names its host
+    listener = (
+        listen(host, port) if host in LOOPBACK and rank == 0 and not kept_elsewhere() else None
+    )
+    if (
+        host in LOOPBACK or variable.get("LOCAL_WORLD_SIZE") == variable["WORLD_SIZE"]
+    ):  # torchrun names its host
         variable.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     try:
         if listener is None:
             met: tuple[Any, int, int] = next(rendezvous("env://", timeout=START))
             return met
-        return TCPStore(host, port, size, is_master=True, timeout=START, master_listen_fd=listener), rank, size
+        return (
+            TCPStore(host, port, size, is_master=True, timeout=START, master_listen_fd=listener),
+            rank,
+            size,
+        )
     except dist.DistError as error:
-        waited = f"rank {rank} has waited for all {size} ranks to start for {START.total_seconds():g} s"
-        raise RankFailed(f"{waited}, at {host}:{port}: {str(error).splitlines()[0].rstrip('.')}.") from error
+        waited = (
+            f"rank {rank} has waited for all {size} ranks to start for {START.total_seconds():g} s"
+        )
+        raise RankFailed(
+            f"{waited}, at {host}:{port}: {str(error).splitlines()[0].rstrip('.')}."
+        ) from error
 
 
 def listen(host: str, port: int) -> int:
-    """A socket for the store that only this machine reaches; by itself the store would listen on every interface."""
+    """A socket for the store that only this machine reaches; by itself the store would listen on
+    every interface.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family).detach()
     except OSError as error:
-        raise RankFailed(f"port {port} of {host} is not free ({os.strerror(error.errno or 0)}): set another MASTER_PORT.") from error
+        raise RankFailed(
+            f"port {port} of {host} is not free ({os.strerror(error.errno or 0)}): set another MASTER_PORT."
+        ) from error
 
 
 class DistributedWorld:
     """The processes that a launcher has described in the environment as ``torchrun`` does.
 
-    devices: of a node. leads: the first of them runs the algorithm and the others only compute gradients; otherwise all run it.
-    backend: of the groups that move tensors between devices. paired: messages move in `PairedTransport`'s exchanges, not over gloo.
+    devices: of a node. leads: the first of them runs the algorithm and the others only compute
+    gradients; otherwise all run it.
+    backend: of the groups that move tensors between devices. paired: messages move in
+    `PairedTransport`'s exchanges, not over gloo.
     link: of this node, if it is imitated; then nodes have one device.
     """
 
@@ -90,10 +112,18 @@ class DistributedWorld:
     ) -> None:
         store, self.rank, self.size = meet()
         self.stores = store, store.clone()  # a store that is written in Python ends with its object
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun may start its ranks again and keep the store
+        attempt = os.environ.get(
+            "TORCHELASTIC_RESTART_COUNT", "0"
+        )  # torchrun may start its ranks again and keep the store
         self.alarm = PrefixStore(f"alarm {attempt}", self.stores[1])
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
-        self.devices, self.compute, self.backend, self.paired, self.link = devices, compute, backend, paired, link
+        self.devices, self.compute, self.backend, self.paired, self.link = (
+            devices,
+            compute,
+            backend,
+            paired,
+            link,
+        )
         self.leads = leads and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
@@ -101,7 +131,9 @@ class DistributedWorld:
 
     def connect(self, nodes: int) -> None:
         def start() -> None:
-            dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER)
+            dist.init_process_group(
+                "gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER
+            )
 
         left_if_interrupted(start, "waits for all ranks to start")
         with waiting_for("waits for all ranks to make their groups"):
@@ -110,26 +142,40 @@ class DistributedWorld:
     def make_groups(self, nodes: int) -> None:
         self.place = place = Place(self.rank, nodes, self.devices)
         workers = range(nodes * self.devices)
-        self.running: Sequence[int] = [*workers[:: self.devices if self.leads else 1], *range(len(workers), self.size)]
+        self.running: Sequence[int] = [
+            *workers[:: self.devices if self.leads else 1],
+            *range(len(workers), self.size),
+        ]
         self.speakers = dist.new_group(list(self.running), timeout=FOREVER)
-        self.everybody, *self.ways = (dist.new_group(list(range(self.size)), timeout=FOREVER) for _ in range(3))
+        self.everybody, *self.ways = (
+            dist.new_group(list(range(self.size)), timeout=FOREVER) for _ in range(3)
+        )
         self.workers = self.averaging = self.group(workers)
         if self.leads:
             self.averaging = self.group(workers[:: self.devices])
         for rank in range(nodes if self.devices > 1 else 0):  # everybody makes every group
-            node, hosts = self.group(place.node(rank)), dist.new_group(place.node(rank), timeout=FOREVER)
+            node, hosts = (
+                self.group(place.node(rank)),
+                dist.new_group(place.node(rank), timeout=FOREVER),
+            )
             if rank == place.rank:
                 self.node, self.hosts = node, hosts
 
     def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
-        group: dist.ProcessGroup = dist.new_group(list(processes), backend=self.backend, timeout=FOREVER)
+        group: dist.ProcessGroup = dist.new_group(
+            list(processes), backend=self.backend, timeout=FOREVER
+        )
         if self.backend == "nccl" and self.rank in processes:
-            dist.all_reduce(torch.zeros(1, device=self.device), group=group)  # what comes first must be something that all take part in
+            dist.all_reduce(
+                torch.zeros(1, device=self.device), group=group
+            )  # what comes first must be something that all take part in
         return group
 
     @property
     def in_order(self) -> bool:
-        """Pairs of sends and receives, and agreements between devices, have to be in the same order everywhere."""
+        """Pairs of sends and receives, and agreements between devices, have to be in the same order
+        everywhere.
+        """
         return self.paired or self.sharded
 
     @property
@@ -141,12 +187,30 @@ class DistributedWorld:
         part = Part(self.place.device, self.devices) if self.sharded else WHOLE
         collectives = Collectives(scheduler, clock, self.averaging, self.place.nodes, self.link)
 
-        def gloo(deliver: Callable[[int, int, torch.Tensor], None], part: Part, device: torch.device) -> GlooTransport:
-            return GlooTransport(clock, deliver, self.place, part, collectives, device, self.ways[0], self.ways[1], self.link)
+        def gloo(
+            deliver: Callable[[int, int, torch.Tensor], None], part: Part, device: torch.device
+        ) -> GlooTransport:
+            return GlooTransport(
+                clock,
+                deliver,
+                self.place,
+                part,
+                collectives,
+                device,
+                self.ways[0],
+                self.ways[1],
+                self.link,
+            )
 
         base: Transport
         if self.paired:
-            base = PairedTransport(lambda deliver: gloo(deliver, WHOLE, torch.device("cpu")), mailbox, collectives, part, self.device)
+            base = PairedTransport(
+                lambda deliver: gloo(deliver, WHOLE, torch.device("cpu")),
+                mailbox,
+                collectives,
+                part,
+                self.device,
+            )
         else:
             base = gloo(mailbox.deliver, part, self.device)
         if not self.sharded:
@@ -156,32 +220,48 @@ class DistributedWorld:
 
     def gather(self, value: object) -> list[Any]:
         with named("lost a connection while all ranks came together"):
-            return left_if_interrupted(lambda: all_gather(value, self.everybody), "waits for all ranks to come together")
+            return left_if_interrupted(
+                lambda: all_gather(value, self.everybody), "waits for all ranks to come together"
+            )
 
     def consult(self, value: object) -> list[Any]:
         with named("lost a connection while all nodes came together"):
-            return left_if_interrupted(lambda: all_gather(value, self.speakers), "waits for all nodes to come together")
+            return left_if_interrupted(
+                lambda: all_gather(value, self.speakers), "waits for all nodes to come together"
+            )
 
     def mean(self, tensor: torch.Tensor) -> None:
         with named("lost a connection while all models were averaged"):
-            left_if_interrupted(lambda: dist.all_reduce(tensor, group=self.averaging), "waits for the average of all models")
+            left_if_interrupted(
+                lambda: dist.all_reduce(tensor, group=self.averaging),
+                "waits for the average of all models",
+            )
         tensor /= self.averaging.size()
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """From the process ``source`` to all, in place."""
         with named("lost a connection while all took one model"):
-            left_if_interrupted(lambda: dist.broadcast(tensor, source, group=self.everybody), "waits for a model")
+            left_if_interrupted(
+                lambda: dist.broadcast(tensor, source, group=self.everybody), "waits for a model"
+            )
 
     def among(self, present: Sequence[int]) -> DistributedWorld:
-        """The processes ``present`` of this world alone, one of which is this one. What it still waits for is left behind."""
+        """The processes ``present`` of this world alone, one of which is this one. What it still
+        waits for is left behind.
+        """
         smaller = copy(self)
         smaller.rank, smaller.size = list(present).index(self.rank), len(present)
-        smaller.store, smaller.alarm = (PrefixStore(f"of {list(present)}", store) for store in (self.store, self.alarm))
+        smaller.store, smaller.alarm = (
+            PrefixStore(f"of {list(present)}", store) for store in (self.store, self.alarm)
+        )
         if dist.is_initialized():
             dist.destroy_process_group()
         return smaller
 
     def close(self) -> None:
-        with named("lost a connection while all ranks ended"), waiting_for("waits for all ranks to end"):
+        with (
+            named("lost a connection while all ranks ended"),
+            waiting_for("waits for all ranks to end"),
+        ):
             dist.barrier(self.everybody)
         dist.destroy_process_group()

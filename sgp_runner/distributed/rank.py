@@ -1,6 +1,7 @@
 """A run on real processes: this one is a single rank; others run the same program.
 
-The scheduler and the algorithms are those of the simulator; only the clock, the gradients and the messages are real.
+The scheduler and the algorithms are those of the simulator; only the clock, the gradients and the
+messages are real.
 """
 
 from __future__ import annotations
@@ -15,33 +16,38 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.distributed.distributed_c10d import Store
 
-from sgp_runner.comm import Comm, Transport, all_reduce_bytes
-from sgp_runner.comm.mailbox import Mailbox
-from sgp_runner.crew import step_snapshot
-from sgp_runner.errors import Stopped
-from sgp_runner.faults import Timetable
-from sgp_runner.gradients import Gradients
-from sgp_runner.problem import Problem
-from sgp_runner.scheduler import Future, RealClock, Scheduler, resolved
-from sgp_runner.waits import waiting_for
-from sgp_runner.worker import SILENT, StepListener, activity_name, naming_the_rank
+from sgp_runner.cluster.faults import Timetable
+from sgp_runner.core.comm import Comm, Transport, all_reduce_bytes
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.scheduler import Future, RealClock, Scheduler, resolved
+from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_the_rank
+from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.elastic.membership import step_snapshot
+from sgp_runner.utils.errors import Stopped
+from sgp_runner.utils.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.faults import Faults
-    from sgp_runner.state import State
-    from sgp_runner.worker import Worker
-    from sgp_runner.world import World
+    from sgp_runner.cluster.faults import Faults
+    from sgp_runner.core.state import State
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.distributed.world import World
 
 T = TypeVar("T")
-Timed = tuple[float, float, tuple["Tensor", "Tensor"]]  # when a gradient began, how long it took, its value and loss
+Timed = tuple[
+    float, float, tuple["Tensor", "Tensor"]
+]  # when a gradient began, how long it took, its value and loss
 
 NO_STEP_LEFT = "no step left"  # in the store, once a worker has found a shared budget spent
 
 
 def connect(
-    world: World, scheduler: Scheduler, clock: RealClock, wrap: Callable[[Transport], Transport] = lambda transport: transport
+    world: World,
+    scheduler: Scheduler,
+    clock: RealClock,
+    wrap: Callable[[Transport], Transport] = lambda transport: transport,
 ) -> Comm:
     """The communication of this process in ``world``, whose messages go through ``wrap``."""
     mailbox = Mailbox(scheduler)
@@ -51,8 +57,9 @@ def connect(
 class Rank:
     """The runtime of one real rank. Where ``faults`` make it slow or let it stand still, it sleeps.
 
-    clock: told of everything that reaches this rank. wrap: what its messages go through. executor: computes gradients while the worker has
-    other activities or messages to serve. survives: whether it may have to continue without others, from a ``step_snapshot``.
+    clock: told of everything that reaches this rank. wrap: what its messages go through. executor:
+    computes gradients while the worker has other activities or messages to serve. survives: whether
+    it may have to continue without others, from a ``step_snapshot``.
     listener: hears of the start and end of each step.
     """
 
@@ -79,7 +86,9 @@ class Rank:
         self.step_snapshot: State | None = None
         times = Timetable(faults)
         self.slow, self.awake = times.slow(world.place.rank), times.awake(world.place.rank)
-        self.overlaps = world.workers is not None and not faults.any  # or a slow node would wait for the others while it is timed
+        self.overlaps = (
+            world.workers is not None and not faults.any
+        )  # or a slow node would wait for the others while it is timed
 
     def now(self) -> float:
         return self.clock.now
@@ -105,7 +114,9 @@ class Rank:
             self.paused = time.monotonic()
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
-        return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
+        return self.scheduler.spawn(
+            naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
+        )
 
     def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
         number = worker.progress.gradients
@@ -123,13 +134,17 @@ class Rank:
         return future
 
     def paced(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> Timed:
-        """When it began, how long it took, and what came out; as late as a slow node has it. Another thread serves messages meanwhile."""
+        """When it began, how long it took, and what came out; as late as a slow node has it.
+        Another thread serves messages meanwhile.
+        """
         began = self.now()
         result = compute()
         time.sleep(max(0.0, self.slow.finish(began, now := self.now()) - now))
         return began, self.now() - began, result
 
-    def complete(self, worker: Worker, began: float, seconds: float, result: tuple[Tensor, Tensor]) -> Tensor:
+    def complete(
+        self, worker: Worker, began: float, seconds: float, result: tuple[Tensor, Tensor]
+    ) -> Tensor:
         """Make up for the pauses of a gradient that ``began`` then and would end now."""
         before = self.now()
         time.sleep(max(0.0, self.awake.finish(began, before) - before))
@@ -181,7 +196,9 @@ class SharedBudget:
 
     @property
     def taken(self) -> int:
-        return self.before + (int(self.store.get("gradients")) if self.store.check(["gradients"]) else 0)
+        return self.before + (
+            int(self.store.get("gradients")) if self.store.check(["gradients"]) else 0
+        )
 
     @taken.setter
     def taken(self, number: int) -> None:

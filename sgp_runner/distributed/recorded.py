@@ -1,4 +1,6 @@
-"""A real rank that records what reaches it. Nothing is sent or awaited for it: it looks at the clock and adds lines to a list."""
+"""A real rank that records what reaches it. Nothing is sent or awaited for it: it looks at the
+clock and adds lines to a list.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +14,28 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from sgp_runner.comm import Transport
-from sgp_runner.environment import code_version
-from sgp_runner.errors import CannotWrite
-from sgp_runner.replay.recording import FORMAT, ON_THE_SPOT, WAITING, Header, Writer
-from sgp_runner.scheduler import RealClock
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.scheduler import RealClock
+from sgp_runner.recording.trace import FORMAT, ON_THE_SPOT, WAITING, Header, Writer
+from sgp_runner.utils.errors import CannotWrite
+from sgp_runner.utils.provenance import code_version
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.problem import Problem
-    from sgp_runner.scheduler import Future
-    from sgp_runner.worker import Budget, Worker
-    from sgp_runner.world import World
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.problem import Problem
+    from sgp_runner.core.scheduler import Future
+    from sgp_runner.core.worker import Budget, Worker
+    from sgp_runner.distributed.world import World
 
 Add = Callable[[list[object]], None]  # writes a line of the recording
 
 
 class RecordingClock(RealClock):
-    """A clock that notes what it is told, where in the rank's program it happens, and when it was reported."""
+    """A clock that notes what it is told, where in the rank's program it happens, and when it was
+    reported.
+    """
 
     def __init__(self, add: Add) -> None:
         super().__init__()
@@ -59,7 +63,9 @@ class RecordingClock(RealClock):
         self.note("collective", collective)
 
     def note(self, kind: str, *details: object) -> None:
-        self.add([kind, self.inside if self.handling else ON_THE_SPOT, round(self.now, 6), *details])
+        self.add(
+            [kind, self.inside if self.handling else ON_THE_SPOT, round(self.now, 6), *details]
+        )
 
     def catch_up(self) -> None:
         self.calls += 1
@@ -75,7 +81,9 @@ class RecordingTransport(Transport):
         self.base, self.add = base, add
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        self.add(["send", dst, tag, message.numel() * message.element_size(), round(time.time(), 6)])
+        self.add(
+            ["send", dst, tag, message.numel() * message.element_size(), round(time.time(), 6)]
+        )
         return self.base.send(dst, tag, message)
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
@@ -116,7 +124,9 @@ class RecordedBudget:
 
 
 class Recorder:
-    """Records the run of one rank, so that it can be replayed: its parts go between the rank and what it uses."""
+    """Records the run of one rank, so that it can be replayed: its parts go between the rank and
+    what it uses.
+    """
 
     def __init__(self, experiment: Experiment, problem: Problem, world: World) -> None:
         start = problem.start()

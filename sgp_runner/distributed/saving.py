@@ -2,14 +2,18 @@
 
 All ranks save together, at rest and with nothing under way between them:
 
-1. *When.* Synchronous algorithms save at the start of the same step: by its number (``checkpoint.every_steps``) or, when a signal or the
-   time asks for it, at the latest step that any rank is about to begin. Asynchronous workers save as soon as they begin a step, a server
+1. *When.* Synchronous algorithms save at the start of the same step: by its number
+   (``checkpoint.every_steps``) or, when a signal or the time asks for it, at the latest step that
+   any rank is about to begin. Asynchronous workers save as soon as they begin a step, a server
    whenever it waits for a gradient.
-2. *Rest.* A rank that is ready goes on serving its other activities until all are, and until every message sent has been received.
-3. *Saving.* Each rank writes a file of its own; rank 0 vouches for all of them. Where the first device of a node leads, its file holds what
-   those that follow it have; they pass a signal on to it.
+2. *Rest.* A rank that is ready goes on serving its other activities until all are, and until every
+message sent has been received.
+3. *Saving.* Each rank writes a file of its own; rank 0 vouches for all of them. Where the first
+   device of a node leads, its file holds what those that follow it have; they pass a signal on to
+   it.
 
-No rank is ready once it has taken its last step; a checkpoint that is asked for so late is given up, and the run ends.
+No rank is ready once it has taken its last step; a checkpoint that is asked for so late is given
+up, and the run ends.
 """
 
 from __future__ import annotations
@@ -18,21 +22,21 @@ import time
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from sgp_runner.checkpoint import Draft, Trigger, stopped
-from sgp_runner.divergence import check_parameters
-from sgp_runner.real import NO_STEP_LEFT
-from sgp_runner.state import State, futures_in
-from sgp_runner.waits import waiting_for
+from sgp_runner.core.state import State, futures_in
+from sgp_runner.distributed.rank import NO_STEP_LEFT
+from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
+from sgp_runner.recording.divergence import check_parameters
+from sgp_runner.utils.waits import waiting_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.observer import Observer
-    from sgp_runner.place import Place
-    from sgp_runner.real import Rank
-    from sgp_runner.worker import Worker
-    from sgp_runner.world import World
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.distributed.rank import Rank
+    from sgp_runner.distributed.world import World
+    from sgp_runner.recording.observer import Observer
+    from sgp_runner.utils.place import Place
 
 POLL_SECONDS = 0.01
 
@@ -40,8 +44,21 @@ POLL_SECONDS = 0.01
 class RankSaver:
     """Writes this rank's part of the checkpoints."""
 
-    def __init__(self, experiment: Experiment, world: World, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
-        self.experiment, self.world, self.runtime, self.worker, self.observer = experiment, world, runtime, worker, observer
+    def __init__(
+        self,
+        experiment: Experiment,
+        world: World,
+        runtime: Rank,
+        worker: Worker,
+        observer: Observer | None,
+    ) -> None:
+        self.experiment, self.world, self.runtime, self.worker, self.observer = (
+            experiment,
+            world,
+            runtime,
+            worker,
+            observer,
+        )
         self.asynchronous = experiment.run.algo.asynchronous
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.lock = Lock()
@@ -148,7 +165,9 @@ class RankSaver:
         time.sleep(POLL_SECONDS)
 
     def write(self) -> tuple[Path, str | None]:
-        """Where the checkpoint is, and the signal that a rank has got, whatever has asked for the checkpoint."""
+        """Where the checkpoint is, and the signal that a rank has got, whatever has asked for the
+        checkpoint.
+        """
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
         draft = Draft(self.experiment.checkpoints, world.consult(self.steps)[0])
@@ -158,7 +177,9 @@ class RankSaver:
         name = f"rank{world.rank}.pt"
         draft.add(name, self.state_dict())
         each = world.consult((draft.files[name], self.trigger.signal_name))
-        draft.files = {f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)}
+        draft.files = {
+            f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)
+        }
         if world.rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
         world.consult(None)
@@ -170,7 +191,9 @@ class RankSaver:
             while not future.done:
                 self.serve()
         state = worker.state_dict()
-        if self.asynchronous and worker.is_server:  # it waits for a gradient, and has begun a step with it
+        if (
+            self.asynchronous and worker.is_server
+        ):  # it waits for a gradient, and has begun a step with it
             state |= {key: state[key] - 1 for key in ("step", "steps_taken", "taken")}
         return {
             "worker": state,

@@ -1,13 +1,17 @@
-"""`Transport` of a node whose devices all run the algorithm: each carries its own part of every message.
+"""`Transport` of a node whose devices all run the algorithm: each carries its own part of every
+message.
 
-A message of one node goes out in parts, from every device to the same device of the other node, so that all network cards work; at the
-receiving end the devices of the node put it together. All of them have the same parameters and take the same steps, because everything
-they see is the same: gradients and all-reduces are averages that end alike everywhere, messages are put together from the same parts, and
-whether a polled message has arrived is agreed on. So they make the same calls in the same order; by induction on the calls, every
-agreement finds all devices at the same call, and since it asks what has arrived and never waits for a message, it cannot block.
+A message of one node goes out in parts, from every device to the same device of the other node, so
+that all network cards work; at the receiving end the devices of the node put it together. All of
+them have the same parameters and take the same steps, because everything they see is the same:
+gradients and all-reduces are averages that end alike everywhere, messages are put together from the
+same parts, and whether a polled message has arrived is agreed on. So they make the same calls in
+the same order; by induction on the calls, every agreement finds all devices at the same call, and
+since it asks what has arrived and never waits for a message, it cannot block.
 
-That order must not depend on when messages arrive, so the scheduler wakes coroutines in the order in which they asked for what they await
-(``in_order``), and a message is put together when it is awaited.
+That order must not depend on when messages arrive, so the scheduler wakes coroutines in the order
+in which they asked for what they await (``in_order``), and a message is put together when it is
+awaited.
 """
 
 from __future__ import annotations
@@ -18,22 +22,26 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import pad
 
-from sgp_runner.comm import Transport
-from sgp_runner.waits import waiting_for
+from sgp_runner.core.comm import Transport
+from sgp_runner.utils.waits import waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.place import Part
-    from sgp_runner.scheduler import Future
+    from sgp_runner.core.scheduler import Future
+    from sgp_runner.utils.place import Part
 
 NODE = "waits for the devices of its node"
 
 
 class ShardedTransport(Transport):
-    """The messages of one device, which carries ``part`` of each over ``base``. ``node``, ``hosts``: to move tensors, and to agree."""
+    """The messages of one device, which carries ``part`` of each over ``base``. ``node``,
+    ``hosts``: to move tensors, and to agree.
+    """
 
-    def __init__(self, base: Transport, part: Part, node: dist.ProcessGroup, hosts: dist.ProcessGroup) -> None:
+    def __init__(
+        self, base: Transport, part: Part, node: dist.ProcessGroup, hosts: dist.ProcessGroup
+    ) -> None:
         self.base, self.part, self.node, self.hosts = base, part, node, hosts
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
@@ -59,7 +67,9 @@ class ShardedTransport(Transport):
         return bool(word)
 
     def check_any_source(self) -> None:
-        raise RuntimeError("devices that share their messages cannot agree on which one came first: use network.gossip=leader")
+        raise RuntimeError(
+            "devices that share their messages cannot agree on which one came first: use network.gossip=leader"
+        )
 
     def take(self, message: Tensor) -> Tensor:
         return self.put_together(self.base.take(message))
@@ -84,5 +94,7 @@ class ShardedTransport(Transport):
         own = pad(own, (0, length - own.numel()))
         whole = message.new_empty(length * self.part.count)
         with waiting_for(NODE):
-            dist.all_gather_into_tensor(whole.view(torch.uint8), own.view(torch.uint8), group=self.node)
+            dist.all_gather_into_tensor(
+                whole.view(torch.uint8), own.view(torch.uint8), group=self.node
+            )
         return whole[:total]

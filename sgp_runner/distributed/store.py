@@ -1,7 +1,9 @@
-"""The store through which the ranks of one machine find each other: a database file in a private folder.
+"""The store through which the ranks of one machine find each other: a database file in a private
+folder.
 
-PyTorch's own `FileStore` writes a record in several pieces, so that a rank that is killed between two of them blocks all others, and the
-file grows with every write. A transaction of SQLite happens or does not.
+PyTorch's own `FileStore` writes a record in several pieces, so that a rank that is killed between
+two of them blocks all others, and the file grows with every write. A transaction of SQLite happens
+or does not.
 """
 
 from __future__ import annotations
@@ -16,23 +18,29 @@ from threading import Lock
 
 from torch.distributed.distributed_c10d import Store
 
-from sgp_runner.errors import CannotWrite
+from sgp_runner.utils.errors import CannotWrite
 
 POLL_SECONDS = 0.002
 BUSY_SECONDS = 60.0  # that others may hold the file
 
 
 class LocalStore(Store):
-    """A key-value store in the file ``path``, which is made if it is not there. Its methods are those of `torch.distributed.Store`."""
+    """A key-value store in the file ``path``, which is made if it is not there. Its methods are
+    those of `torch.distributed.Store`.
+    """
 
     def __init__(self, path: Path | str) -> None:
         super().__init__()
         self.path, self.lock = str(path), Lock()
         self.seconds = 300.0
-        self.file = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        self.file = sqlite3.connect(
+            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         self.file.execute("PRAGMA synchronous = OFF")  # it need not survive the machine
         with self.alone():
-            self.file.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
+            self.file.execute(
+                "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID"
+            )
 
     def clone(self) -> LocalStore:
         return LocalStore(self.path)
@@ -42,13 +50,17 @@ class LocalStore(Store):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Others see all of what is done in here, or nothing of it. Raises CannotWrite when the disk is full, for example."""
+        """Others see all of what is done in here, or nothing of it. Raises CannotWrite when the
+        disk is full, for example.
+        """
         with self.lock:
             try:
                 self.file.execute("BEGIN IMMEDIATE")
                 yield
                 self.file.execute("COMMIT")
-            except BaseException as error:  # Ctrl-C too, or the file would stay locked for all others
+            except (
+                BaseException
+            ) as error:  # Ctrl-C too, or the file would stay locked for all others
                 with suppress(sqlite3.Error):
                     self.file.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
@@ -78,7 +90,9 @@ class LocalStore(Store):
         return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write ``desired`` where ``expected`` is, or where there is nothing and nothing is expected; return what is there then."""
+        """Write ``desired`` where ``expected`` is, or where there is nothing and nothing is
+        expected; return what is there then.
+        """
         wanted, new = as_bytes(expected), as_bytes(desired)
         with self.alone():
             found = self.read(key)

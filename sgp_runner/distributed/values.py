@@ -1,6 +1,8 @@
-"""Small values that ranks exchange besides training messages, as JSON. Reading a pickle would run code that its sender chooses.
+"""Small values that ranks exchange besides training messages, as JSON. Reading a pickle would run
+code that its sender chooses.
 
-``None``, truth values, numbers, texts, lists and mappings come back as they were, tuples as lists; floats may be infinite or not a number.
+``None``, truth values, numbers, texts, lists and mappings come back as they were, tuples as lists;
+floats may be infinite or not a number.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import pad
 
-from sgp_runner.errors import RankFailed
+from sgp_runner.utils.errors import RankFailed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,18 +29,24 @@ def pack(value: object) -> Tensor:
 
 
 def unpack(data: Tensor, rank: int) -> Any:
-    """The value that ``data``, uint8 [B] from ``rank``, stands for. Raises RankFailed if it is not JSON."""
+    """The value that ``data``, uint8 [B] from ``rank``, stands for. Raises RankFailed if it is not
+    JSON.
+    """
     try:
         return json.loads(data.numpy().tobytes())
     except (ValueError, RecursionError) as error:
-        raise RankFailed(f"rank {rank} sent something that is not JSON ({type(error).__name__}): {STRANGER}") from error
+        raise RankFailed(
+            f"rank {rank} sent something that is not JSON ({type(error).__name__}): {STRANGER}"
+        ) from error
 
 
 def check_lengths(lengths: list[int], ranks: list[int]) -> None:
     """Raises RankFailed for a value that is too long, before memory is asked for."""
     for length, rank in zip(lengths, ranks, strict=True):
         if not 0 < length <= MOST_BYTES:
-            raise RankFailed(f"rank {rank} announced a value of {length} bytes, more than {MOST_BYTES} or none: {STRANGER}")
+            raise RankFailed(
+                f"rank {rank} announced a value of {length} bytes, more than {MOST_BYTES} or none: {STRANGER}"
+            )
 
 
 def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
@@ -50,7 +58,9 @@ def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
     check_lengths(each, ranks)
     parts = [torch.empty(max(each), dtype=torch.uint8) for _ in ranks]
     dist.all_gather(parts, pad(own, (0, max(each) - len(own))), group=group)
-    return [unpack(part[:length], rank) for part, length, rank in zip(parts, each, ranks, strict=True)]
+    return [
+        unpack(part[:length], rank) for part, length, rank in zip(parts, each, ranks, strict=True)
+    ]
 
 
 def broadcast(value: object, group: dist.ProcessGroup) -> Any:

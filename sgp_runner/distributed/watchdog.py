@@ -1,4 +1,6 @@
-"""The thread of a real rank that looks after it: whether others have failed, are gone or wait too long, and who answers a roll call."""
+"""The thread of a real rank that looks after it: whether others have failed, are gone or wait too
+long, and who answers a roll call.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from sgp_runner.errors import Aborted, RollCalled, StoodStill
-from sgp_runner.launchers import kept_elsewhere, launched, orphaned
-from sgp_runner.waits import interrupt, longest_wait, waits_in_words
+from sgp_runner.utils.errors import Aborted, RollCalled, StoodStill
+from sgp_runner.utils.launchers import kept_elsewhere, launched, orphaned
+from sgp_runner.utils.waits import interrupt, longest_wait, waits_in_words
 
 if TYPE_CHECKING:
-    from sgp_runner.crew import Crew
-    from sgp_runner.roll_call import RollCall
-    from sgp_runner.run import Run
-    from sgp_runner.scheduler import RealClock
-    from sgp_runner.world import World
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.scheduler import RealClock
+    from sgp_runner.distributed.world import World
+    from sgp_runner.elastic.membership import Crew
+    from sgp_runner.elastic.vote import RollCall
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank has failed
@@ -28,7 +30,9 @@ GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank ha
 
 @dataclass
 class Watch:
-    """What the watching thread needs to know. world: the processes that are there now; None for one that is not needed any more."""
+    """What the watching thread needs to know. world: the processes that are there now; None for one
+    that is not needed any more.
+    """
 
     world: World | None
     roll_call: RollCall
@@ -42,7 +46,7 @@ class Watch:
 
     def reduce(self, crew: Crew) -> None:
         """To a crew that was smaller when it was saved."""
-        from sgp_runner.comm.groups import DistributedWorld
+        from sgp_runner.distributed.processes import DistributedWorld
 
         assert isinstance(self.world, DistributedWorld)
         own = self.world.rank
@@ -56,7 +60,9 @@ class Watch:
 
 @contextmanager
 def watching(watch: Watch, run: Run) -> Iterator[None]:
-    """Answer roll calls, and stop this process when another rank has failed, it waits for too long, or whoever keeps the store is gone."""
+    """Answer roll calls, and stop this process when another rank has failed, it waits for too long,
+    or whoever keeps the store is gone.
+    """
     world, roll_call = watch.world, watch.roll_call
     assert world is not None
 
@@ -81,7 +87,9 @@ def watching(watch: Watch, run: Run) -> Iterator[None]:
                     told = True
                 if longest_wait() > run.network.timeout_seconds:
                     if run.on_failure == "continue":
-                        roll_call.call(f"rank {world.rank} {waits_in_words()} (network.timeout_seconds)")
+                        roll_call.call(
+                            f"rank {world.rank} {waits_in_words()} (network.timeout_seconds)"
+                        )
                     elif not told and world.alarm.add("errors", 1) == 1:
                         return end(report(world))
                 if run.on_failure == "continue":
@@ -104,7 +112,9 @@ def watching(watch: Watch, run: Run) -> Iterator[None]:
         yield
     finally:
         watch.ended.set()
-        thread.join(GRACE_SECONDS)  # in the middle of a call to the store it would not survive the end of the interpreter
+        thread.join(
+            GRACE_SECONDS
+        )  # in the middle of a call to the store it would not survive the end of the interpreter
 
 
 def store_is_gone(world: World) -> Exception:
@@ -113,19 +123,30 @@ def store_is_gone(world: World) -> Exception:
     if kept_elsewhere() or world.rank != 1 or process is None or process.launcher != "srun":
         return Aborted("whoever kept the store is gone")
     sentence = "rank 0 is gone for good, which kept the store and the records of the run: nobody can go on without it."
-    print(f"sgp-run: {sentence} The same command goes on from the last checkpoint.", file=sys.stderr, flush=True)
+    print(
+        f"sgp-run: {sentence} The same command goes on from the last checkpoint.",
+        file=sys.stderr,
+        flush=True,
+    )
     return Aborted(sentence)
 
 
 def report(world: World) -> StoodStill:
-    """What every rank that still answers waits for, on stderr and, in short, for the launching process."""
+    """What every rank that still answers waits for, on stderr and, in short, for the launching
+    process.
+    """
     alarm, own = world.alarm, waits_in_words()
     alarm.set(f"waits {world.rank}", own)
     alarm.set("stands still", "")
     time.sleep(4 * POLL_SECONDS)
-    answers = [str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None for rank in range(world.size)]
+    answers = [
+        str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None
+        for rank in range(world.size)
+    ]
     lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
-    print("\n".join(["The run stands still:", *lines]), file=sys.__stderr__, flush=True)  # not into the progress display, if there is one
+    print(
+        "\n".join(["The run stands still:", *lines]), file=sys.__stderr__, flush=True
+    )  # not into the progress display, if there is one
     silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
     sentence = f"the run stood still (network.timeout_seconds): rank {world.rank} {own}"
     sentence += f"; rank {silent} does not answer." if silent else "."

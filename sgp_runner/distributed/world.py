@@ -1,10 +1,12 @@
-"""All processes of a real run and what they do together besides sending messages: agree, share a counter, gather results."""
+"""All processes of a real run and what they do together besides sending messages: agree, share a
+counter, gather results.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sgp_runner.errors import RankFailed
+from sgp_runner.utils.errors import RankFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,23 +14,30 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
-    from sgp_runner.comm import Transport
-    from sgp_runner.comm.link import Link
-    from sgp_runner.comm.mailbox import Mailbox
-    from sgp_runner.place import Place
-    from sgp_runner.problem import Compute
-    from sgp_runner.scheduler import RealClock, Scheduler
+    from sgp_runner.core.comm import Transport
+    from sgp_runner.core.mailbox import Mailbox
+    from sgp_runner.core.problem import Compute
+    from sgp_runner.core.scheduler import RealClock, Scheduler
+    from sgp_runner.distributed.link import Link
+    from sgp_runner.utils.place import Place
 
 
 class World(Protocol):
-    """The processes of one run. All of them call the same methods in the same order: ``connect`` first, ``close`` last.
+    """The processes of one run. All of them call the same methods in the same order: ``connect``
+    first, ``close`` last.
 
-    rank, size: this process and their number, servers included. place: which device of which node it is.
-    store: of this run. alarm: where the first rank that fails says so; a connection of its own, for the thread that watches it.
-    workers: the gradient workers as a group for PyTorch's data parallelism; None if this world has none.
-    node, hosts: the devices of this node, for tensors and for what their hosts agree on; None if there is but one.
-    link: of this node, if it is imitated. leads: whether the first device of this node runs the algorithm alone.
-    running: the processes that run it, servers included. compute: how this process computes gradients.
+    rank, size: this process and their number, servers included. place: which device of which node
+    it is.
+    store: of this run. alarm: where the first rank that fails says so; a connection of its own, for
+    the thread that watches it.
+    workers: the gradient workers as a group for PyTorch's data parallelism; None if this world has
+    none.
+    node, hosts: the devices of this node, for tensors and for what their hosts agree on; None if
+    there is but one.
+    link: of this node, if it is imitated. leads: whether the first device of this node runs the
+    algorithm alone.
+    running: the processes that run it, servers included. compute: how this process computes
+    gradients.
     """
 
     @property
@@ -61,19 +70,25 @@ class World(Protocol):
 
     @property
     def in_order(self) -> bool:
-        """Whether the scheduler has to wake coroutines in an order that does not depend on when messages arrive."""
+        """Whether the scheduler has to wake coroutines in an order that does not depend on when
+        messages arrive.
+        """
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         """What moves messages between this rank, whose ``mailbox`` they go to, and the others."""
 
     def gather(self, value: object) -> list[Any]:
-        """The values of all ranks, by rank, on all of them. They travel as JSON: see `sgp_runner.comm.values`."""
+        """The values of all ranks, by rank, on all of them. They travel as JSON: see
+        `sgp_runner.distributed.values`.
+        """
 
     def consult(self, value: object) -> list[Any]:
         """The values of those that run the algorithm; the others do not call it."""
 
     def mean(self, tensor: Tensor) -> None:
-        """Over the processes that run the algorithm of a gradient worker, in place; the others do not call it."""
+        """Over the processes that run the algorithm of a gradient worker, in place; the others do
+        not call it.
+        """
 
     def close(self) -> None:
         """When all have come here without an error."""

@@ -1,14 +1,20 @@
-"""Proof, before the first step, that what the ranks of an algorithm do fits together: they all do it once, dry.
+"""Proof, before the first step, that what the ranks of an algorithm do fits together: they all do
+it once, dry.
 
-Every rank runs the algorithm's own code, in one process, on a model of four parameters. There is no data, gradients are zero and take one
-unit of time, messages none. What ranks ask for is compared as they ask for it:
+Every rank runs the algorithm's own code, in one process, on a model of four parameters. There is no
+data, gradients are zero and take one unit of time, messages none. What ranks ask for is compared as
+they ask for it:
 
-* all workers take part in the same collectives, in the same order: of the same kind, as long, and in the same step; servers in none;
-* every message that is awaited comes, nobody waits in a circle, and no message is left over in the end.
+* all workers take part in the same collectives, in the same order: of the same kind, as long, and
+in the same step; servers in none;
+* every message that is awaited comes, nobody waits in a circle, and no message is left over in the
+end.
 
-That is done for as many steps as make each phase of the algorithm last for its whole period, from the first step to the last one, where
-algorithms drain what is under way. On so many nodes that this would be more than `MOST` steps, all of them together, it is fewer steps, but
-at least two, with the same phases. Of an asynchronous algorithm, whose course depends on time, one course is seen: equally fast workers.
+That is done for as many steps as make each phase of the algorithm last for its whole period, from
+the first step to the last one, where algorithms drain what is under way. On so many nodes that this
+would be more than `MOST` steps, all of them together, it is fewer steps, but at least two, with the
+same phases. Of an asynchronous algorithm, whose course depends on time, one course is seen: equally
+fast workers.
 
 Devices of one node run the same code on the same values, so what holds for nodes holds for them.
 """
@@ -21,19 +27,19 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sgp_runner.comm import Comm, Transport
-from sgp_runner.comm.mailbox import Mailbox
-from sgp_runner.errors import ConfigError, Misfit, RankFailed
+from sgp_runner.core.comm import Comm, Transport
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.scheduler import Call, Deadlock, Future, Scheduler, VirtualClock
+from sgp_runner.core.timing_study import Study
+from sgp_runner.core.worker import activity_name, naming_the_rank
 from sgp_runner.models.timing_only import TimingOnly
-from sgp_runner.scheduler import Call, Deadlock, Future, Scheduler, VirtualClock
-from sgp_runner.timing import Study
-from sgp_runner.worker import activity_name, naming_the_rank
+from sgp_runner.utils.errors import ConfigError, Misfit, RankFailed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.run import Run
-    from sgp_runner.worker import Worker
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.worker import Worker
 
 T = TypeVar("T")
 
@@ -53,21 +59,29 @@ def prove_calls(run: Run) -> None:
         nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}"
         raise ConfigError("algo", f"{run.algo.title} cannot run on {nodes}: {error}.") from error
     except RankFailed as error:
-        raise ConfigError("algo", f"{run.algo.title} failed when it was tried without gradients: {error}.") from error
+        raise ConfigError(
+            "algo", f"{run.algo.title} failed when it was tried without gradients: {error}."
+        ) from error
 
 
 def steps_of(run: Run) -> int:
     """How many steps each node takes in a dry run."""
     phases = [phase for phase in sorted(run.algo.phases(run.nodes)) if phase[0] < run.epochs]
     ends = [*(begin for begin, _ in phases[1:]), run.epochs]
-    lasting = [(end - begin, steps) for (begin, steps), end in zip(phases, ends, strict=True) if end > begin]
+    lasting = [
+        (end - begin, steps)
+        for (begin, steps), end in zip(phases, ends, strict=True)
+        if end > begin
+    ]
     needed = max(ceil(steps * run.epochs / epochs) for epochs, steps in lasting)
     return min(needed, max(MOST // run.nodes, 2))
 
 
 @dataclass
 class Collective:
-    """What one rank was the ``first`` to begin, as its step number ``taken``, and who has still to take part."""
+    """What one rank was the ``first`` to begin, as its step number ``taken``, and who has still to
+    take part.
+    """
 
     first: int
     taken: int
@@ -97,7 +111,9 @@ class DryRun:
             comm = Comm(self.mailboxes[rank], DryTransport(rank, self))
             self.workers.append(run.make_worker(problem, rank, comm, budget, self))
         for worker in self.workers:
-            self.scheduler.spawn(naming_the_rank(worker, run.algo.run(worker)), f"rank {worker.rank}")
+            self.scheduler.spawn(
+                naming_the_rank(worker, run.algo.run(worker)), f"rank {worker.rank}"
+            )
 
     def run(self) -> None:
         """Raises Misfit."""
@@ -109,11 +125,18 @@ class DryRun:
             self.scheduler.close()
         for rank, mailbox in enumerate(self.mailboxes):
             for src, tag, count in mailbox.unread():
-                when_sent, number = self.sent[src, rank, tag][-count], f" (tag {tag})" if tag else ""
-                raise Misfit(f"{when_sent} rank {src} would send rank {rank} a message{number} that nobody receives")
+                when_sent, number = (
+                    self.sent[src, rank, tag][-count],
+                    f" (tag {tag})" if tag else "",
+                )
+                raise Misfit(
+                    f"{when_sent} rank {src} would send rank {rank} a message{number} that nobody receives"
+                )
         for collective in self.collectives:
             if collective.missing:
-                raise Misfit(f"{collective.begun}, in which rank {min(collective.missing)} does not take part")
+                raise Misfit(
+                    f"{collective.begun}, in which rank {min(collective.missing)} does not take part"
+                )
 
     # What workers ask of their runtime.
 
@@ -121,17 +144,24 @@ class DryRun:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         future: Future[Tensor] = Future(("its gradient",))
-        self.clock.at(self.clock.now + 1, Call(partial(self.scheduler.resolve, future, at.new_zeros(at.shape))))
+        self.clock.at(
+            self.clock.now + 1,
+            Call(partial(self.scheduler.resolve, future, at.new_zeros(at.shape))),
+        )
         return future
 
     def mean_grad(self, worker: Worker) -> Future[Tensor]:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         gradient = worker.params.new_zeros(worker.params.shape)
-        return self.join(worker.comm.next_collective(), worker, "a mean of gradients", gradient, mean_of)
+        return self.join(
+            worker.comm.next_collective(), worker, "a mean of gradients", gradient, mean_of
+        )
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
-        return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
+        return self.scheduler.spawn(
+            naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
+        )
 
     def start_of_step(self, worker: Worker) -> None:
         """Nothing is saved."""
@@ -144,17 +174,32 @@ class DryRun:
 
     # What they do together.
 
-    def join(self, number: int, worker: Worker, kind: str, tensor: Tensor, outcome: Callable[[list[Tensor]], T]) -> Future[T]:
+    def join(
+        self,
+        number: int,
+        worker: Worker,
+        kind: str,
+        tensor: Tensor,
+        outcome: Callable[[list[Tensor]], T],
+    ) -> Future[T]:
         """Take part in the collective ``number`` with ``tensor``."""
         rank, what = worker.rank, f"{kind} of {tensor.numel()} numbers"
         if worker.is_server:
-            raise Misfit(f"{when(worker)} rank {rank}, a server, would take part in {what}, which is for workers alone")
+            raise Misfit(
+                f"{when(worker)} rank {rank}, a server, would take part in {what}, which is for workers alone"
+            )
         if number == len(self.collectives):
-            self.collectives.append(Collective(rank, worker.steps_taken, when(worker), what, set(range(self.size))))
+            self.collectives.append(
+                Collective(rank, worker.steps_taken, when(worker), what, set(range(self.size)))
+            )
         collective = self.collectives[number]
-        if what != collective.what or (worker.steps_taken != collective.taken and not self.asynchronous):
+        if what != collective.what or (
+            worker.steps_taken != collective.taken and not self.asynchronous
+        ):
             order = "all ranks must take part in the same ones in the same order (the model has 4 parameters here)"
-            raise Misfit(f"{collective.begun}, but rank {rank} next {what}, {when(worker)}; {order}")
+            raise Misfit(
+                f"{collective.begun}, but rank {rank} next {what}, {when(worker)}; {order}"
+            )
         future: Future[T] = Future(("collective", number, collective.missing))
         collective.joined[rank] = future, tensor
         collective.missing.discard(rank)
@@ -169,7 +214,9 @@ class DryRun:
 
     def standstill(self) -> str:
         """Follows who waits for whom, to a circle or to somebody that has ended."""
-        waits: dict[int, Future[Any]] = {}  # by rank, but for activities of a rank that wait for one another
+        waits: dict[
+            int, Future[Any]
+        ] = {}  # by rank, but for activities of a rank that wait for one another
         for task in self.scheduler.tasks:
             if task.waiting is not None and task.waiting.what[0] != "finish":
                 waits.setdefault(int(task.name.split()[1]), task.waiting)
@@ -218,15 +265,21 @@ class DryTransport(Transport):
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
         self.check(dst, "send to")
-        self.attempt.sent.setdefault((self.rank, dst, tag), []).append(when(self.attempt.workers[self.rank]))
+        self.attempt.sent.setdefault((self.rank, dst, tag), []).append(
+            when(self.attempt.workers[self.rank])
+        )
         self.attempt.mailboxes[dst].deliver(self.rank, tag, message)
         return 0
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        return self.attempt.join(number, self.attempt.workers[self.rank], "an all-reduce", tensor, mean_of), 0
+        return self.attempt.join(
+            number, self.attempt.workers[self.rank], "an all-reduce", tensor, mean_of
+        ), 0
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        return self.attempt.join(number, self.attempt.workers[self.rank], "an all-gather", tensor, list), 0
+        return self.attempt.join(
+            number, self.attempt.workers[self.rank], "an all-gather", tensor, list
+        ), 0
 
     def before_receiving(self, src: int | None) -> None:
         if src is not None:
@@ -236,4 +289,6 @@ class DryTransport(Transport):
         last = len(self.attempt.mailboxes) - 1
         if rank == self.rank or not 0 <= rank <= last:
             whom = "itself" if rank == self.rank else f"rank {rank}; ranks are 0 to {last}"
-            raise Misfit(f"{when(self.attempt.workers[self.rank])} rank {self.rank} would {would} {whom}")
+            raise Misfit(
+                f"{when(self.attempt.workers[self.rank])} rank {self.rank} would {would} {whom}"
+            )

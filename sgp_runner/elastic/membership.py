@@ -1,14 +1,19 @@
-"""Going on without workers that are gone for good (``on_failure=continue``), the same in simulated and in real runs.
+"""Going on without workers that are gone for good (``on_failure=continue``), the same in simulated
+and in real runs.
 
-1. The survivors agree on who is left. That takes `ROLL_CALL_SECONDS`: who does not answer by then is gone.
-2. Each drops the step it is in and goes back to where it was between two steps (`step_snapshot`). What was on its way is lost.
-3. They form a smaller run (`Crew`): as if it had been configured for them alone, ranks counted anew, so that graphs, data and learning
-   rates are those of so many nodes, and proved for them.
-4. All go on from the epoch of the one that is furthest behind, each from its own model, with push-sum weight 1: the model is the
-   numerator over the weight, so this is what makes the mass of the survivors their number again. Asynchronous workers share what is left
-   of the budget. With a parameter server everybody goes on from its model.
+1. The survivors agree on who is left. That takes `ROLL_CALL_SECONDS`: who does not answer by then
+is gone.
+2. Each drops the step it is in and goes back to where it was between two steps (`step_snapshot`).
+What was on its way is lost.
+3. They form a smaller run (`Crew`): as if it had been configured for them alone, ranks counted
+   anew, so that graphs, data and learning rates are those of so many nodes, and proved for them.
+4. All go on from the epoch of the one that is furthest behind, each from its own model, with
+   push-sum weight 1: the model is the numerator over the weight, so this is what makes the mass of
+   the survivors their number again. Asynchronous workers share what is left of the budget. With a
+   parameter server everybody goes on from its model.
 
-Momentum stays. Of the named state tensors stay (what SlowMo goes back to); counts and lists, of what is under way, start anew.
+Momentum stays. Of the named state tensors stay (what SlowMo goes back to); counts and lists, of
+what is under way, start anew.
 """
 
 from __future__ import annotations
@@ -18,19 +23,21 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgp_runner.errors import ConfigError, RankFailed
+from sgp_runner.utils.errors import ConfigError, RankFailed
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Run
-    from sgp_runner.state import State
-    from sgp_runner.worker import Worker
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.state import State
+    from sgp_runner.core.worker import Worker
 
 ROLL_CALL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Crew:
-    """Those who take part. run: as if it had been configured for them. names: the rank at the start of the run of what is now rank i."""
+    """Those who take part. run: as if it had been configured for them. names: the rank at the start
+    of the run of what is now rank i.
+    """
 
     run: Run
     names: tuple[int, ...]
@@ -40,8 +47,10 @@ class Crew:
         return sorted({*range(run.ranks)} - {*self.names})
 
     def without(self, gone: Sequence[int]) -> Crew:
-        """Those left when the present ranks ``gone`` are. Raises RankFailed where they cannot go on."""
-        from sgp_runner.dry_run import prove_calls
+        """Those left when the present ranks ``gone`` are. Raises RankFailed where they cannot go
+        on.
+        """
+        from sgp_runner.elastic.dry_run import prove_calls
 
         if not gone:
             return self
@@ -73,25 +82,39 @@ def listed(ranks: Sequence[int]) -> str:
 
 
 def step_snapshot(worker: Worker) -> State:
-    """A copy of a worker at the start of a step. What is under way stays out: messages, and named state that is no tensor."""
+    """A copy of a worker at the start of a step. What is under way stays out: messages, and named
+    state that is no tensor.
+    """
     from torch import Tensor
 
     state = worker.state_dict()
-    state["state"] = {name: value for name, value in worker.state.items() if isinstance(value, Tensor)}
+    state["state"] = {
+        name: value for name, value in worker.state.items() if isinstance(value, Tensor)
+    }
     state["comm"] = {"mailbox": [], "collectives": 0}
     return deepcopy(state)
 
 
 def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
-    """From which all go on. own: of each survivor at rest, servers last. shared: of a shared budget, without what they dropped."""
+    """From which all go on. own: of each survivor at rest, servers last. shared: of a shared
+    budget, without what they dropped.
+    """
     if not run.algo.asynchronous:
         return min(*own, run.epochs)
-    return min(own[-1] if run.algo.servers else shared, run.epochs)  # a server has used so many gradients
+    return min(
+        own[-1] if run.algo.servers else shared, run.epochs
+    )  # a server has used so many gradients
 
 
 def take_over(worker: Worker, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
-    """Bring a worker that was made for the smaller run, and has not started, to the step of its ``snapshot``, in ``epoch``."""
+    """Bring a worker that was made for the smaller run, and has not started, to the step of its
+    ``snapshot``, in ``epoch``.
+    """
     taken = round(epoch * worker.steps_per_epoch)
-    place = {"taken": taken, "step": taken - 1, "gradients": round(epoch * worker.horizon.steps_per_epoch)}
+    place = {
+        "taken": taken,
+        "step": taken - 1,
+        "gradients": round(epoch * worker.horizon.steps_per_epoch),
+    }
     worker.load_state_dict(snapshot | place | {"num_bytes_sent": num_bytes_sent, "observed": {}})
     worker.push_sum[-1] = 1

@@ -1,9 +1,11 @@
-"""Who of a real run is still there. Whoever loses a connection calls the roll, and everybody takes the same answer for the truth.
+"""Who of a real run is still there. Whoever loses a connection calls the roll, and everybody takes
+the same answer for the truth.
 
-The store of the run holds the call, the answers and the verdict. Each rank answers on its watching thread, whatever it computes. Who
-asks waits until all have answered, or for `ROLL_CALL_SECONDS`; the first list of those present that is proposed is the verdict for all,
-also for a rank that was only slow: it is given up, and ends. Where the others would not go on anyway, a rank may be silent for as long as
-`network.timeout_seconds` allows, and only a lost connection makes somebody ask.
+The store of the run holds the call, the answers and the verdict. Each rank answers on its watching
+thread, whatever it computes. Who asks waits until all have answered, or for `ROLL_CALL_SECONDS`;
+the first list of those present that is proposed is the verdict for all, also for a rank that was
+only slow: it is given up, and ends. Where the others would not go on anyway, a rank may be silent
+for as long as `network.timeout_seconds` allows, and only a lost connection makes somebody ask.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from sgp_runner.crew import ROLL_CALL_SECONDS
-from sgp_runner.errors import Aborted
+from sgp_runner.elastic.membership import ROLL_CALL_SECONDS
+from sgp_runner.utils.errors import Aborted
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -36,7 +38,9 @@ class RollCall:
         self.lock = Lock()  # between the watching thread and the one that asks
         self.deaths = 0
         self.next_beat = 0.0
-        self.heard: dict[int, tuple[bytes, float]] = {}  # the latest sign of life of each, and when it was new
+        self.heard: dict[
+            int, tuple[bytes, float]
+        ] = {}  # the latest sign of life of each, and when it was new
 
     def key(self, word: str, rank: int | None = None) -> str:
         return f"roll call {self.number} {word}" + ("" if rank is None else f" {rank}")
@@ -48,8 +52,12 @@ class RollCall:
             self.next_beat = now + BEAT_SECONDS
 
     def suspicion(self, waited: float) -> str | None:
-        """Why the roll should be called: the launching process has seen a death, or we wait and somebody gives no sign of life."""
-        if (deaths := int(self.store.get(DEATHS)) if self.store.check([DEATHS]) else 0) > self.deaths:
+        """Why the roll should be called: the launching process has seen a death, or we wait and
+        somebody gives no sign of life.
+        """
+        if (
+            deaths := int(self.store.get(DEATHS)) if self.store.check([DEATHS]) else 0
+        ) > self.deaths:
             self.deaths = deaths
             return "the launching process has seen it end"
         if waited < SILENCE_SECONDS:
@@ -77,15 +85,23 @@ class RollCall:
         return True
 
     def verdict(self) -> tuple[list[int], str]:
-        """Who is gone, of those who were there before, and why it was asked. Raises Aborted if a rank has failed, which explains all."""
+        """Who is gone, of those who were there before, and why it was asked. Raises Aborted if a
+        rank has failed, which explains all.
+        """
         deadline = time.monotonic() + ROLL_CALL_SECONDS
-        while self.silent() and not any(self.store.check([key]) for key in ("failed", self.key("present"))) and time.monotonic() < deadline:
+        while (
+            self.silent()
+            and not any(self.store.check([key]) for key in ("failed", self.key("present")))
+            and time.monotonic() < deadline
+        ):
             time.sleep(POLL_SECONDS)
         if self.store.check(["failed"]):
             raise Aborted("another rank failed")
         silent = self.silent()
         present = [rank for rank in self.members if rank not in silent]
-        agreed: list[int] = json.loads(self.store.compare_set(self.key("present"), "", json.dumps(present)))
+        agreed: list[int] = json.loads(
+            self.store.compare_set(self.key("present"), "", json.dumps(present))
+        )
         why = str(self.store.get(self.key("why")), "utf-8")
         with self.lock:
             gone = sorted(set(self.members) - set(agreed))

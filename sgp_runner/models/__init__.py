@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sgp_runner.data.dataset import DataConfig
-from sgp_runner.errors import ConfigError
 from sgp_runner.models.config import ModelConfig
+from sgp_runner.utils.errors import ConfigError
 
 
 def check(model: ModelConfig, data: DataConfig) -> None:

@@ -1,21 +1,24 @@
-"""Dropout without hidden state: the mask hashes (seed, layer, element), so a loop and vmap see the same one."""
+"""Dropout without hidden state: the mask hashes (seed, layer, element), so a loop and vmap see the
+same one.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from sgp_runner.seeding import GAMMA, mix
+from sgp_runner.utils.seeding import GAMMA, mix
 
 _LANES = 4  # 16-bit numbers in a hash; hashing is most of the cost, so each hash decides for four elements
 
 
 class SeededDropout(nn.Module):
-    """Zeroes each element with probability ``p`` (to the nearest 1/65536) and scales the rest so that the mean stays.
+    """Zeroes each element with probability ``p`` (to the nearest 1/65536) and scales the rest so
+    that the mean stays.
 
-    The identity in eval mode or at p = 0. The int64 buffer ``dropout_seed`` [] is what the caller sets for each
-    (worker, step), in place or through ``functional_call``; it is not part of the state dict. ``layer`` tells the
-    dropouts of one module apart.
+    The identity in eval mode or at p = 0. The int64 buffer ``dropout_seed`` [] is what the caller
+    sets for each (worker, step), in place or through ``functional_call``; it is not part of the
+    state dict. ``layer`` tells the dropouts of one module apart.
     """
 
     dropout_seed: Tensor
@@ -43,9 +46,13 @@ class SeededDropout(nn.Module):
 
 
 class DrawsFromTorch(nn.Module):
-    """A module whose dropouts draw from torch's global generators, which the caller seeds for each (worker, step)."""
+    """A module whose dropouts draw from torch's global generators, which the caller seeds for each
+    (worker, step).
+    """
 
 
 def dropout_buffers(module: nn.Module) -> list[str]:
-    """Names of the seed buffers in ``module``, as in ``named_buffers``. All of them take the same seed."""
+    """Names of the seed buffers in ``module``, as in ``named_buffers``. All of them take the same
+    seed.
+    """
     return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 
 class EncoderDecoder(nn.Module):
-    """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary]; logits at t see target_in up to t.
+    """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary]; logits at t see
+    target_in up to t.
 
-    ``pad`` may fill up the end of a source. Nothing after the end of a target is looked at, so it needs no mask.
+    ``pad`` may fill up the end of a source. Nothing after the end of a target is looked at, so it
+    needs no mask.
     """
 
     def __init__(self, config: Transformer, vocabulary: int, pad: int) -> None:
@@ -58,7 +60,9 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor) -> Tensor:
         """Memory [B, S, width]."""
         x = self.source_dropout(_embed(self.source_embedding, source))
-        with sdpa_kernel(SDPBackend.MATH):  # the others have no batching rule, and are no faster at this size
+        with sdpa_kernel(
+            SDPBackend.MATH
+        ):  # the others have no batching rule, and are no faster at this size
             for layer in self.encoders:
                 x = layer(x, src_key_padding_mask=source == self.pad)
         memory: Tensor = self.encoder_norm(x)
@@ -71,17 +75,27 @@ class EncoderDecoder(nn.Module):
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         with sdpa_kernel(SDPBackend.MATH):
             for layer in self.decoders:
-                x = layer(x, memory, tgt_mask=future, tgt_is_causal=True, memory_key_padding_mask=source == self.pad)
+                x = layer(
+                    x,
+                    memory,
+                    tgt_mask=future,
+                    tgt_is_causal=True,
+                    memory_key_padding_mask=source == self.pad,
+                )
         logits: Tensor = self.output(self.decoder_norm(x))
         return logits
 
 
 def _encoder_layer(width: int, heads: int, hidden: int) -> nn.TransformerEncoderLayer:
-    return nn.TransformerEncoderLayer(width, heads, hidden, dropout=0, batch_first=True, norm_first=True)
+    return nn.TransformerEncoderLayer(
+        width, heads, hidden, dropout=0, batch_first=True, norm_first=True
+    )
 
 
 def _decoder_layer(width: int, heads: int, hidden: int) -> nn.TransformerDecoderLayer:
-    return nn.TransformerDecoderLayer(width, heads, hidden, dropout=0, batch_first=True, norm_first=True)
+    return nn.TransformerDecoderLayer(
+        width, heads, hidden, dropout=0, batch_first=True, norm_first=True
+    )
 
 
 def _seed_dropouts(layer: nn.Module, p: float, numbers: Iterator[int]) -> None:
@@ -96,6 +110,8 @@ def _embed(embedding: nn.Embedding, ids: Tensor) -> Tensor:
     width = embedding.embedding_dim
     weight = embedding.weight
     position = torch.arange(ids.shape[-1], device=ids.device, dtype=weight.dtype)
-    frequency = torch.exp(torch.arange(0, width, 2, device=ids.device, dtype=weight.dtype) * (-math.log(1e4) / width))
+    frequency = torch.exp(
+        torch.arange(0, width, 2, device=ids.device, dtype=weight.dtype) * (-math.log(1e4) / width)
+    )
     angle = position[:, None] * frequency
     return F.embedding(ids, weight) * math.sqrt(width) + torch.cat([angle.sin(), angle.cos()], -1)

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FairseqTransformer:
-    """Any architecture that is registered in fairseq and translates, with the options that fairseq gives it.
+    """Any architecture that is registered in fairseq and translates, with the options that fairseq
+    gives it.
 
     arch: as in fairseq-train --arch
-    share_all_embeddings: one matrix embeds both languages and scores the output; needs a joined dictionary
+    share_all_embeddings: one matrix embeds both languages and scores the output; needs a joined
+        dictionary
     overrides: options of the architecture, e.g. {encoder_layers: 2, dropout: 0.1}
     """
 

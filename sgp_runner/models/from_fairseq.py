@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sgp_runner.data.with_fairseq import LONGEST, BeamTranslation, import_fairseq
-from sgp_runner.errors import ConfigError, nearest
 from sgp_runner.models.dropout import DrawsFromTorch
+from sgp_runner.utils.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from sgp_runner.models.fairseq_transformer import FairseqTransformer
@@ -29,31 +29,55 @@ class FromFairseq(DrawsFromTorch):
 
 
 def build(config: FairseqTransformer, task: BeamTranslation) -> FromFairseq:
-    """Raises ConfigError for an architecture or an option that fairseq does not have, or cannot put together."""
+    """Raises ConfigError for an architecture or an option that fairseq does not have, or cannot put
+    together.
+    """
     models = import_fairseq("fairseq.models")
     arch, kind = config.arch, models.ARCH_MODEL_REGISTRY.get(config.arch)
     if kind is None or not issubclass(kind, models.FairseqEncoderDecoderModel):
-        names = [name for name, each in models.ARCH_MODEL_REGISTRY.items() if issubclass(each, models.FairseqEncoderDecoderModel)]
-        raise ConfigError("model.arch", f"'{arch}' is no encoder and decoder of fairseq.{nearest(arch, names)}")
+        names = [
+            name
+            for name, each in models.ARCH_MODEL_REGISTRY.items()
+            if issubclass(each, models.FairseqEncoderDecoderModel)
+        ]
+        raise ConfigError(
+            "model.arch", f"'{arch}' is no encoder and decoder of fairseq.{nearest(arch, names)}"
+        )
     known, defaults = options_of(kind, None), options_of(kind, SUPPRESS)
     for name in config.overrides:
         if name not in known:
-            raise ConfigError(f"model.overrides.{name}", f"{arch} has no such option.{nearest(name, known)}")
+            raise ConfigError(
+                f"model.overrides.{name}", f"{arch} has no such option.{nearest(name, known)}"
+            )
     if config.share_all_embeddings and task.source != task.target:
         fix = "binarise with --joined-dictionary, or use model.share_all_embeddings=false"
-        raise ConfigError("model.share_all_embeddings", f"the languages have different dictionaries: {fix}.")
-    own: dict[str, object] = {"share_all_embeddings": config.share_all_embeddings, "criterion": "label_smoothed_cross_entropy"}
+        raise ConfigError(
+            "model.share_all_embeddings", f"the languages have different dictionaries: {fix}."
+        )
+    own: dict[str, object] = {
+        "share_all_embeddings": config.share_all_embeddings,
+        "criterion": "label_smoothed_cross_entropy",
+    }
     own |= {"max_source_positions": LONGEST, "max_target_positions": LONGEST}
     options = Namespace(arch=arch, **{**defaults, **own, **config.overrides})
     models.ARCH_CONFIG_REGISTRY[arch](options)
     try:
-        return FromFairseq(kind.build_model(options, SimpleNamespace(source_dictionary=task.source, target_dictionary=task.target)))
+        return FromFairseq(
+            kind.build_model(
+                options,
+                SimpleNamespace(source_dictionary=task.source, target_dictionary=task.target),
+            )
+        )
     except (AssertionError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError("model.overrides", f"fairseq cannot build {arch} ({type(error).__name__}: {error}).") from error
+        raise ConfigError(
+            "model.overrides", f"fairseq cannot build {arch} ({type(error).__name__}: {error})."
+        ) from error
 
 
 def options_of(kind: Any, default: str | None) -> dict[str, object]:
-    """The options of a model and their values; ``default`` is that of options that leave theirs to the architecture."""
+    """The options of a model and their values; ``default`` is that of options that leave theirs to
+    the architecture.
+    """
     parser = ArgumentParser(allow_abbrev=False, argument_default=default)
     kind.add_args(parser)
     return vars(parser.parse_args([]))

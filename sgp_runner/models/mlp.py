@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MLP:
-    """Linear layers with an activation between them. Without BatchNorm, so its gradients can be vectorised over workers.
+    """Linear layers with an activation between them. Without BatchNorm, so its gradients can be
+    vectorised over workers.
 
     hidden: widths of the hidden layers; [] = logistic regression
     dropout: probability of zeroing a hidden activation
@@ -37,9 +38,13 @@ class MLP:
 
     def __post_init__(self) -> None:
         if any(width < 1 for width in self.hidden):
-            raise ConfigError("model.hidden", f"widths must be at least 1, not {list(self.hidden)}. Use [64].")
+            raise ConfigError(
+                "model.hidden", f"widths must be at least 1, not {list(self.hidden)}. Use [64]."
+            )
         if not 0 <= self.dropout < 1:
-            raise ConfigError("model.dropout", f"must be in [0, 1), not {self.dropout}. Use model.dropout=0.1.")
+            raise ConfigError(
+                "model.dropout", f"must be in [0, 1), not {self.dropout}. Use model.dropout=0.1."
+            )
 
     def build(self, dataset: Dataset) -> nn.Module:
         from torch import nn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class TimingOnly:
     """A vector that stands for the model of ``timed_as``, so that thousands of nodes fit in memory.
 
-    There is no forward pass and no gradient, and no data is read. The default data set is ``synthetic``, for the length of an
-    ImageNet epoch.
+    There is no forward pass and no gradient, and no data is read. The default data set is
+    ``synthetic``, for the length of an ImageNet epoch.
 
     grain: elements that are really kept and sent per node
     sample_steps: steps of a node that are simulated, spread over the schedule; null: all
@@ -28,7 +28,12 @@ class TimingOnly:
     sample_steps: int | None = 1440
 
     name: ClassVar[str] = "timing_only"
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "translation", "fairseq_translation", "regression")
+    tasks: ClassVar[tuple[str, ...]] = (
+        "classification",
+        "translation",
+        "fairseq_translation",
+        "regression",
+    )
     vectorizes: ClassVar[bool] = False
     default_data: ClassVar[str] = "synthetic"
     trains: ClassVar[bool] = False

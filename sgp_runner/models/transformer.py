@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.errors import ConfigError, check_least
+from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transformer:
-    """Sinusoidal positions, layer norm before each sub-layer, by default one embedding for everything.
+    """Sinusoidal positions, layer norm before each sub-layer, by default one embedding for
+    everything.
 
     width: of embeddings and of every layer's output
     heads: attention heads; must divide the width
@@ -41,11 +42,18 @@ class Transformer:
     trains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_least(1, "model", self, "width", "heads", "feed_forward", "encoder_layers", "decoder_layers")
+        check_least(
+            1, "model", self, "width", "heads", "feed_forward", "encoder_layers", "decoder_layers"
+        )
         if self.width % self.heads or self.width % 2:
-            raise ConfigError("model.width", f"{self.width} must be even and a multiple of model.heads={self.heads}.")
+            raise ConfigError(
+                "model.width",
+                f"{self.width} must be even and a multiple of model.heads={self.heads}.",
+            )
         if not 0 <= self.dropout < 1:
-            raise ConfigError("model.dropout", f"must be in [0, 1), not {self.dropout}. Use model.dropout=0.1.")
+            raise ConfigError(
+                "model.dropout", f"must be in [0, 1), not {self.dropout}. Use model.dropout=0.1."
+            )
 
     def build(self, dataset: Dataset) -> nn.Module:
         from sgp_runner.data.tasks import Translation

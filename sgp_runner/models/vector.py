@@ -25,4 +25,6 @@ class Placeholder(nn.Module):
         self.x = nn.Parameter(torch.zeros(grain))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        raise RuntimeError("model=timing_only has no forward pass: it can be neither trained nor evaluated")
+        raise RuntimeError(
+            "model=timing_only has no forward pass: it can be neither trained nor evaluated"
+        )

@@ -9,13 +9,15 @@ from torch import Tensor, nn
 
 from sgp_runner.data.dataset import Pixels
 from sgp_runner.models.residual import init_classifier
-from sgp_runner.torchvision_import import import_torchvision
+from sgp_runner.utils.torchvision import import_torchvision
 
 _SMALL = 64  # pixels; below it the ImageNet stem would shrink the image by 4 before the first block
 
 
 class Normalise(nn.Module):
-    """Images of bytes [B, C, H, W] to floating point, each channel with mean 0 and deviation 1. A byte is cheaper to move than a float."""
+    """Images of bytes [B, C, H, W] to floating point, each channel with mean 0 and deviation 1. A
+    byte is cheaper to move than a float.
+    """
 
     scale: Tensor
     shift: Tensor
@@ -33,12 +35,14 @@ class Normalise(nn.Module):
 def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) -> nn.Module:
     """torchvision's ``name`` with the initialisation of Goyal et al. (2017, section 5.1).
 
-    Images [B, channels_in, H, W] to logits [B, num_classes]. Below 64 ``pixels`` the stem is a 3x3 convolution with
-    stride 1 and no pooling.
+    Images [B, channels_in, H, W] to logits [B, num_classes]. Below 64 ``pixels`` the stem is a 3x3
+    convolution with stride 1 and no pooling.
     """
     import_torchvision()
     resnets = importlib.import_module("torchvision.models")
-    module: nn.Module = getattr(resnets, name)(weights=None, num_classes=num_classes, zero_init_residual=True)
+    module: nn.Module = getattr(resnets, name)(
+        weights=None, num_classes=num_classes, zero_init_residual=True
+    )
     small = pixels < _SMALL
     if small or channels_in != 3:
         size, stride, padding = (3, 1, 1) if small else (7, 2, 3)

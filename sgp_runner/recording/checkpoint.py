@@ -1,7 +1,9 @@
-"""Checkpoints on disk: a folder ``step-N`` with tensors in one file or several and, last, a manifest that vouches for them.
+"""Checkpoints on disk: a folder ``step-N`` with tensors in one file or several and, last, a
+manifest that vouches for them.
 
-A checkpoint is written beside its place and moved there when all of it is on the disk, so one that is found is whole unless the disk has
-lost something. Reading never runs code: ``torch.load(weights_only=True)``.
+A checkpoint is written beside its place and moved there when all of it is on the disk, so one that
+is found is whole unless the disk has lost something. Reading never runs code:
+``torch.load(weights_only=True)``.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.errors import CannotWrite, ConfigError, Stopped
-from sgp_runner.files import SIGNALS, checksum
+from sgp_runner.utils.errors import CannotWrite, ConfigError, Stopped
+from sgp_runner.utils.files import SIGNALS, checksum
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from sgp_runner.checkpoints import Checkpoints
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.checkpoints import Checkpoints
+    from sgp_runner.config.experiment import Experiment
 
 VERSION = 7
 MANIFEST = "manifest.json"
@@ -84,12 +86,18 @@ def hearing(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 def resume_message(path: Path, lost: Sequence[int] = ()) -> str:
-    without = f", without rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}, lost before" if lost else ""
+    without = (
+        f", without rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}, lost before"
+        if lost
+        else ""
+    )
     return f"This run was cut off and goes on from {path.name.replace('-', ' ')}{without}."
 
 
 def stopped(signal_name: str, path: Path) -> Stopped:
-    return Stopped(f"stopped by {signal_name}; saved in {path}. The same command goes on from there.")
+    return Stopped(
+        f"stopped by {signal_name}; saved in {path}. The same command goes on from there."
+    )
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,11 @@ class Found:
 
 def latest_of(experiment: Experiment) -> Path | None:
     """Where a run resumes, if it was cut off."""
-    return latest(experiment.checkpoints, experiment.digest) if experiment.run.resume == "auto" else None
+    return (
+        latest(experiment.checkpoints, experiment.digest)
+        if experiment.run.resume == "auto"
+        else None
+    )
 
 
 class Draft:
@@ -121,7 +133,9 @@ class Draft:
             self.path.mkdir(parents=True)
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write ``state``, of tensors and plain data, as the file ``name``; it replaces an earlier one."""
+        """Write ``state``, of tensors and plain data, as the file ``name``; it replaces an earlier
+        one.
+        """
         with self.writing():
             self.files[name] = write(self.path / name, state)
 
@@ -134,7 +148,9 @@ class Draft:
                 file.flush()
                 os.fsync(file.fileno())
             sync(self.path)
-            if problem_of(self.place, run) is None:  # of the same step; between two moves there would be none
+            if (
+                problem_of(self.place, run) is None
+            ):  # of the same step; between two moves there would be none
                 shutil.rmtree(self.path)
             else:
                 shutil.rmtree(self.place, ignore_errors=True)
@@ -167,7 +183,10 @@ def write(path: Path, state: Mapping[str, Any]) -> str:
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
     import torch
 
-    refused = ConfigError("resume", f"{path} is not a checkpoint of sgp-run; remove its folder, or start over with resume=never.")
+    refused = ConfigError(
+        "resume",
+        f"{path} is not a checkpoint of sgp-run; remove its folder, or start over with resume=never.",
+    )
     try:
         state = torch.load(path, weights_only=True, map_location=device)
     except Exception as error:
@@ -178,7 +197,9 @@ def read(path: Path, device: str = "cpu") -> dict[str, Any]:
 
 
 def latest(folder: Path, run: str) -> Path | None:
-    """The newest checkpoint of the run called ``run`` that is whole; what is wrong with newer ones is said on stderr."""
+    """The newest checkpoint of the run called ``run`` that is whole; what is wrong with newer ones
+    is said on stderr.
+    """
     for steps in saved_steps(folder):
         path = folder / f"step-{steps}"
         problem = problem_of(path, run)

@@ -1,4 +1,5 @@
-"""What a person sees: progress while a run trains, a table when it has finished, a comparison at the end of a sweep.
+"""What a person sees: progress while a run trains, a table when it has finished, a comparison at
+the end of a sweep.
 
 On a terminal a bar that redraws itself; into a file or a pipe plain lines, about one per epoch.
 """
@@ -21,7 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sgp_runner.units import duration, milliseconds, num_bytes, number, percent
+from sgp_runner.utils.units import duration, milliseconds, num_bytes, number, percent
 
 LOSSES = 64  # training losses behind the one shown: a single batch says little
 QUIET_SECONDS = 60.0  # a line appears at least this often while records arrive, so that a log shows the run is alive
@@ -29,10 +30,11 @@ CLOCKS: dict[str | None, str] = {"simulated": "simulated time", "wall": "wall-cl
 
 
 class ConsoleListener:
-    """Shows on stdout how far a run is. Use it as a context manager, or call ``start`` and ``stop``.
+    """Shows on stdout how far a run is. Use it as a context manager, or call ``start`` and
+    ``stop``.
 
-    ``title`` names the run, ``total_steps`` is the number of steps each worker will take, ``clock`` is ``"simulated"``
-    or ``"wall"``. With workers at different steps, the bar shows their mean.
+    ``title`` names the run, ``total_steps`` is the number of steps each worker will take, ``clock``
+    is ``"simulated"`` or ``"wall"``. With workers at different steps, the bar shows their mean.
     """
 
     def __init__(self, title: str, total_steps: int, clock: str) -> None:
@@ -92,11 +94,18 @@ class ConsoleListener:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def _line_is_due(self, kind: object) -> bool:
-        """An evaluation ends an epoch. Without one, an epoch later than it would have come; or after a long silence."""
+        """An evaluation ends an epoch. Without one, an epoch later than it would have come; or
+        after a long silence.
+        """
         if kind == "average":
             self._said_epoch = self._epoch
             return True
@@ -141,24 +150,37 @@ class ConsoleListener:
 
 
 def stdout_console() -> Console:
-    """A console on stdout: with colour on a terminal, plain text without control characters anywhere else."""
+    """A console on stdout: with colour on a terminal, plain text without control characters
+    anywhere else.
+    """
 
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return Console(file=sys.stdout, force_terminal=terminal, no_color=None if terminal else True, highlight=False)
+    return Console(
+        file=sys.stdout,
+        force_terminal=terminal,
+        no_color=None if terminal else True,
+        highlight=False,
+    )
 
 
 def show(table: Table) -> None:
-    """Prints a table on stdout, after an empty line. What is said below its frame may be longer than a line."""
+    """Prints a table on stdout, after an empty line. What is said below its frame may be longer
+    than a line.
+    """
     stdout_console().print("", table, sep="\n", crop=False)
 
 
 def summary_table(summary: Mapping[str, object]) -> Table:
-    """The end of one run: quality per worker and of the averaged model, time, bytes, where the results are."""
+    """The end of one run: quality per worker and of the averaged model, time, bytes, where the
+    results are.
+    """
 
     # Below the frame, on a line of its own that is never folded, a path can be copied.
     results = [f"results in {_short_path(str(summary['run_dir']))}"] if "run_dir" in summary else []
     notes = "\n".join(text for text in (_text(summary, "label"), *results) if text)
-    table = _table(_title(summary), Text(notes, style="dim", no_wrap=True, overflow="ignore"), ROUNDED)
+    table = _table(
+        _title(summary), Text(notes, style="dim", no_wrap=True, overflow="ignore"), ROUNDED
+    )
     table.show_header = False
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
@@ -176,30 +198,43 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     mean, low, high = (_shown(summary, key) for key in ("worker_mean", "worker_min", "worker_max"))
     row(f"{quality} per worker", mean and f"{mean} mean, {low} min, {high} max")
     row(f"{quality} of the {model}", _shown(summary, "average"), "bold green")
-    row(f"BLEU of the {model}", said("bleu", "{:.1f}".format) if summary.get("metric") != "bleu" else None)
+    row(
+        f"BLEU of the {model}",
+        said("bleu", "{:.1f}".format) if summary.get("metric") != "bleu" else None,
+    )
     study, steps = summary.get("ms_per_iteration") is not None, number(summary.get("steps")) or 1
     if study:
         row(f"{clock} time per iteration", said("ms_per_iteration", milliseconds))
-        hours, iterations = said("hours", "{:.2f} h".format), said("iterations", "{:,.0f} iterations".format)
+        hours, iterations = (
+            said("hours", "{:.2f} h".format),
+            said("iterations", "{:,.0f} iterations".format),
+        )
         row(f"{clock} time of the schedule", hours and iterations and f"{hours} for {iterations}")
     else:
         row(CLOCKS.get(clock, "time"), said("time_s", duration))
     row("real time, all included", said("real_s", duration))
     each = steps if study else 1
-    row(f"sent per node{' and iteration' if study else ''}", said("bytes_per_node", lambda sent: num_bytes(sent / each)))
+    row(
+        f"sent per node{' and iteration' if study else ''}",
+        said("bytes_per_node", lambda sent: num_bytes(sent / each)),
+    )
     row("consensus distance", said("consensus_distance", "{:.3g}".format))
     row("simulated" if study else "trained for", _amount(summary))
     lost = summary.get("lost")
-    row("gone for good", ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None)
+    row(
+        "gone for good",
+        ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None,
+    )
     return table
 
 
 def comparison_table(rows: Sequence[Mapping[str, object]], title: str = "Comparison") -> Table:
     """The end of a sweep: one row per run, in the order given.
 
-    A row is a summary. Two more keys: ``job``, the settings of this run of the sweep (``algo=sgp optim.lr=0.1``), of
-    which those that have no column are shown below the algorithm; ``failed``, a sentence, marks a run without results,
-    which still needs ``algorithm`` and ``nodes``, and so does a run that is ``unfinished``.
+    A row is a summary. Two more keys: ``job``, the settings of this run of the sweep (``algo=sgp
+    optim.lr=0.1``), of which those that have no column are shown below the algorithm; ``failed``, a
+    sentence, marks a run without results, which still needs ``algorithm`` and ``nodes``, and so
+    does a run that is ``unfinished``.
     """
 
     done = [row for row in rows if not _state(row)]
@@ -212,7 +247,12 @@ def comparison_table(rows: Sequence[Mapping[str, object]], title: str = "Compari
 
     table = _comparison(rows, title)
     clock = "time" if len(clocks) != 1 else "\n".join(next(iter(clocks)).split())
-    measures = [f"{quality}\naveraged", f"{quality}\nof workers", *(["BLEU"] if bleus else []), clock]
+    measures = [
+        f"{quality}\naveraged",
+        f"{quality}\nof workers",
+        *(["BLEU"] if bleus else []),
+        clock,
+    ]
     for name in ("nodes", *measures, "sent\nper node"):
         table.add_column(name, justify="right", no_wrap=True)
 
@@ -225,7 +265,11 @@ def comparison_table(rows: Sequence[Mapping[str, object]], title: str = "Compari
         time_s, sent, bleu = (number(row.get(key)) for key in ("time_s", "bytes_per_node", "bleu"))
         cells = [f"{low.removesuffix(' %')} – {high}" if low and high else ""]
         cells += [f"{bleu:.1f}" if bleu is not None else ""] if bleus else []
-        cells += ["" if time_s is None else duration(time_s) + (f"\n{row.get('clock')}" if len(clocks) > 1 else "")]
+        cells += [
+            ""
+            if time_s is None
+            else duration(time_s) + (f"\n{row.get('clock')}" if len(clocks) > 1 else "")
+        ]
         cells += ["" if sent is None else num_bytes(sent)]
         table.add_row(algorithm, nodes, Text(average or "", style="bold green"), *map(Text, cells))
     return table
@@ -236,14 +280,25 @@ def timing_table(rows: Sequence[Mapping[str, object]], title: str) -> Table:
 
     clock = next((_text(row, "clock") for row in rows if not _state(row)), "")
     table = _comparison(rows, title)
-    for name in ("nodes", f"{clock} time\nper iteration", f"{clock} time\nof schedule", "sent per node\nand iteration"):
+    for name in (
+        "nodes",
+        f"{clock} time\nper iteration",
+        f"{clock} time\nof schedule",
+        "sent per node\nand iteration",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         state = _state(row)
         cells = [state] if state else []
         if not state:
-            step, hours, sent, steps = (number(row.get(key)) for key in ("ms_per_iteration", "hours", "bytes_per_node", "steps"))
-            cells = [Text(milliseconds(step or 0.0)), Text("" if hours is None else f"{hours:.2f} h")]
+            step, hours, sent, steps = (
+                number(row.get(key))
+                for key in ("ms_per_iteration", "hours", "bytes_per_node", "steps")
+            )
+            cells = [
+                Text(milliseconds(step or 0.0)),
+                Text("" if hours is None else f"{hours:.2f} h"),
+            ]
             cells += [Text("" if sent is None or not steps else num_bytes(sent / steps))]
         table.add_row(*_first_cells(row), *cells)
     return table
@@ -252,7 +307,9 @@ def timing_table(rows: Sequence[Mapping[str, object]], title: str) -> Table:
 def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
     """Published figures beside ours: ``row metric published ours error_percent ours_is`` of each."""
 
-    table = _table("Published beside ours", Text("errors in percent of the published figure"), SIMPLE_HEAD)
+    table = _table(
+        "Published beside ours", Text("errors in percent of the published figure"), SIMPLE_HEAD
+    )
     table.show_edge, table.pad_edge, table.collapse_padding = False, False, True
     table.add_column("row", overflow="fold")
     table.add_column("metric", overflow="fold")
@@ -263,7 +320,9 @@ def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
         error = number(row["error_percent"])
         figures = [f"{number(row[key]):.4g}" for key in ("published", "ours")]
         figures += ["" if error is None else f"{error:+.1f} %"]
-        table.add_row(str(row["row"]), str(row["metric"]), *figures, Text(str(row["ours_is"]), "dim"))
+        table.add_row(
+            str(row["row"]), str(row["metric"]), *figures, Text(str(row["ours_is"]), "dim")
+        )
     return table
 
 
@@ -278,9 +337,15 @@ def _state(row: Mapping[str, object]) -> Text | None:
 def _comparison(rows: Sequence[Mapping[str, object]], title: str) -> Table:
     """A table with its first column, and the failures below it."""
 
-    failures = [f"{_job(row)} {_failure(row)}: {row['failed']}" for row in rows if row.get("failed")]
+    failures = [
+        f"{_job(row)} {_failure(row)}: {row['failed']}" for row in rows if row.get("failed")
+    ]
     table = _table(title, Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
-    table.show_edge, table.pad_edge, table.collapse_padding = False, False, True  # every column counts when 80 are all
+    table.show_edge, table.pad_edge, table.collapse_padding = (
+        False,
+        False,
+        True,
+    )  # every column counts when 80 are all
     table.add_column("algorithm", overflow="fold")
     return table
 
@@ -289,7 +354,9 @@ def _first_cells(row: Mapping[str, object]) -> tuple[Text, Text]:
     """The algorithm with the settings that have no column, and the number of nodes."""
 
     settings = ((f"\n{word}", "dim") for word in _settings(row))
-    return Text.assemble(_text(row, "algorithm") or "?", *settings), Text(_text(row, "nodes") or "?")
+    return Text.assemble(_text(row, "algorithm") or "?", *settings), Text(
+        _text(row, "nodes") or "?"
+    )
 
 
 def _table(title: str, notes: Text, box: Box) -> Table:
@@ -349,7 +416,10 @@ def _failure(row: Mapping[str, object]) -> str:
 
 
 def _job(row: Mapping[str, object]) -> str:
-    return _text(row, "job") or f"{_text(row, 'algorithm') or '?'} on {_text(row, 'nodes') or '?'} nodes"
+    return (
+        _text(row, "job")
+        or f"{_text(row, 'algorithm') or '?'} on {_text(row, 'nodes') or '?'} nodes"
+    )
 
 
 def _settings(row: Mapping[str, object]) -> list[str]:

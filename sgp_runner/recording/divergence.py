@@ -1,8 +1,10 @@
-"""When training has failed for good, and what a run leaves behind then: ``diverged.json`` in place of a summary.
+"""When training has failed for good, and what a run leaves behind then: ``diverged.json`` in place
+of a summary.
 
-A worker has diverged when its loss or a parameter is not finite, or when its loss is over `EXPLODED` times the first one that it
-recorded (or 1, if that was less). This is looked at whenever a worker records, which waits for the device anyway, and before its
-parameters go into a checkpoint: what is in a checkpoint is finite.
+A worker has diverged when its loss or a parameter is not finite, or when its loss is over
+`EXPLODED` times the first one that it recorded (or 1, if that was less). This is looked at whenever
+a worker records, which waits for the device anyway, and before its parameters go into a checkpoint:
+what is in a checkpoint is finite.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.checkpoint import latest
-from sgp_runner.errors import Diverged, DivergedBefore
-from sgp_runner.recorder import replace_file
+from sgp_runner.recording.checkpoint import latest
+from sgp_runner.recording.recorder import replace_file
+from sgp_runner.utils.errors import Diverged, DivergedBefore
 
 if TYPE_CHECKING:
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.worker import Worker
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.worker import Worker
 
 EXPLODED = 1e4
 FILE = "diverged.json"
@@ -35,14 +37,24 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
     if not isfinite(loss):
         raise Diverged(worker.rank, worker.step, f"its loss is {loss}")
     if loss > EXPLODED * max(first, 1.0):
-        raise Diverged(worker.rank, worker.step, f"its loss is {loss:.3g}, after {first:.3g} at the start")
+        raise Diverged(
+            worker.rank, worker.step, f"its loss is {loss:.3g}, after {first:.3g} at the start"
+        )
 
 
 def leave_word(experiment: Experiment, error: Diverged) -> Diverged:
-    """Write down that the run has diverged; the error for the user, who is told what is left and what to try."""
+    """Write down that the run has diverged; the error for the user, who is told what is left and
+    what to try.
+    """
     found = latest(experiment.checkpoints, experiment.digest)
-    left = f"the last good checkpoint is {found}" if found is not None else "there is no checkpoint from before"
-    advice = f"; {left}; lower optim.lr, which is {experiment.run.optim.lr:g}, or warm up for longer."
+    left = (
+        f"the last good checkpoint is {found}"
+        if found is not None
+        else "there is no checkpoint from before"
+    )
+    advice = (
+        f"; {left}; lower optim.lr, which is {experiment.run.optim.lr:g}, or warm up for longer."
+    )
     word = {"rank": error.rank, "step": error.step, "what": error.what, "advice": advice}
     replace_file(experiment.directory / FILE, json.dumps(word, indent=2) + "\n")
     return Diverged(error.rank, error.step, error.what, advice)

@@ -1,7 +1,9 @@
-"""Watching a run without disturbing it: records of training, evaluation of every worker and of their average.
+"""Watching a run without disturbing it: records of training, evaluation of every worker and of
+their average.
 
-Evaluation happens between two steps of a worker, when it is at rest, takes no simulated time and waits for nobody. The average of an
-epoch is over the workers' models as each of them was when it finished that epoch.
+Evaluation happens between two steps of a worker, when it is at rest, takes no simulated time and
+waits for nobody. The average of an epoch is over the workers' models as each of them was when it
+finished that epoch.
 """
 
 from __future__ import annotations
@@ -13,24 +15,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.crew import whole_crew
-from sgp_runner.divergence import check_loss, check_parameters
-from sgp_runner.recorder import Recorder, metrics_path, trim
+from sgp_runner.elastic.membership import whole_crew
+from sgp_runner.recording.divergence import check_loss, check_parameters
+from sgp_runner.recording.recorder import Recorder, metrics_path, trim
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.crew import Crew
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.problem import Problem
-    from sgp_runner.run import Run
-    from sgp_runner.worker import Worker
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.problem import Problem
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.elastic.membership import Crew
 
 
 @contextmanager
-def recording(experiment: Experiment, rank: int, total_steps: int, start: int = 0) -> Iterator[Recorder]:
-    """The recorder of one rank, whose file goes on from byte ``start``; rank 0 has the console and the logger listening."""
-    from sgp_runner.console import ConsoleListener
+def recording(
+    experiment: Experiment, rank: int, total_steps: int, start: int = 0
+) -> Iterator[Recorder]:
+    """The recorder of one rank, whose file goes on from byte ``start``; rank 0 has the console and
+    the logger listening.
+    """
+    from sgp_runner.recording.console import ConsoleListener
 
     if rank != 0:
         with Recorder(experiment.directory, rank, (), start) as recorder:
@@ -41,7 +47,9 @@ def recording(experiment: Experiment, rank: int, total_steps: int, start: int = 
     for note in run.notes:
         print(note, flush=True)
     trim(metrics_path(experiment.directory, 0), start)  # the mirror counts the lines
-    mirror = run.logger.open(experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group)
+    mirror = run.logger.open(
+        experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
+    )
     with (
         ConsoleListener(title, total_steps, run.network.clock) as console,
         Recorder(experiment.directory, rank, (console, mirror), start) as recorder,
@@ -53,12 +61,14 @@ def recording(experiment: Experiment, rank: int, total_steps: int, start: int = 
 class Gathering:
     """The models of ``size`` workers at the end of one epoch, averaged as they come in.
 
-    Those of ranks 2i and 2i + 1 are joined first, then pairs of pairs, and so on: the result does not depend on who came in when, and is
-    exact for equal models (Chan, Golub & LeVeque 1983).
+    Those of ranks 2i and 2i + 1 are joined first, then pairs of pairs, and so on: the result does
+    not depend on who came in when, and is exact for equal models (Chan, Golub & LeVeque 1983).
     """
 
     size: int
-    parts: dict[tuple[int, int], tuple[int, Tensor, float]] = field(default_factory=dict)  # (first rank, width) -> see `join`
+    parts: dict[tuple[int, int], tuple[int, Tensor, float]] = field(
+        default_factory=dict
+    )  # (first rank, width) -> see `join`
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)  # by rank
     weights: dict[int, float] = field(default_factory=dict)
 
@@ -83,26 +93,41 @@ class Gathering:
         """Once all have come in: the mean model [D] and the `spread`."""
         ((_, mean, squares),) = self.parts.values()
         ranks = range(self.size)
-        return mean, spread(squares, [self.metrics[rank] for rank in ranks], [self.weights[rank] for rank in ranks])
+        return mean, spread(
+            squares, [self.metrics[rank] for rank in ranks], [self.weights[rank] for rank in ranks]
+        )
 
 
-def join(lower: tuple[int, Tensor, float], upper: tuple[int, Tensor, float]) -> tuple[int, Tensor, float]:
-    """How many models there are in two parts, their mean [D], and the sum of their squared distances to it."""
+def join(
+    lower: tuple[int, Tensor, float], upper: tuple[int, Tensor, float]
+) -> tuple[int, Tensor, float]:
+    """How many models there are in two parts, their mean [D], and the sum of their squared
+    distances to it.
+    """
     (few, mean, squares), (more, other, others) = lower, upper
     difference = other.sub_(mean)
     total = few + more
     mean.add_(difference, alpha=more / total)
-    return total, mean, squares + others + float(difference.mul_(difference).sum()) * few * more / total
+    return (
+        total,
+        mean,
+        squares + others + float(difference.mul_(difference).sum()) * few * more / total,
+    )
 
 
-def spread(squares: float, metrics: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
-    """Consensus distance (root mean square distance to the mean) and the range of accuracies and weights, of all workers by rank.
+def spread(
+    squares: float, metrics: Sequence[dict[str, float]], weights: Sequence[float]
+) -> dict[str, float]:
+    """Consensus distance (root mean square distance to the mean) and the range of accuracies and
+    weights, of all workers by rank.
 
     squares: sum of squared distances to the mean.
     """
     out = {"consensus_distance": math.sqrt(max(0.0, squares) / len(metrics))}
     if "accuracy" in metrics[0]:
-        out |= {f"accuracy_{name}": value for name, value in mean_min_max(metrics, "accuracy").items()}
+        out |= {
+            f"accuracy_{name}": value for name, value in mean_min_max(metrics, "accuracy").items()
+        }
     return out | {"push_sum_weight_min": min(weights), "push_sum_weight_max": max(weights)}
 
 
@@ -112,7 +137,8 @@ def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, fl
 
 
 class Observer:
-    """Records what the workers of one process do, under the ranks that they had at the start of the run.
+    """Records what the workers of one process do, under the ranks that they had at the start of the
+    run.
 
     settle: called before something is recorded at the end of a step.
     started: when the run's command began, by `time.monotonic`.
@@ -144,7 +170,9 @@ class Observer:
         if records:
             stamp = {"kind": "lost", "time_s": now, "clock": self.run.network.clock}
             total = crew.run.budget(problem).total
-            self.recorder.write(stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes, "steps": total})
+            self.recorder.write(
+                stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes, "steps": total}
+            )
 
     @property
     def gone(self) -> list[int]:
@@ -174,7 +202,9 @@ class Observer:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         self.started -= saved["real_s"]
         self.evaluated = saved["evaluated"]
-        self.gatherings = {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
+        self.gatherings = {
+            epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()
+        }
         self.first_losses = saved["first_losses"]
         self.average = saved["average"]
 
@@ -182,7 +212,11 @@ class Observer:
         every = self.run.log_every * (worker.size if worker.is_server else 1)
         record = worker.steps_taken % every == 0 or worker.steps_taken == 1
         epoch = (worker.step + 1) // worker.steps_per_epoch
-        due = self.problem.trains and epoch > self.evaluated.get(self.name(worker), 0) and epoch % self.run.eval_every == 0
+        due = (
+            self.problem.trains
+            and epoch > self.evaluated.get(self.name(worker), 0)
+            and epoch % self.run.eval_every == 0
+        )
         evaluate = due and not worker.budget.spent
         if record or evaluate:
             self.settle()
@@ -209,7 +243,10 @@ class Observer:
         if worker.is_server:
             self.recorder.write(self.stamp(worker, "server") | record)
         else:
-            record |= {"loss": float(progress.loss) if self.problem.trains else None, "push_sum_weight": float(worker.push_sum[-1])}
+            record |= {
+                "loss": float(progress.loss) if self.problem.trains else None,
+                "push_sum_weight": float(worker.push_sum[-1]),
+            }
             self.recorder.write(self.stamp(worker, "train") | {"rank": self.name(worker)} | record)
         if self.problem.trains and worker.steps_taken:
             if not worker.is_server:
@@ -218,15 +255,23 @@ class Observer:
             check_parameters(worker)
 
     def evaluate(self, worker: Worker, epoch: float, own: bool = True) -> dict[str, float]:
-        """One worker's ``own`` model, or the server's; when the last worker of an epoch has come in, also their average."""
+        """One worker's ``own`` model, or the server's; when the last worker of an epoch has come
+        in, also their average.
+        """
         if worker.is_server:
             self.record_average(worker, epoch, worker.params, {})
             return self.average
         metrics: dict[str, float] = {}
         if own:
             metrics = self.problem.evaluate(worker.params, worker.model_buffers)
-            self.recorder.write(self.stamp(worker, "eval") | {"rank": self.name(worker), "step": worker.step, "epoch": epoch} | metrics)
-        if self.run.network.clock == "simulated" and not self.run.algo.servers:  # in real runs that would need a barrier
+            self.recorder.write(
+                self.stamp(worker, "eval")
+                | {"rank": self.name(worker), "step": worker.step, "epoch": epoch}
+                | metrics
+            )
+        if (
+            self.run.network.clock == "simulated" and not self.run.algo.servers
+        ):  # in real runs that would need a barrier
             self.gather(worker, epoch, metrics)
         return metrics
 
@@ -235,10 +280,14 @@ class Observer:
         gathering = self.gatherings.setdefault(number, Gathering(worker.size))
         gathering.add(worker.rank, worker.params, float(worker.push_sum[-1]), metrics)
         if gathering.complete:
-            self.gatherings = {other: rest for other, rest in self.gatherings.items() if other > number}
+            self.gatherings = {
+                other: rest for other, rest in self.gatherings.items() if other > number
+            }
             self.record_average(worker, epoch, *gathering.outcome())
 
-    def record_average(self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]) -> None:
+    def record_average(
+        self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]
+    ) -> None:
         self.average = self.problem.evaluate_re_estimated(params) | rest
         self.recorder.write(self.stamp(worker, "average") | {"epoch": epoch} | self.average)
 
@@ -247,12 +296,16 @@ class Observer:
         gradient_workers = [worker for worker in workers if not worker.is_server]
         for worker in workers:
             self.record_training(worker)
-        out = total_cost([cost_of(worker) for worker in gradient_workers], time.monotonic() - self.started)
+        out = total_cost(
+            [cost_of(worker) for worker in gradient_workers], time.monotonic() - self.started
+        )
         if not self.problem.trains:
             return out | self.crew.run.study.extended(max(worker.now for worker in workers))
         self.gatherings.clear()
         metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
-        return out | results(self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average)
+        return out | results(
+            self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average
+        )
 
 
 def cost_of(worker: Worker) -> dict[str, float]:
@@ -271,8 +324,14 @@ def total_cost(costs: Sequence[dict[str, float]], real_seconds: float) -> dict[s
     }
 
 
-def results(metric: str, workers: Sequence[dict[str, float]], average: dict[str, float]) -> dict[str, object]:
+def results(
+    metric: str, workers: Sequence[dict[str, float]], average: dict[str, float]
+) -> dict[str, object]:
     """Quality, per worker and of the averaged (or server) model."""
-    out: dict[str, object] = {"metric": metric, "average": average[metric], "average_loss": average["loss"]}
+    out: dict[str, object] = {
+        "metric": metric,
+        "average": average[metric],
+        "average_loss": average["loss"],
+    }
     out |= {f"worker_{name}": value for name, value in mean_min_max(workers, metric).items()}
     return out | {name: average[name] for name in ("bleu", "consensus_distance") if name in average}

@@ -1,19 +1,25 @@
-"""What a run leaves behind: ``metrics.jsonl``, the source of truth, and ``summary.json``, the mark of a finished run.
+"""What a run leaves behind: ``metrics.jsonl``, the source of truth, and ``summary.json``, the mark
+of a finished run.
 
 One JSON object per line. ``kind`` tells what else a record holds:
 
 * ``train``: ``rank step epoch time_s clock loss lr bytes_sent staleness push_sum_weight``
-* ``server``: ``step epoch time_s clock lr bytes_sent staleness`` of a parameter server; its steps are gradients of all workers
+* ``server``: ``step epoch time_s clock lr bytes_sent staleness`` of a parameter server; its steps
+are gradients of all workers
 * ``eval``: ``rank step epoch time_s clock loss accuracy`` and the task's own metrics (``bleu``)
-* ``average``: ``epoch time_s clock loss accuracy consensus_distance accuracy_mean accuracy_min accuracy_max
-  push_sum_weight_min push_sum_weight_max``; the averaged model, and the spread over the workers
-* ``lost``: ``ranks epoch time_s clock nodes``; these ranks were gone for good, and ``nodes`` went on from ``epoch``
+* ``average``: ``epoch time_s clock loss accuracy consensus_distance accuracy_mean accuracy_min
+  accuracy_max push_sum_weight_min push_sum_weight_max``; the averaged model, and the spread over
+  the workers
+* ``lost``: ``ranks epoch time_s clock nodes``; these ranks were gone for good, and ``nodes`` went
+on from ``epoch``
 * ``summary``: once, last
 
-``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``. ``accuracy`` lies in [0, 1].
+``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``.
+``accuracy`` lies in [0, 1].
 
-JSON has no NaN and no infinity. Such a value is written as ``null`` and spelt out beside it, so that "diverged" and
-"not measured" stay apart: ``{"loss": null, "nonfinite": {"loss": "inf"}}``. Listeners get the numbers as they were.
+JSON has no NaN and no infinity. Such a value is written as ``null`` and spelt out beside it, so
+that "diverged" and "not measured" stay apart: ``{"loss": null, "nonfinite": {"loss": "inf"}}``.
+Listeners get the numbers as they were.
 """
 
 from __future__ import annotations
@@ -27,24 +33,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sgp_runner.errors import CannotWrite, ConfigError
-from sgp_runner.logger import Listener
+from sgp_runner.config.logger import Listener
+from sgp_runner.utils.errors import CannotWrite, ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.experiment import Experiment
 
 KINDS = ("train", "server", "eval", "average", "lost", "summary")
 
 
 class Recorder:
-    """Appends records to this rank's file, each one a whole line or nothing, then hands them to the listeners in order.
+    """Appends records to this rank's file, each one a whole line or nothing, then hands them to the
+    listeners in order.
 
-    Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes ``metrics.rankR.jsonl``, so that no
-    two processes share a file. The file goes on from byte ``start``: a resumed run records again what came after its checkpoint.
-    Use it as a context manager: leaving without ``finish`` tells the listeners that the run did not finish.
+    Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes
+    ``metrics.rankR.jsonl``, so that no two processes share a file. The file goes on from byte
+    ``start``: a resumed run records again what came after its checkpoint. Use it as a context
+    manager: leaving without ``finish`` tells the listeners that the run did not finish.
     """
 
-    def __init__(self, run_dir: Path, rank: int, listeners: tuple[Listener, ...], start: int = 0) -> None:
+    def __init__(
+        self, run_dir: Path, rank: int, listeners: tuple[Listener, ...], start: int = 0
+    ) -> None:
         self.path = metrics_path(run_dir, rank)
         self._listeners = listeners
         self._finished = False
@@ -61,17 +71,21 @@ class Recorder:
         return os.fstat(self._file.fileno()).st_size
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Records one ``train``, ``server``, ``eval``, ``average`` or ``lost``; it is in the file when this returns.
+        """Records one ``train``, ``server``, ``eval``, ``average`` or ``lost``; it is in the file
+        when this returns.
 
-        Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value that JSON cannot hold,
-        such as a tensor, CannotWrite when the disk is full; nothing is written then.
+        Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value
+        that JSON cannot hold, such as a tensor, CannotWrite when the disk is full; nothing is
+        written then.
         """
         self._append(record)
         for listener in self._listeners:
             listener.write(record)
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Records the ``summary``, if there is one, ends the listeners, closes the file. A second call does nothing."""
+        """Records the ``summary``, if there is one, ends the listeners, closes the file. A second
+        call does nothing.
+        """
         if self._finished:
             return
         self._finished = True
@@ -85,7 +99,9 @@ class Recorder:
 
     def _append(self, record: Mapping[str, object]) -> None:
         if record.get("kind") not in KINDS or "time_s" not in record:
-            raise ValueError(f"a record needs a kind among {KINDS} and a time_s, got {dict(record)}")
+            raise ValueError(
+                f"a record needs a kind among {KINDS} and a time_s, got {dict(record)}"
+            )
         rest = memoryview((as_json(record) + "\n").encode())
         end = os.fstat(self._file.fileno()).st_size
         try:
@@ -99,7 +115,12 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.finish(None)
 
 
@@ -109,30 +130,41 @@ def metrics_path(run_dir: Path, rank: int) -> Path:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, object]]:
-    """The records of all ranks in order of ``time_s``, the summary last. A half-written last line is left out.
+    """The records of all ranks in order of ``time_s``, the summary last. A half-written last line
+    is left out.
 
-    Records at the same time keep the order of their file, rank 0 first. Raises ValueError, naming file and line, for a
-    damaged line elsewhere.
+    Records at the same time keep the order of their file, rank 0 first. Raises ValueError, naming
+    file and line, for a damaged line elsewhere.
     """
-    first, *others = metrics_path(run_dir, 0), *sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank)
+    first, *others = (
+        metrics_path(run_dir, 0),
+        *sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank),
+    )
     records = [record for path in (first, *others) for record in read_lines(path)]
     return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
 
 
 def trim(path: Path, num_bytes: int) -> None:
-    """Cuts what follows the first ``num_bytes`` of a file, which is made if need be. Raises ConfigError if there are fewer."""
+    """Cuts what follows the first ``num_bytes`` of a file, which is made if need be. Raises
+    ConfigError if there are fewer.
+    """
     try:
         with path.open("ab") as file:
             have = file.tell()
             if have < num_bytes:
-                raise ConfigError("resume", f"{path} has {have} bytes, its checkpoint knows of {num_bytes}: start over with resume=never.")
+                raise ConfigError(
+                    "resume",
+                    f"{path} has {have} bytes, its checkpoint knows of {num_bytes}: start over with resume=never.",
+                )
             file.truncate(num_bytes)
     except OSError as error:
         raise ConfigError("results", f"cannot write to {path}: {error.strerror}.") from error
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
-    """Writes ``summary.json``, all of it or none of it: whoever finds the file knows that the run finished."""
+    """Writes ``summary.json``, all of it or none of it: whoever finds the file knows that the run
+    finished.
+    """
     replace_file(run_dir / "summary.json", as_json(summary, indent=2) + "\n")
 
 
@@ -152,7 +184,11 @@ def finished(experiment: Experiment) -> dict[str, object] | None:
 
 def as_json(record: Mapping[str, object], indent: int | None = None) -> str:
     """One record, or a summary, as text."""
-    bad = {key: str(value) for key, value in record.items() if isinstance(value, float) and not math.isfinite(value)}
+    bad = {
+        key: str(value)
+        for key, value in record.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
     if bad:
         record = {**record, **dict.fromkeys(bad), "nonfinite": bad}
     return json.dumps(record, allow_nan=False, ensure_ascii=False, indent=indent)

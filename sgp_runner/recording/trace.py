@@ -1,16 +1,20 @@
-"""``recording-R.jsonl`` in the folder of a run: what rank R saw, in the order in which it saw it. One JSON value per line.
+"""``recording-R.jsonl`` in the folder of a run: what rank R saw, in the order in which it saw it.
+One JSON value per line.
 
-First an object that says what was recorded (`Header`), last one that vouches for the rest (`Footer`), and between them lists:
+First an object that says what was recorded (`Header`), last one that vouches for the rest
+(`Footer`), and between them lists:
 
 * ``["message", place, time, src, tag, arrived]``: a message reached the mailbox
 * ``["gradient", place, time, seconds]``: a gradient was complete; it had taken ``seconds``
-* ``["collective", place, time, number]``: an all-reduce or all-gather had ended, the ``number``-th that the rank has begun
+* ``["collective", place, time, number]``: an all-reduce or all-gather had ended, the ``number``-th
+that the rank has begun
 * ``["step", number]``: drawn from the shared budget; null when it was spent
 * ``["send", dst, tag, bytes, sent]``
 
-``place`` tells where in its program the rank was: 0, waiting; n > 0, in its n-th call that receives (`recv`, `recv_any` or `poll`); -1,
-computing the gradient on the spot. ``time`` is in seconds of the rank's clock, which stands still while it evaluates; ``arrived`` and
-``sent`` are in seconds of its machine's clock, since 1970.
+``place`` tells where in its program the rank was: 0, waiting; n > 0, in its n-th call that receives
+(`recv`, `recv_any` or `poll`); -1, computing the gradient on the spot. ``time`` is in seconds of
+the rank's clock, which stands still while it evaluates; ``arrived`` and ``sent`` are in seconds of
+its machine's clock, since 1970.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.errors import CannotWrite, ConfigError
+from sgp_runner.utils.errors import CannotWrite, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.experiment import Experiment
 
 FORMAT = 3
 WAITING, ON_THE_SPOT = 0, -1  # places
@@ -37,10 +41,12 @@ ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(frozen=True)
 class Header:
-    """run: digest of its settings. execution: the same for all ranks, another one each time. host: of this rank.
+    """run: digest of its settings. execution: the same for all ranks, another one each time. host:
+    of this rank.
 
-    code, torch: versions. threads: that compute a gradient. polled: the network needs the scheduler's thread, so that gradients have
-    one of their own. parameters: their number. num_bytes: of all of them. steps_per_epoch: of one node.
+    code, torch: versions. threads: that compute a gradient. polled: the network needs the
+    scheduler's thread, so that gradients have one of their own. parameters: their number.
+    num_bytes: of all of them. steps_per_epoch: of one node.
     """
 
     format: int
@@ -60,7 +66,8 @@ class Header:
 
 @dataclass(frozen=True)
 class Footer:
-    """lines: of all, but for this one; checksum: of their bytes. ended: whether the algorithm did, here.
+    """lines: of all, but for this one; checksum: of their bytes. ended: whether the algorithm did,
+    here.
 
     parameters: checksum of the last ones. time: of the rank's clock.
     """
@@ -124,7 +131,9 @@ def checksum_of(push_sum: Tensor) -> str:
 
 
 class Writer:
-    """Writes the recording of one rank, many lines at a time; without `finish` it is not one that can be replayed."""
+    """Writes the recording of one rank, many lines at a time; without `finish` it is not one that
+    can be replayed.
+    """
 
     def __init__(self, directory: Path, header: Header) -> None:
         self.path = path_of(directory, header.rank)
@@ -157,7 +166,9 @@ class Writer:
     def finish(self, ended: bool, push_sum: Tensor, time: float) -> None:
         """The algorithm has ended on this rank, or failed, with ``push_sum``."""
         self.flush()
-        footer = Footer(self.count, self.checksum.hexdigest(), ended, checksum_of(push_sum), round(time, 6))
+        footer = Footer(
+            self.count, self.checksum.hexdigest(), ended, checksum_of(push_sum), round(time, 6)
+        )
         self.write((json.dumps(asdict(footer)) + "\n").encode())
         self.file.close()
 
@@ -169,20 +180,32 @@ class Writer:
 
 
 def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
-    """Of all ranks of the run in ``directory``. Raises ConfigError for the first thing that keeps it from being replayed."""
+    """Of all ranks of the run in ``directory``. Raises ConfigError for the first thing that keeps
+    it from being replayed.
+    """
     run = experiment.run
     ranks = run.nodes + run.algo.servers
     if not any(path_of(directory, rank).exists() for rank in range(ranks)):
-        raise ConfigError(str(directory), "this run was not recorded; run its command again with record=true resume=never.")
+        raise ConfigError(
+            str(directory),
+            "this run was not recorded; run its command again with record=true resume=never.",
+        )
     recordings = [read_recording(path_of(directory, rank)) for rank in range(ranks)]
     for rank, recording in enumerate(recordings):
         path, header = str(path_of(directory, rank)), recording.header
         if header.run != experiment.digest:
-            raise ConfigError(path, "it was recorded with other settings than those of config.yaml beside it.")
+            raise ConfigError(
+                path, "it was recorded with other settings than those of config.yaml beside it."
+            )
         if (header.rank, header.ranks) != (rank, ranks):
-            raise ConfigError(path, f"it is the recording of rank {header.rank} of {header.ranks}, not of rank {rank} of {ranks}.")
+            raise ConfigError(
+                path,
+                f"it is the recording of rank {header.rank} of {header.ranks}, not of rank {rank} of {ranks}.",
+            )
         if header.execution != recordings[0].header.execution:
-            raise ConfigError(path, f"it was not recorded together with {path_of(directory, 0).name}.")
+            raise ConfigError(
+                path, f"it was not recorded together with {path_of(directory, 0).name}."
+            )
     return recordings
 
 
@@ -190,17 +213,25 @@ def read_recording(path: Path) -> Recording:
     try:
         *lines, last = path.read_bytes().splitlines(keepends=True) or [b""]
     except FileNotFoundError:
-        raise ConfigError(str(path), "it is missing: every rank of a run has a recording of its own.") from None
+        raise ConfigError(
+            str(path), "it is missing: every rank of a run has a recording of its own."
+        ) from None
     except OSError as error:
         raise ConfigError(str(path), f"it cannot be read ({error.strerror}).") from error
     damaged = ConfigError(str(path), "it is damaged: its lines are not those that were recorded.")
     header = header_of(path, lines[0] if lines else last)
     try:
-        footer = Footer(**json.loads(last)) if last.startswith(b"{") and last.endswith(b"}\n") and lines else None
+        footer = (
+            Footer(**json.loads(last))
+            if last.startswith(b"{") and last.endswith(b"}\n") and lines
+            else None
+        )
     except (ValueError, TypeError):
         raise damaged from None
     if footer is None:
-        raise ConfigError(str(path), "it is cut off: the rank was killed, or the file is not whole.")
+        raise ConfigError(
+            str(path), "it is cut off: the rank was killed, or the file is not whole."
+        )
     if (footer.lines, footer.checksum) != (len(lines), sha256(b"".join(lines)).hexdigest()):
         raise damaged
     events: list[TraceEvent] = []
@@ -230,7 +261,10 @@ def header_of(path: Path, line: bytes) -> Header:
     except (ValueError, KeyError, TypeError):
         raise ConfigError(str(path), "this is not a recording of sgp-run.") from None
     if version != FORMAT:
-        raise ConfigError(str(path), f"it has format {version}, and this version of sgp-run reads format {FORMAT}.")
+        raise ConfigError(
+            str(path),
+            f"it has format {version}, and this version of sgp-run reads format {FORMAT}.",
+        )
     try:
         return Header(**fields)
     except TypeError:

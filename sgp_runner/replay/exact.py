@@ -1,12 +1,13 @@
 """A recorded run again, in one process and to the last bit.
 
-Each rank is a `Rank`, the code of the real run. Its clock, in place of waiting for the network and for gradients, hands it what the
-recording says it was handed at this very place of its program. A message is taken from what its sender has sent in the replay; a rank that
-is ahead of the sender of its next message gives way (`turns`). That always leaves one that can go on, because in the real run every
-message was sent before it arrived.
+Each rank is a `Rank`, the code of the real run. Its clock, in place of waiting for the network and
+for gradients, hands it what the recording says it was handed at this very place of its program. A
+message is taken from what its sender has sent in the replay; a rank that is ahead of the sender of
+its next message gives way (`turns`). That always leaves one that can go on, because in the real run
+every message was sent before it arrived.
 
-Only an all-reduce is not the real one: it adds up in the order of ranks, where gloo and MPI have orders of their own, so a run with
-all-reduces is repeated up to rounding.
+Only an all-reduce is not the real one: it adds up in the order of ranks, where gloo and MPI have
+orders of their own, so a run with all-reduces is repeated up to rounding.
 """
 
 from __future__ import annotations
@@ -23,39 +24,52 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 
-from sgp_runner.comm import Transport, all_gather_bytes, all_reduce_bytes
-from sgp_runner.comm.mailbox import Mailbox
-from sgp_runner.environment import code_version
-from sgp_runner.errors import Aborted, RankFailed
-from sgp_runner.faults import Faults
-from sgp_runner.memory import use_huge_pages
-from sgp_runner.networks.gloo import Gloo
-from sgp_runner.place import Place
-from sgp_runner.problem import ON_CPU
-from sgp_runner.real import Rank
-from sgp_runner.replay.recording import ON_THE_SPOT, WAITING, Recording, TraceEvent, checksum_of, read_recordings
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.config.schema import load_experiment
+from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.problem import ON_CPU
+from sgp_runner.core.scheduler import Future, RealClock, Scheduler
+from sgp_runner.core.worker import Steps
+from sgp_runner.distributed.networks.gloo import Gloo
+from sgp_runner.distributed.rank import Rank
+from sgp_runner.recording.trace import (
+    ON_THE_SPOT,
+    WAITING,
+    Recording,
+    TraceEvent,
+    checksum_of,
+    read_recordings,
+)
 from sgp_runner.replay.turns import Turns
-from sgp_runner.scheduler import Future, RealClock, Scheduler
-from sgp_runner.schema import load_experiment
-from sgp_runner.worker import Steps
+from sgp_runner.utils.errors import Aborted, RankFailed
+from sgp_runner.utils.memory import use_huge_pages
+from sgp_runner.utils.place import Place
+from sgp_runner.utils.provenance import code_version
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.problem import Problem
-    from sgp_runner.run import Run
-    from sgp_runner.worker import Worker
-    from sgp_runner.world import World
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.problem import Problem
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.distributed.world import World
 
 T = TypeVar("T")
 
 
 class ReplayMismatch(RankFailed):
-    """The replay does something else than what was recorded, because the code or the machine is another one."""
+    """The replay does something else than what was recorded, because the code or the machine is
+    another one.
+    """
 
     def __init__(self, rank: int, happening: TraceEvent | None, does: str) -> None:
-        recorded = f"a {happening.kind} at {happening.time} s" if happening is not None else "nothing more"
-        super().__init__(f"the replay departs from the recording: rank {rank} {does}, where the recording has {recorded}.")
+        recorded = (
+            f"a {happening.kind} at {happening.time} s" if happening is not None else "nothing more"
+        )
+        super().__init__(
+            f"the replay departs from the recording: rank {rank} {does}, where the recording has {recorded}."
+        )
 
 
 class EndOfTrace(Aborted):
@@ -64,10 +78,11 @@ class EndOfTrace(Aborted):
 
 @dataclass(frozen=True)
 class Replayed:
-    """workers: as they ended, servers last. ended: whether the real run did; the workers of one that failed may be a little further.
+    """workers: as they ended, servers last. ended: whether the real run did; the workers of one
+    that failed may be a little further.
 
-    same: for each worker, whether its parameters are those of the real run, bit for bit. reduced: whether there were all-reduces, so that
-    parameters may differ by rounding.
+    same: for each worker, whether its parameters are those of the real run, bit for bit. reduced:
+    whether there were all-reduces, so that parameters may differ by rounding.
     """
 
     workers: list[Worker]
@@ -77,17 +92,24 @@ class Replayed:
 
 
 def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker: None) -> Replayed:
-    """Repeat the run in ``directory``; ``each_step`` may look at a worker at the end of each of its steps.
+    """Repeat the run in ``directory``; ``each_step`` may look at a worker at the end of each of its
+    steps.
 
-    Raises ConfigError for what is not a recorded run, `ReplayMismatch` when the code does something else than it did then, and whatever the
-    algorithm raises. Warns of versions that differ.
+    Raises ConfigError for what is not a recorded run, `ReplayMismatch` when the code does something
+    else than it did then, and whatever the algorithm raises. Warns of versions that differ.
     """
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)
     header = recordings[0].header
-    for what, then, now in (("sgp-runner", header.code, code_version()), ("PyTorch", header.torch, str(torch.__version__))):
+    for what, then, now in (
+        ("sgp-runner", header.code, code_version()),
+        ("PyTorch", header.torch, str(torch.__version__)),
+    ):
         if then != now:
-            warnings.warn(f"the run was recorded with {what} {then}, and this is {now}: it may end with other parameters", stacklevel=2)
+            warnings.warn(
+                f"the run was recorded with {what} {then}, and this is {now}: it may end with other parameters",
+                stacklevel=2,
+            )
     use_huge_pages()
     torch.set_num_threads(header.threads)
     run = experiment.run
@@ -98,7 +120,12 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
         stage.turns.run([rank.repeat for rank in ranks])
     ended = all(recording.footer.ended for recording in recordings)
     same = [checksum_of(rank.worker.push_sum) == rank.recording.footer.parameters for rank in ranks]
-    return Replayed([rank.worker for rank in ranks], ended, same, any(rank.worker.comm.collectives for rank in ranks))
+    return Replayed(
+        [rank.worker for rank in ranks],
+        ended,
+        same,
+        any(rank.worker.comm.collectives for rank in ranks),
+    )
 
 
 class Stage:
@@ -107,9 +134,15 @@ class Stage:
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         self.turns = Turns()
-        self.channels: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)  # by (src, dst, tag)
-        self.parts: dict[int, dict[int, Tensor]] = defaultdict(dict)  # of a collective, by its number and by rank
-        self.unread: dict[int, int] = defaultdict(lambda: nodes)  # how many ranks have not taken its outcome
+        self.channels: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(
+            deque
+        )  # by (src, dst, tag)
+        self.parts: dict[int, dict[int, Tensor]] = defaultdict(
+            dict
+        )  # of a collective, by its number and by rank
+        self.unread: dict[int, int] = defaultdict(
+            lambda: nodes
+        )  # how many ranks have not taken its outcome
 
     def take(self, src: int, dst: int, tag: int) -> Tensor:
         """The next message."""
@@ -128,7 +161,9 @@ class Stage:
 
 
 class ReplayClock(RealClock):
-    """Lets the rank see what it saw, where and when it saw it. ``make``: how each kind of happening is brought about."""
+    """Lets the rank see what it saw, where and when it saw it. ``make``: how each kind of happening
+    is brought about.
+    """
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -179,8 +214,16 @@ class ReplayClock(RealClock):
 class ReplayTransport(Transport):
     """Sends to the other ranks of the replay, and receives what the clock delivers."""
 
-    def __init__(self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, stage: Stage) -> None:
-        self.scheduler, self.clock, self.mailbox, self.stage, self.rank = scheduler, clock, mailbox, stage, clock.rank
+    def __init__(
+        self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, stage: Stage
+    ) -> None:
+        self.scheduler, self.clock, self.mailbox, self.stage, self.rank = (
+            scheduler,
+            clock,
+            mailbox,
+            stage,
+            clock.rank,
+        )
         self.under_way: dict[int, Callable[[], None]] = {}  # collectives, and what ends them
         clock.make |= {"message": self.deliver, "collective": self.end}
 
@@ -199,14 +242,20 @@ class ReplayTransport(Transport):
         parts = self.outcome(("all-gather", number, None), tensor, lambda parts: parts)
         return parts, all_gather_bytes(tensor, self.stage.nodes)
 
-    def outcome(self, what: tuple[Any, ...], tensor: Tensor, value: Callable[[list[Tensor]], T]) -> Future[T]:
+    def outcome(
+        self, what: tuple[Any, ...], tensor: Tensor, value: Callable[[list[Tensor]], T]
+    ) -> Future[T]:
         future: Future[T] = self.scheduler.future(what)
         self.stage.parts[what[1]][self.rank] = tensor
-        self.under_way[what[1]] = lambda: self.scheduler.resolve(future, value(self.stage.gathered(what[1])))
+        self.under_way[what[1]] = lambda: self.scheduler.resolve(
+            future, value(self.stage.gathered(what[1]))
+        )
         return future
 
     def deliver(self, message: TraceEvent) -> None:
-        self.mailbox.deliver(message.src, message.tag, self.stage.take(message.src, self.rank, message.tag))
+        self.mailbox.deliver(
+            message.src, message.tag, self.stage.take(message.src, self.rank, message.tag)
+        )
 
     def end(self, collective: TraceEvent) -> None:
         if collective.number not in self.under_way:
@@ -226,7 +275,9 @@ def mean_of(parts: list[Tensor]) -> Tensor:
 
 
 class ReplayedWorld:
-    """As much of a `World` as a `Rank` needs: one device, which knows the other nodes through the stage only."""
+    """As much of a `World` as a `Rank` needs: one device, which knows the other nodes through the
+    stage only.
+    """
 
     workers: ClassVar[None] = None
     node: ClassVar[None] = None
@@ -238,19 +289,25 @@ class ReplayedWorld:
     def __init__(self, stage: Stage, rank: int) -> None:
         self.stage, self.place = stage, Place(rank, stage.nodes)
 
-    def transport(self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox) -> ReplayTransport:
+    def transport(
+        self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
+    ) -> ReplayTransport:
         return ReplayTransport(scheduler, clock, mailbox, self.stage)
 
 
 class Later(Executor):
-    """In place of the thread that computes gradients: computes one when the recording has it complete."""
+    """In place of the thread that computes gradients: computes one when the recording has it
+    complete.
+    """
 
     def __init__(self, clock: ReplayClock) -> None:
         self.clock = clock
         self.work: Callable[[], None] | None = None
         clock.make["gradient"] = self.compute
 
-    def submit(self, compute: Callable[..., T], /, *arguments: Any, **keywords: Any) -> concurrent.futures.Future[T]:
+    def submit(
+        self, compute: Callable[..., T], /, *arguments: Any, **keywords: Any
+    ) -> concurrent.futures.Future[T]:
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
         self.work = lambda: done.set_result(compute(*arguments, **keywords))
         return done
@@ -267,7 +324,14 @@ class Later(Executor):
 class ReplayedRank:
     """A rank that goes by its recording; faults slowed the real one, and have no say here."""
 
-    def __init__(self, problem: Problem, stage: Stage, run: Run, recording: Recording, each_step: Callable[[Worker], None]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        stage: Stage,
+        run: Run,
+        recording: Recording,
+        each_step: Callable[[Worker], None],
+    ) -> None:
         self.recording, self.algo = recording, run.algo
         rank, clock = recording.header.rank, ReplayClock(recording)
         world = cast("World", ReplayedWorld(stage, rank))
@@ -277,7 +341,9 @@ class ReplayedRank:
         total = run.budget(problem)
         shared = run.algo.asynchronous and rank < run.nodes
         budget = RecordedSteps(recording, total.total) if shared else total
-        self.worker = run.make_worker(problem, rank, self.runtime.comm, budget, self.runtime, self.runtime.gradients.buffers)
+        self.worker = run.make_worker(
+            problem, rank, self.runtime.comm, budget, self.runtime, self.runtime.gradients.buffers
+        )
 
     def repeat(self) -> None:
         with suppress(EndOfTrace):
@@ -294,7 +360,11 @@ class RecordedSteps:
 
     def take(self) -> int | None:
         if not self.steps:
-            raise ReplayMismatch(self.recording.header.rank, None, "begins another step") if self.recording.footer.ended else EndOfTrace
+            raise (
+                ReplayMismatch(self.recording.header.rank, None, "begins another step")
+                if self.recording.footer.ended
+                else EndOfTrace
+            )
         number = self.steps.popleft()
         self.taken += number is not None
         self.spent = self.spent or number is None or number >= self.total - 1

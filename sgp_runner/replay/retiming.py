@@ -1,11 +1,13 @@
-"""Train once, time many: what a trained run would have recorded on another cluster, without training again.
+"""Train once, time many: what a trained run would have recorded on another cluster, without
+training again.
 
-Where the course of an algorithm does not depend on time, another cluster changes when things happen and nothing else. So the run is
-simulated again on that cluster with messages of the same size and no gradients, and every record of the trained run gets the time and the
-bytes of its counterpart. The lines are those of a real training there, byte for byte, in their order.
+Where the course of an algorithm does not depend on time, another cluster changes when things happen
+and nothing else. So the run is simulated again on that cluster with messages of the same size and
+no gradients, and every record of the trained run gets the time and the bytes of its counterpart.
+The lines are those of a real training there, byte for byte, in their order.
 
-A course depends on time if workers share one budget of gradients, or if they ask what has arrived (`Comm.poll`, `Comm.recv_any`): then
-the run is refused.
+A course depends on time if workers share one budget of gradients, or if they ask what has arrived
+(`Comm.poll`, `Comm.recv_any`): then the run is refused.
 """
 
 from __future__ import annotations
@@ -19,19 +21,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from sgp_runner.comm import Transport
-from sgp_runner.corrections import refuse_outdated
-from sgp_runner.errors import ConfigError, RankFailed
-from sgp_runner.recorder import Recorder, as_json, metrics_path, read_lines, read_summary, replace_file, write_summary
+from sgp_runner.config.corrections import refuse_outdated
+from sgp_runner.core.comm import Transport
+from sgp_runner.recording.recorder import (
+    Recorder,
+    as_json,
+    metrics_path,
+    read_lines,
+    read_summary,
+    replace_file,
+    write_summary,
+)
+from sgp_runner.utils.errors import ConfigError, RankFailed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.problem import Problem
+    from sgp_runner.core.scheduler import Future
     from sgp_runner.data.dataset import Split
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.problem import Problem
-    from sgp_runner.run import Run
-    from sgp_runner.scheduler import Future
 
 KEY = "--retime"
 OF_THE_CLUSTER = ("time_s", "bytes_sent")  # in a record
@@ -45,45 +55,79 @@ class DependsOnTime(Exception):
 
 def clusters_in(word: str) -> dict[str, object]:
     """``cluster=a,b``: the settings of each by its name."""
-    from sgp_runner.overrides import compose, configs
+    from sgp_runner.config.overrides import compose, configs
 
     key, _, names = word.partition("=")
     if key != "cluster" or not names:
-        raise ConfigError(KEY, f"'{word}' names no clusters: write {KEY} cluster=infiniband_100g,ethernet_10g.")
+        raise ConfigError(
+            KEY, f"'{word}' names no clusters: write {KEY} cluster=infiniband_100g,ethernet_10g."
+        )
     with configs():
         return {name: compose([f"cluster={name}"])["cluster"] for name in names.split(",")}
 
 
 def retime_all(folders: Sequence[Path], word: str, out: Path) -> list[Path]:
-    """The folders of all runs in ``folders`` as they would have gone on the clusters that ``word`` names; they are made in ``out``."""
+    """The folders of all runs in ``folders`` as they would have gone on the clusters that ``word``
+    names; they are made in ``out``.
+    """
     from sgp_runner.report.runs import run_folders
 
     clusters = clusters_in(word)
     runs = {path.resolve(): path for folder in folders for path in run_folders(folder)}
-    return [retime(folder, name, cluster, out) for folder in runs.values() for name, cluster in clusters.items()]
+    return [
+        retime(folder, name, cluster, out)
+        for folder in runs.values()
+        for name, cluster in clusters.items()
+    ]
 
 
 def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
-    """The run in ``folder`` on ``cluster``, which is called ``name``, in a folder of its own in ``out``. Raises ConfigError."""
+    """The run in ``folder`` on ``cluster``, which is called ``name``, in a folder of its own in
+    ``out``. Raises ConfigError.
+    """
     import yaml
 
-    from sgp_runner.schema import stored
+    from sgp_runner.config.schema import stored
 
     trained, summary = finished(folder)
     experiment = on_cluster(trained, cluster)
     there = out / f"{folder.name}-on-{name}"
     with TemporaryDirectory() as scratch:
         costs = replay(experiment, folder, Path(scratch))
-        records = list(merged(read_lines(metrics_path(folder, 0)), read_lines(metrics_path(Path(scratch), 0)), folder))
+        records = list(
+            merged(
+                read_lines(metrics_path(folder, 0)),
+                read_lines(metrics_path(Path(scratch), 0)),
+                folder,
+            )
+        )
     label = f"{experiment.run.label}, re-timed from {folder.name}"
-    retimed = {**summary, **experiment.facts, "run_dir": str(there), **costs, "label": label, "retimed_from": str(folder)}
+    retimed = {
+        **summary,
+        **experiment.facts,
+        "run_dir": str(there),
+        **costs,
+        "label": label,
+        "retimed_from": str(folder),
+    }
     try:
         there.mkdir(parents=True, exist_ok=True)
         (there / "summary.json").unlink(missing_ok=True)
-        replace_file(there / "config.yaml", yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True))
+        replace_file(
+            there / "config.yaml",
+            yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True),
+        )
         if (folder / "environment.json").exists():  # of the training
-            replace_file(there / "environment.json", (folder / "environment.json").read_text(encoding="utf-8"))
-        replace_file(metrics_path(there, 0), "".join(as_json(record) + "\n" for record in (*records, {"kind": "summary", **retimed})))
+            replace_file(
+                there / "environment.json",
+                (folder / "environment.json").read_text(encoding="utf-8"),
+            )
+        replace_file(
+            metrics_path(there, 0),
+            "".join(
+                as_json(record) + "\n" for record in (*records, {"kind": "summary", **retimed})
+            ),
+        )
         write_summary(there, retimed)
     except OSError as error:
         raise ConfigError("--out", f"cannot write to {there}: {error.strerror}.") from error
@@ -91,20 +135,31 @@ def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
 
 
 def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
-    """The trained run in ``folder``, and its summary. Raises ConfigError for one that cannot be timed again."""
-    from sgp_runner.schema import load_experiment
+    """The trained run in ``folder``, and its summary. Raises ConfigError for one that cannot be
+    timed again.
+    """
+    from sgp_runner.config.schema import load_experiment
 
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run
     refuse_outdated(experiment.config, folder)
     if run.network.clock != "simulated":
-        refuse(folder, "it is a real run, whose times are measured, not simulated; run it on that network, or train with network=sim")
+        refuse(
+            folder,
+            "it is a real run, whose times are measured, not simulated; run it on that network, or train with network=sim",
+        )
     if not run.model.trains:
-        refuse(folder, "it is a timing study, which learns nothing that could be kept; run it with the other cluster")
+        refuse(
+            folder,
+            "it is a timing study, which learns nothing that could be kept; run it with the other cluster",
+        )
     if summary is None:
         refuse(folder, "it has not finished; the command that started it goes on")
     if run.algo.asynchronous:
-        refuse(folder, f"the course of {run.algo.title} depends on time, so another cluster means another training; train it there")
+        refuse(
+            folder,
+            f"the course of {run.algo.title} depends on time, so another cluster means another training; train it there",
+        )
     return experiment, summary
 
 
@@ -114,18 +169,18 @@ def refuse(folder: Path, why: str) -> NoReturn:
 
 def on_cluster(trained: Experiment, cluster: object) -> Experiment:
     """The experiment that trains the same there."""
-    from sgp_runner.schema import make_experiment
+    from sgp_runner.config.schema import make_experiment
 
     return make_experiment({**trained.config, "cluster": cluster})
 
 
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
     """Simulate it without gradients, leaving records in ``scratch``; what it costs."""
-    from sgp_runner.engine import NoGradients
-    from sgp_runner.observer import Observer
-    from sgp_runner.scheduler import Deadlock
-    from sgp_runner.simulated import simulate
-    from sgp_runner.worker import Steps
+    from sgp_runner.core.scheduler import Deadlock
+    from sgp_runner.core.worker import Steps
+    from sgp_runner.recording.observer import Observer
+    from sgp_runner.simulator.backend import simulate
+    from sgp_runner.simulator.engine import NoGradients
 
     run = experiment.run
     problem = unlearned(run)
@@ -142,9 +197,15 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
         except RankFailed as error:
             if not isinstance(error.__cause__, DependsOnTime):
                 raise
-            refuse(folder, f"{run.algo.title} with these settings asks what has arrived, so its course depends on time; train it there")
+            refuse(
+                folder,
+                f"{run.algo.title} with these settings asks what has arrived, so its course depends on time; train it there",
+            )
         except Deadlock:
-            refuse(folder, f"nobody can go on any more on cluster={experiment.run.cluster.name} with its faults")
+            refuse(
+                folder,
+                f"nobody can go on any more on cluster={experiment.run.cluster.name} with its faults",
+            )
         summary = observer.conclude(workers)
     return {key: summary[key] for key in COSTS}
 
@@ -172,8 +233,10 @@ class WithoutPolls(Transport):
 
 
 def unlearned(run: Run) -> Problem:
-    """The problem of ``run`` with as many parameters and steps, all of them zero; evaluating them costs nothing and says nothing."""
-    from sgp_runner.flat import FlatModule
+    """The problem of ``run`` with as many parameters and steps, all of them zero; evaluating them
+    costs nothing and says nothing.
+    """
+    from sgp_runner.core.flat import FlatModule
     from sgp_runner.models.vector import Placeholder
 
     with closing(run.make_problem()) as problem:
@@ -196,7 +259,9 @@ class Unknown:
         return {"loss": 0.0}
 
 
-def merged(trained: Iterable[Mapping[str, Any]], timed: Iterable[Mapping[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
+def merged(
+    trained: Iterable[Mapping[str, Any]], timed: Iterable[Mapping[str, Any]], folder: Path
+) -> Iterator[dict[str, Any]]:
     """Records of ``trained``, in the order of their counterparts in ``timed`` and with their times."""
     waiting: dict[tuple[object, object], deque[Mapping[str, Any]]] = {}
     for record in trained:
@@ -210,4 +275,7 @@ def merged(trained: Iterable[Mapping[str, Any]], timed: Iterable[Mapping[str, An
     else:
         if not any(waiting.values()):
             return
-    refuse(folder, "its records are not those of its settings; it was made by another version, train it again")
+    refuse(
+        folder,
+        "its records are not those of its settings; it was made by another version, train it again",
+    )

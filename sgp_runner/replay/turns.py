@@ -1,22 +1,31 @@
-"""Ranks that take turns: each a thread with a stack of its own, of which one runs at a time, in an order that is always the same."""
+"""Ranks that take turns: each a thread with a stack of its own, of which one runs at a time, in an
+order that is always the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Semaphore, Thread
 
-from sgp_runner.errors import Aborted
+from sgp_runner.utils.errors import Aborted
 
 
 class Stuck(RuntimeError):
-    """Every rank waits for something that none of the others can bring about. ``who``: ranks, and what they wait for."""
+    """Every rank waits for something that none of the others can bring about. ``who``: ranks, and
+    what they wait for.
+    """
 
     def __init__(self, who: dict[int, str]) -> None:
-        super().__init__("nobody can go on: " + "; ".join(f"rank {rank} waits for {what}" for rank, what in who.items()))
+        super().__init__(
+            "nobody can go on: "
+            + "; ".join(f"rank {rank} waits for {what}" for rank, what in who.items())
+        )
 
 
 class Turns:
-    """Runs a piece of work per rank until all are done. A rank runs until it must wait; the first error of any ends all."""
+    """Runs a piece of work per rank until all are done. A rank runs until it must wait; the first
+    error of any ends all.
+    """
 
     def __init__(self) -> None:
         self.present: Turn | None = None
@@ -40,7 +49,9 @@ class Turns:
                 turn.end()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """To be called by the rank that runs: it goes on when it is ``ready``, and others meanwhile."""
+        """To be called by the rank that runs: it goes on when it is ``ready``, and others
+        meanwhile.
+        """
         if not ready():
             assert self.present is not None
             self.present.pause(ready, what)

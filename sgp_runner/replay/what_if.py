@@ -1,9 +1,12 @@
-"""How long another algorithm would have taken on the machines of a recorded run: simulated, on recorded times.
+"""How long another algorithm would have taken on the machines of a recorded run: simulated, on
+recorded times.
 
-The k-th gradient of a node takes as long as its k-th recorded one; when there are no more, they begin again. A message takes as long as
-the recorded ones of its link, of the size closest to its own, in their order; a link that was not used has the delays of all others.
-All-reduces go by the formulas of the settings' ``cluster`` (``collective``, ``overlap``, ``bucket_bytes``), with the bandwidth at which
-the recorded messages travelled. Everything else takes no time, as in every simulation, and a recorded delay holds its queues.
+The k-th gradient of a node takes as long as its k-th recorded one; when there are no more, they
+begin again. A message takes as long as the recorded ones of its link, of the size closest to its
+own, in their order; a link that was not used has the delays of all others. All-reduces go by the
+formulas of the settings' ``cluster`` (``collective``, ``overlap``, ``bucket_bytes``), with the
+bandwidth at which the recorded messages travelled. Everything else takes no time, as in every
+simulation, and a recorded delay holds its queues.
 """
 
 from __future__ import annotations
@@ -16,28 +19,39 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.cluster import Cluster, ConstantTime
-from sgp_runner.engine import NoGradients
-from sgp_runner.errors import ConfigError
-from sgp_runner.faults import Faults
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import Cluster, ConstantTime
+from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.config.schema import load_experiment, make_experiment
+from sgp_runner.core.timing_study import Study
 from sgp_runner.models.timing_only import TimingOnly
-from sgp_runner.networks.sim import Sim
-from sgp_runner.replay.recording import Recording, read_recordings
-from sgp_runner.schema import load_experiment, make_experiment
-from sgp_runner.simulated import simulate
-from sgp_runner.timed_as import TimedAs
-from sgp_runner.timing import Study
+from sgp_runner.recording.trace import Recording, read_recordings
+from sgp_runner.simulator.backend import simulate
+from sgp_runner.simulator.engine import NoGradients
+from sgp_runner.simulator.network import Sim
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.run import Run
+    from sgp_runner.config.run import Run
 
-MAY_CHANGE = ("algo", "optim", "epochs", "cluster.collective", "cluster.overlap", "cluster.bucket_bytes")
-Delays = Mapping[tuple[int, int], Sequence[tuple[int, float]]]  # by (src, dst): (bytes, seconds) of its messages, in their order
+MAY_CHANGE = (
+    "algo",
+    "optim",
+    "epochs",
+    "cluster.collective",
+    "cluster.overlap",
+    "cluster.bucket_bytes",
+)
+Delays = Mapping[
+    tuple[int, int], Sequence[tuple[int, float]]
+]  # by (src, dst): (bytes, seconds) of its messages, in their order
 
 
 @dataclass(frozen=True)
 class Retimed:
-    """time_s: simulated. recorded_s: wall-clock time of the run that was recorded, without evaluation."""
+    """time_s: simulated. recorded_s: wall-clock time of the run that was recorded, without
+    evaluation.
+    """
 
     algorithm: str
     recorded_algorithm: str
@@ -47,24 +61,34 @@ class Retimed:
 
     @property
     def facts(self) -> dict[str, object]:
-        return {**vars(self), "clock": "simulated", "label": "time simulated on recorded compute times and message delays"}
+        return {
+            **vars(self),
+            "clock": "simulated",
+            "label": "time simulated on recorded compute times and message delays",
+        }
 
 
 def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
-    """The run in ``directory`` under the settings ``words``, ``algo=sgp`` for example. Raises ConfigError for what cannot be answered."""
+    """The run in ``directory`` under the settings ``words``, ``algo=sgp`` for example. Raises
+    ConfigError for what cannot be answered.
+    """
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)
     run = make_experiment(changed(experiment.config, words)).run
     if not all(recording.footer.ended for recording in recordings):
-        raise ConfigError("record", "the recorded run failed before its end, so there is no time to compare with.")
+        raise ConfigError(
+            "record", "the recorded run failed before its end, so there is no time to compare with."
+        )
     recorded_s = max(recording.footer.time for recording in recordings)
     steps, time_s = simulated_time(run, recordings)
     return Retimed(run.algo.title, experiment.run.algo.title, steps, time_s, recorded_s)
 
 
 def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any]:
-    """A recorded configuration with other settings, which are put together as on the command line; not recorded itself."""
-    from sgp_runner.overrides import compose, configs, parse
+    """A recorded configuration with other settings, which are put together as on the command line;
+    not recorded itself.
+    """
+    from sgp_runner.config.overrides import compose, configs, parse
 
     with configs():
         settings = parse(words)
@@ -73,7 +97,10 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
                 raise ConfigError(setting.name, "one at a time is timed.")
             if not any(f"{setting.name}.".startswith(f"{key}.") for key in MAY_CHANGE):
                 others = f"{', '.join(MAY_CHANGE[:-1])} and {MAY_CHANGE[-1]}"
-                raise ConfigError(setting.name, f"the recorded times are those of its recorded value; only {others} may be others.")
+                raise ConfigError(
+                    setting.name,
+                    f"the recorded times are those of its recorded value; only {others} may be others.",
+                )
         composed = compose([setting.word for setting in settings])
     tree = copied({**config, "record": False})
     for setting in settings:
@@ -86,20 +113,27 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
 
 
 def copied(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: copied(value) if isinstance(value, Mapping) else value for key, value in node.items()}
+    return {
+        key: copied(value) if isinstance(value, Mapping) else value for key, value in node.items()
+    }
 
 
 def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
     """Steps of a node, and simulated seconds."""
     header, delays = recordings[0].header, delays_of(recordings)
     if not delays and run.ranks > 1:
-        raise ConfigError("record", "the recorded run sent no messages, and without their delays there is nothing to time others by.")
+        raise ConfigError(
+            "record",
+            "the recorded run sent no messages, and without their delays there is nothing to time others by.",
+        )
     steps = max(1, round(run.epochs * header.steps_per_epoch))
     run = replace(
         run,
         model=TimingOnly(grain=min(2048, header.parameters), sample_steps=None),
         network=Sim(),
-        cluster=machines(run.cluster, delays) if delays else replace(run.cluster, serving_seconds_per_byte=0.0),
+        cluster=machines(run.cluster, delays)
+        if delays
+        else replace(run.cluster, serving_seconds_per_byte=0.0),
         faults=Faults(),
         timed_as=TimedAs(num_parameters=max(1, header.num_bytes // 4)),
         dtype="float32",
@@ -120,19 +154,28 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
 
 
 class RecordedGradients:
-    """How long the next gradient of a rank takes: as its recorded ones did, one after the other and over again."""
+    """How long the next gradient of a rank takes: as its recorded ones did, one after the other and
+    over again.
+    """
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
-        own = [[event.seconds for event in recording.events if event.kind == "gradient"] for recording in recordings]
+        own = [
+            [event.seconds for event in recording.events if event.kind == "gradient"]
+            for recording in recordings
+        ]
         together = [seconds for each in own for seconds in each]
-        self.seconds = [cycle(each or together) for each in own]  # a node may have had no step of a shared budget
+        self.seconds = [
+            cycle(each or together) for each in own
+        ]  # a node may have had no step of a shared budget
 
     def __call__(self, rank: int) -> float:
         return next(self.seconds[rank])
 
 
 class RecordedDelays:
-    """How long the next message from ``src`` to ``dst`` travels: as the recorded ones of the closest size did."""
+    """How long the next message from ``src`` to ``dst`` travels: as the recorded ones of the
+    closest size did.
+    """
 
     def __init__(self, delays: Delays) -> None:
         self.delays = delays
@@ -143,7 +186,9 @@ class RecordedDelays:
         key = src, dst, num_bytes
         if key not in self.chosen:
             recorded = self.delays.get((src, dst), self.everywhere)
-            closest = min((size for size, _ in recorded), key=lambda size: (abs(size - num_bytes), size))
+            closest = min(
+                (size for size, _ in recorded), key=lambda size: (abs(size - num_bytes), size)
+            )
             self.chosen[key] = cycle([seconds for size, seconds in recorded if size == closest])
         return next(self.chosen[key])
 
@@ -151,9 +196,9 @@ class RecordedDelays:
 def delays_of(recordings: Sequence[Recording]) -> Delays:
     """How long each message took, with the clocks of different machines set to one another.
 
-    The n-th message that a rank received from another is the n-th of that tag which the other sent. Between machines whose ranks sent to
-    each other both ways, clocks are set so that the fastest message took as long one way as the other (NTP's rule); nothing arrives before
-    it was sent.
+    The n-th message that a rank received from another is the n-th of that tag which the other sent.
+    Between machines whose ranks sent to each other both ways, clocks are set so that the fastest
+    message took as long one way as the other (NTP's rule); nothing arrives before it was sent.
     """
     arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for recording in recordings:
@@ -179,11 +224,16 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
             return 0.0
         return (fastest[src, dst] - fastest[dst, src]) / 2
 
-    return {(src, dst): [(size, max(0.0, seconds - ahead(src, dst))) for size, seconds in each] for (src, dst), each in sorted(out.items())}
+    return {
+        (src, dst): [(size, max(0.0, seconds - ahead(src, dst))) for size, seconds in each]
+        for (src, dst), each in sorted(out.items())
+    }
 
 
 def machines(cluster: Cluster, delays: Delays) -> Cluster:
-    """What all-reduces go by: the bandwidth of the largest messages, and the latency of the smallest if those are far smaller."""
+    """What all-reduces go by: the bandwidth of the largest messages, and the latency of the
+    smallest if those are far smaller.
+    """
     by_size: dict[int, list[float]] = defaultdict(list)
     for each in delays.values():
         for size, seconds in each:

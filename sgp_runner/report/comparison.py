@@ -1,7 +1,8 @@
 """Published figures beside ours, joined by the row that a run's preset reproduces.
 
-A quality is only compared when it was reached on the published data set in as many epochs, a time when a timing study or such a run
-gave it. Another quality is shown beside the published figure and called not comparable; another time is left out.
+A quality is only compared when it was reached on the published data set in as many epochs, a time
+when a timing study or such a run gave it. Another quality is shown beside the published figure and
+called not comparable; another time is left out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgp_runner.published import Published, published
+from sgp_runner.report.published import Published, published
 from sgp_runner.report.runs import REAL, TIMING
 
 if TYPE_CHECKING:
@@ -25,15 +26,23 @@ COMPARABLE = {
     "top1_error": "top-1 error",
     "bleu": "BLEU",
 }
-UNITS = {"hours": "in hours", "ms_per_iteration": "in ms", "val_top1": "in %", "top1_error": "in %", "bleu": ""}
+UNITS = {
+    "hours": "in hours",
+    "ms_per_iteration": "in ms",
+    "val_top1": "in %",
+    "top1_error": "in %",
+    "bleu": "",
+}
 TIMES = ("hours", "ms_per_iteration")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One published figure and ours: mean over the seeds, lowest and highest, all in the published unit.
+    """One published figure and ours: mean over the seeds, lowest and highest, all in the published
+    unit.
 
-    averaged: the same of the averaged model, where that is a thing to have. comparable: whether the error means anything.
+    averaged: the same of the averaged model, where that is a thing to have. comparable: whether the
+    error means anything.
     """
 
     published: Published
@@ -59,7 +68,11 @@ class Pair:
     @property
     def error(self) -> float | None:
         """In percent of the published figure; None where the two cannot be compared."""
-        return 100 * (self.ours - self.published.value) / self.published.value if self.comparable else None
+        return (
+            100 * (self.ours - self.published.value) / self.published.value
+            if self.comparable
+            else None
+        )
 
     @property
     def verdict(self) -> str:
@@ -70,7 +83,9 @@ class Pair:
         return what if self.comparable else f"{self.kind} on {self.setting.data}: not comparable"
 
 
-def pairs_of(settings: Sequence[Setting], rows: Mapping[str, Mapping[str, Published]] | None = None) -> list[Pair]:
+def pairs_of(
+    settings: Sequence[Setting], rows: Mapping[str, Mapping[str, Published]] | None = None
+) -> list[Pair]:
     """In the order of the published rows, then of the settings."""
     rows = published() if rows is None else rows
     return [
@@ -89,14 +104,27 @@ def pairs_in(setting: Setting, figures: Mapping[str, Published]) -> Iterator[Pai
         if metric in TIMES and (same or setting.kind == TIMING):
             values, averaged, comparable = setting.runs[metric].astype(float), None, True
         elif (
-            metric not in TIMES and setting.kind != TIMING and (metric == "bleu") == (setting.metric == "bleu") and setting.metric != "loss"
+            metric not in TIMES
+            and setting.kind != TIMING
+            and (metric == "bleu") == (setting.metric == "bleu")
+            and setting.metric != "loss"
         ):
-            values, averaged = (in_unit(setting.runs[key].astype(float), metric) for key in ("quality", "averaged"))
+            values, averaged = (
+                in_unit(setting.runs[key].astype(float), metric) for key in ("quality", "averaged")
+            )
             averaged, comparable = float(averaged.mean()), same
         else:
             continue
         if values.notna().all():
-            yield Pair(figure, setting, float(values.mean()), float(values.min()), float(values.max()), averaged, comparable)
+            yield Pair(
+                figure,
+                setting,
+                float(values.mean()),
+                float(values.min()),
+                float(values.max()),
+                averaged,
+                comparable,
+            )
 
 
 def in_unit(values: pd.Series, metric: str) -> pd.Series:

@@ -1,7 +1,8 @@
 """What a plot shows, whoever draws it: ``interactive`` for the page, ``images`` for PNG and SVG.
 
-Colour and shape of a marker tell the method, the dash of a line the number of nodes, and how a marker is filled the kind of result:
-full for real runs, hollow for trained and rehearsed ones in simulated time, with a dot for timing only, a star for published figures.
+Colour and shape of a marker tell the method, the dash of a line the number of nodes, and how a
+marker is filled the kind of result: full for real runs, hollow for trained and rehearsed ones in
+simulated time, with a dot for timing only, a star for published figures.
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from typing import Literal
 
 from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 
-# Okabe and Ito's colours, which colour-blind people can tell apart; grey for black and yellow, which vanish on a dark or a light page.
+# Okabe and Ito's colours, which colour-blind people can tell apart; grey for black and yellow,
+# which vanish on a dark or a light page.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#808080")
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 Fill = Literal["full", "hollow", "dotted"]
-FILLS: dict[str, Fill] = {REAL: "full", TRAINED: "hollow", REHEARSAL: "hollow", TIMING: "dotted", PUBLISHED: "full"}
+FILLS: dict[str, Fill] = {
+    REAL: "full",
+    TRAINED: "hollow",
+    REHEARSAL: "hollow",
+    TIMING: "dotted",
+    PUBLISHED: "full",
+}
 GLYPHS = {REAL: "●", TRAINED: "◐", REHEARSAL: "○", TIMING: "◉", PUBLISHED: "★"}
 
 
@@ -33,7 +41,8 @@ class Style:
 
 @dataclass(frozen=True)
 class Series:
-    """x, y: a number, or the name of a category, for each point. low, high: range of the seeds at each point, along ``Plot.spread``.
+    """x, y: a number, or the name of a category, for each point. low, high: range of the seeds at
+    each point, along ``Plot.spread``.
 
     texts: more about each point, shown when one points at it.
     """
@@ -47,7 +56,8 @@ class Series:
     texts: Sequence[str] = ()
 
     def reach(self, middle: Sequence[float | str]) -> tuple[list[float], list[float]]:
-        """How far ``low`` is below and ``high`` above each point, whose place along the bar is ``middle``.
+        """How far ``low`` is below and ``high`` above each point, whose place along the bar is
+        ``middle``.
 
         Not below 0: the mean of equal values may differ from them in its last bit.
         """
@@ -69,9 +79,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Plot:
-    """name: of its files. title: what is plotted, of which kind of runs. note: one or two sentences on how to read it.
+    """name: of its files. title: what is plotted, of which kind of runs. note: one or two sentences
+    on how to read it.
 
-    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y. legend: false where an axis names the series.
+    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y.
+    legend: false where an axis names the series.
     """
 
     name: str

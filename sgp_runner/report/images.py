@@ -13,9 +13,23 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg")
 INK = "#222222"
-SHAPES = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "triangle-down": "v", "pentagon": "p"}
+SHAPES = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "cross": "P",
+    "triangle-down": "v",
+    "pentagon": "p",
+}
 SHAPES |= {"star": "*"}
-DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (9, 3))}
+DASHES: dict[str, Any] = {
+    "solid": "-",
+    "dash": "--",
+    "dot": ":",
+    "dashdot": "-.",
+    "longdash": (0, (9, 3)),
+}
 TITLE_WIDTH = 70  # characters
 
 
@@ -28,10 +42,16 @@ def save(plot: Plot, folder: Path) -> None:
     from matplotlib.figure import Figure
 
     with rc_context({"svg.hashsalt": plot.name, "font.size": 10}):
-        rows = len({y for series in plot.series for y in series.y}) if plot.y.scale == "category" else 0
+        rows = (
+            len({y for series in plot.series for y in series.y})
+            if plot.y.scale == "category"
+            else 0
+        )
         columns = 1 if max(len(series.name) for series in plot.series) > 36 else 2
         legend = -(-len(plot.series) // columns) if plot.legend else 0
-        figure = Figure(figsize=(7, (1.6 + 0.45 * rows if rows else 4) + 0.22 * legend), layout="constrained")
+        figure = Figure(
+            figsize=(7, (1.6 + 0.45 * rows if rows else 4) + 0.22 * legend), layout="constrained"
+        )
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         for series in plot.series:
@@ -47,7 +67,11 @@ def save(plot: Plot, folder: Path) -> None:
         if plot.legend:
             figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
         for kind in FORMATS:
-            figure.savefig(folder / f"{plot.name}.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+            figure.savefig(
+                folder / f"{plot.name}.{kind}",
+                dpi=150,
+                metadata={"Date": None} if kind == "svg" else None,
+            )
 
 
 def draw(axes: Axes, plot: Plot, series: Series) -> None:

@@ -1,4 +1,6 @@
-"""Plots as plotly.js takes them: plain data and layout, without its Python package. Colours of text and grid are the page's."""
+"""Plots as plotly.js takes them: plain data and layout, without its Python package. Colours of text
+and grid are the page's.
+"""
 
 from __future__ import annotations
 
@@ -23,35 +25,73 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
     style, traces = series.style, []
     if plot.spread == "band" and series.low is not None and series.high is not None:
         edges = [*series.high, *reversed(series.low)]
-        shape = {"x": [*series.x, *reversed(series.x)], "y": list(map(finite, edges)), "fill": "toself", "fillcolor": faint(style.colour)}
+        shape = {
+            "x": [*series.x, *reversed(series.x)],
+            "y": list(map(finite, edges)),
+            "fill": "toself",
+            "fillcolor": faint(style.colour),
+        }
         hidden = {"showlegend": False, "hoverinfo": "skip", "line": {"width": 0}, "mode": "lines"}
         traces.append({"type": "scatter", "legendgroup": series.name, **shape, **hidden})
     parts = [name for name, wanted in (("lines", style.dash), ("markers", style.shape)) if wanted]
-    trace: dict[str, Any] = {"type": "scatter", "name": series.name, "legendgroup": series.name, "mode": "+".join(parts)}
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "name": series.name,
+        "legendgroup": series.name,
+        "mode": "+".join(parts),
+    }
     trace |= {"x": list(map(category, series.x)), "y": list(map(category, series.y))}
     if style.dash:
         trace["line"] = {"color": style.colour, "dash": style.dash, "width": 2}
     if style.shape:
         size = 13 if style.shape == "star" else 9 if style.dash else 12
         edge = {"width": 0 if style.fill == "full" else 1.5}
-        trace["marker"] = {"color": style.colour, "symbol": style.shape + SYMBOLS[style.fill], "size": size, "line": edge}
+        trace["marker"] = {
+            "color": style.colour,
+            "symbol": style.shape + SYMBOLS[style.fill],
+            "size": size,
+            "line": edge,
+        }
     if plot.spread in ("x", "y") and series.low is not None and series.high is not None:
         down, up = series.reach(series.x if plot.spread == "x" else series.y)
-        trace[f"error_{plot.spread}"] = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.5, "width": 5}
+        trace[f"error_{plot.spread}"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": up,
+            "arrayminus": down,
+            "thickness": 1.5,
+            "width": 5,
+        }
         trace[f"error_{plot.spread}"]["color"] = style.colour
     if series.texts:
         trace["text"] = list(series.texts)
-    x, y = ("%{x}" if each.scale == "category" else f"%{{{name}:.4~g}}" for name, each in (("x", plot.x), ("y", plot.y)))
+    x, y = (
+        "%{x}" if each.scale == "category" else f"%{{{name}:.4~g}}"
+        for name, each in (("x", plot.x), ("y", plot.y))
+    )
     y = "%{y}" if plot.y.scale == "category" else y
     where = f"{plot.x.title}: {x}" + (f"<br>{plot.y.title}: {y}" if plot.y.title else "")
-    trace["hovertemplate"] = f"<b>{series.name}</b><br>{where}" + ("<br>%{text}" if series.texts else "") + "<extra></extra>"
+    trace["hovertemplate"] = (
+        f"<b>{series.name}</b><br>{where}"
+        + ("<br>%{text}" if series.texts else "")
+        + "<extra></extra>"
+    )
     return [*traces, trace]
 
 
 def axis(of: Axis) -> dict[str, Any]:
-    out: dict[str, Any] = {"title": {"text": of.title, "standoff": 8}, "type": of.scale, "automargin": True, "zeroline": False}
+    out: dict[str, Any] = {
+        "title": {"text": of.title, "standoff": 8},
+        "type": of.scale,
+        "automargin": True,
+        "zeroline": False,
+    }
     if of.ticks:
-        out |= {"tickmode": "array", "tickvals": list(of.ticks), "ticktext": [f"{tick:g}" for tick in of.ticks]}
+        out |= {
+            "tickmode": "array",
+            "tickvals": list(of.ticks),
+            "ticktext": [f"{tick:g}" for tick in of.ticks],
+        }
     elif of.scale == "log":
         out |= {"dtick": 1, "exponentformat": "power"}
     if of.from_zero:

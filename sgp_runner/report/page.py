@@ -29,12 +29,22 @@ MARKS += "a star a published figure. Its colour and shape are the method; the da
 MARKS += "one plot."
 
 
-def render(title: str, subtitle: str, sections: Sequence[Section], tables: Sequence[Table], skipped: Sequence[str]) -> str:
+def render(
+    title: str,
+    subtitle: str,
+    sections: Sequence[Section],
+    tables: Sequence[Table],
+    skipped: Sequence[str],
+) -> str:
     """The page; links in it are relative to the folder it will lie in."""
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
 
-    figures = json.dumps([figure(plot) for section in sections for plot in section.plots], allow_nan=False, default=float)
+    figures = json.dumps(
+        [figure(plot) for section in sections for plot in section.plots],
+        allow_nan=False,
+        default=float,
+    )
     named = {cell.kind for table in tables for row in table.cells for cell in row if cell.kind}
     page = Environment(loader=FileSystemLoader(ASSETS), autoescape=True).get_template("page.html")
     return page.render(

@@ -1,4 +1,6 @@
-"""What the plots of all sections share: which settings are in one plot, how they look there, units and names."""
+"""What the plots of all sections share: which settings are in one plot, how they look there, units
+and names.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sgp_runner.report.figure import COLOURS, Axis, Style, style
 from sgp_runner.report.runs import TIMING
 from sgp_runner.report.settings import Setting
-from sgp_runner.units import BYTE_UNITS, HOUR, MINUTE
+from sgp_runner.utils.units import BYTE_UNITS, HOUR, MINUTE
 
 CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 
 
 class Look:
-    """The same style for the same method and number of nodes in all plots: of a report or, with too many methods, of a data set."""
+    """The same style for the same method and number of nodes in all plots: of a report or, with too
+    many methods, of a data set.
+    """
 
     def __init__(self, settings: Sequence[Setting]) -> None:
         self.settings = settings
@@ -31,11 +35,15 @@ class Look:
         return style(self.number(setting), 0, setting.kind)
 
     def number(self, setting: Setting) -> int:
-        methods = dict.fromkeys(each.method for each in self.settings if self.few or each.data == setting.data)
+        methods = dict.fromkeys(
+            each.method for each in self.settings if self.few or each.data == setting.data
+        )
         return list(methods).index(setting.method)
 
 
-def facets(settings: Iterable[Setting], key: Callable[[Setting], tuple[str, ...]]) -> Mapping[tuple[str, ...], list[Setting]]:
+def facets(
+    settings: Iterable[Setting], key: Callable[[Setting], tuple[str, ...]]
+) -> Mapping[tuple[str, ...], list[Setting]]:
     """The settings that belong in one plot."""
     out: dict[tuple[str, ...], list[Setting]] = {}
     for each in settings:
@@ -48,7 +56,10 @@ def lines_over_nodes(settings: Sequence[Setting]) -> list[tuple[str, list[Settin
     lines = facets(settings, lambda each: (each.method, each.network))
     networks = {each.network for each in settings}
     return [
-        (method if len(networks) == 1 else f"{method} · {network}", sorted(line, key=lambda each: int(each.nodes)))
+        (
+            method if len(networks) == 1 else f"{method} · {network}",
+            sorted(line, key=lambda each: int(each.nodes)),
+        )
         for (method, network), line in lines.items()
     ]
 
@@ -57,8 +68,14 @@ def kinds(settings: Sequence[Setting]) -> str:
     """In words, what kinds of results these are and on which data."""
     out = []
     for kind in dict.fromkeys(each.kind for each in settings):
-        where = " and ".join(dict.fromkeys(f"{each.model} on {each.data}" for each in settings if each.kind == kind))
-        out.append(f"timing only, simulated, of {settings[0].data}" if kind == TIMING else f"{kind}, {where}")
+        where = " and ".join(
+            dict.fromkeys(f"{each.model} on {each.data}" for each in settings if each.kind == kind)
+        )
+        out.append(
+            f"timing only, simulated, of {settings[0].data}"
+            if kind == TIMING
+            else f"{kind}, {where}"
+        )
     return "; ".join(out)
 
 
@@ -68,7 +85,14 @@ def nodes_axis(settings: Sequence[Setting]) -> Axis:
 
 def time_unit(seconds: float) -> tuple[str, float]:
     """The unit in which the longest of some times is at least 3, and its seconds."""
-    return next(((unit, size) for unit, size in (("hours", HOUR), ("minutes", MINUTE)) if seconds >= 3 * size), ("seconds", 1.0))
+    return next(
+        (
+            (unit, size)
+            for unit, size in (("hours", HOUR), ("minutes", MINUTE))
+            if seconds >= 3 * size
+        ),
+        ("seconds", 1.0),
+    )
 
 
 def byte_unit(count: float) -> tuple[str, float]:
@@ -83,7 +107,8 @@ def file_name(*words: str) -> str:
 def folded(label: str) -> str:
     """A category's name in lines that leave room on a phone."""
     return "\n".join(
-        line.replace(" _", "_").replace("_ ", "_") for line in textwrap.wrap(label.replace("_", "_ "), 20, break_long_words=False)
+        line.replace(" _", "_").replace("_ ", "_")
+        for line in textwrap.wrap(label.replace("_", "_ "), 20, break_long_words=False)
     )
 
 

@@ -28,13 +28,21 @@ class Section:
     absent: str
 
 
-def sections(settings: Sequence[Setting], target: float | None, pairs: Sequence[Pair]) -> list[Section]:
+def sections(
+    settings: Sequence[Setting], target: float | None, pairs: Sequence[Pair]
+) -> list[Section]:
     """target: None chooses one for each task."""
     look = Look(settings)
     evaluated = [each for each in settings if len(each.curve)]
     metrics = {each.metric for each in evaluated}
-    quality = {"bleu": "BLEU"}.get(metric := metrics.pop(), metric.capitalize()) if len(metrics) == 1 else "Quality"
-    whose = "Of each worker's own model, mean over the workers; where there is a server, of its model."
+    quality = (
+        {"bleu": "BLEU"}.get(metric := metrics.pop(), metric.capitalize())
+        if len(metrics) == 1
+        else "Quality"
+    )
+    whose = (
+        "Of each worker's own model, mean over the workers; where there is a server, of its model."
+    )
     none = "No run was evaluated: those that only time messages train nothing."
     timed = [each for each in settings if each.finished and each.mean("ms_per_iteration") > 0]
     return [
@@ -99,7 +107,11 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
             )
         ]
         for verdict in dict.fromkeys(pair.verdict for pair in members):
-            ours = [(row, pair) for row, pair in zip(rows, members, strict=True) if pair.verdict == verdict]
+            ours = [
+                (row, pair)
+                for row, pair in zip(rows, members, strict=True)
+                if pair.verdict == verdict
+            ]
             series.append(
                 Series(
                     f"ours, {verdict}",

@@ -1,4 +1,6 @@
-"""What the papers report, by row: ``published.csv``, which ``results/paper`` explains. A preset that reproduces a row has its name."""
+"""What the papers report, by row: ``published.csv``, which ``results/paper`` explains. A preset
+that reproduces a row has its name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ IMAGENET_STEPS = 1_281_167 / 8192  # steps of one epoch, with 256 images on each
 class Published:
     """One published figure.
 
-    value: in ``unit``. spread: published deviation, None where there is none. derived: computed here from another published figure.
+    value: in ``unit``. spread: published deviation, None where there is none. derived: computed
+    here from another published figure.
     """
 
     row: str
@@ -39,7 +42,9 @@ class Published:
 
 @functools.cache
 def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:
-    """Row id -> metric -> figure. Milliseconds per iteration are derived for the rows that only report hours."""
+    """Row id -> metric -> figure. Milliseconds per iteration are derived for the rows that only
+    report hours.
+    """
     rows: dict[str, dict[str, Published]] = {}
     for figure in _read(path):
         rows.setdefault(figure.row, {})[figure.metric] = figure
@@ -52,7 +57,13 @@ def _read(path: Path) -> Iterator[Published]:
             spread = float(line["spread"]) if line["spread"] else None
             epochs = float(line["epochs"]) if line["epochs"] else None
             facts = (line["row"], line["dataset"], line["model"], line["method"], epochs)
-            yield Published(*facts, line["metric"], float(line["value"]), spread, line["unit"], line["source"])
+            yield Published(
+                *facts, line["metric"], float(line["value"]), spread, line["unit"], line["source"]
+            )
             if line["paper"] == "sgp" and line["metric"] == "hours":
-                ms = float(line["value"]) * 3.6e6 / (float(line["epochs"]) * IMAGENET_STEPS)  # 3.6e6 ms are an hour
-                yield Published(*facts, "ms_per_iteration", ms, None, "ms", line["source"], derived=True)
+                ms = (
+                    float(line["value"]) * 3.6e6 / (float(line["epochs"]) * IMAGENET_STEPS)
+                )  # 3.6e6 ms are an hour
+                yield Published(
+                    *facts, "ms_per_iteration", ms, None, "ms", line["source"], derived=True
+                )

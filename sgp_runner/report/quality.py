@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sgp_runner.report.figure import Axis, Plot, Series
-from sgp_runner.report.parts import CLOCK, Look, byte_unit, count, facets, file_name, folded, kinds, time_unit
+from sgp_runner.report.parts import (
+    CLOCK,
+    Look,
+    byte_unit,
+    count,
+    facets,
+    file_name,
+    folded,
+    kinds,
+    time_unit,
+)
 from sgp_runner.report.settings import Setting, default_target, labels
 
 AXIS = {"accuracy": "accuracy in %", "bleu": "BLEU", "loss": "loss"}
@@ -14,15 +24,21 @@ BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 
 
 def against_time(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
-    for name, members in facets(settings, lambda each: (each.model, each.data, each.metric, each.clock)).items():
+    for name, members in facets(
+        settings, lambda each: (each.model, each.data, each.metric, each.clock)
+    ).items():
         unit, size = time_unit(max(each.curve["time_s"].max() for each in members))
         axis = Axis(f"{CLOCK[name[3]]} in {unit}", from_zero=True)
-        yield quality_plot("time", f"against {CLOCK[name[3]]}", members, "time_s", size, axis, look, name)
+        yield quality_plot(
+            "time", f"against {CLOCK[name[3]]}", members, "time_s", size, axis, look, name
+        )
 
 
 def against_epochs(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
     axis = Axis("epochs", from_zero=True)
-    for name, members in facets(settings, lambda each: (each.model, each.data, each.metric)).items():
+    for name, members in facets(
+        settings, lambda each: (each.model, each.data, each.metric)
+    ).items():
         yield quality_plot("epochs", "against epochs", members, "epoch", 1.0, axis, look, name)
 
 
@@ -31,11 +47,20 @@ def against_bytes(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
     for name, members in facets(sent, lambda each: (each.model, each.data, each.metric)).items():
         unit, size = byte_unit(max(each.curve["bytes"].max() for each in members))
         axis = Axis(f"{unit} sent per node", from_zero=True)
-        yield quality_plot("bytes", "against bytes sent per node", members, "bytes", size, axis, look, name)
+        yield quality_plot(
+            "bytes", "against bytes sent per node", members, "bytes", size, axis, look, name
+        )
 
 
 def quality_plot(
-    name: str, against: str, settings: Sequence[Setting], column: str, size: float, axis: Axis, look: Look, facet: tuple[str, ...]
+    name: str,
+    against: str,
+    settings: Sequence[Setting],
+    column: str,
+    size: float,
+    axis: Axis,
+    look: Look,
+    facet: tuple[str, ...],
 ) -> Plot:
     metric = settings[0].metric
     counts = {len(each.seeds) for each in settings}
@@ -70,14 +95,23 @@ def quality_plot(
 
 
 def time_to_target(settings: Sequence[Setting], target: float | None, look: Look) -> Iterator[Plot]:
-    for (model, data, metric), everyone in facets(settings, lambda each: (each.model, each.data, each.metric)).items():
+    for (model, data, metric), everyone in facets(
+        settings, lambda each: (each.model, each.data, each.metric)
+    ).items():
         goal = default_target(everyone) if target is None else target
-        shown = {"accuracy": f"{100 * goal:g} % accuracy", "bleu": f"{goal:g} BLEU", "loss": f"a loss of {goal:g}"}[metric]
+        shown = {
+            "accuracy": f"{100 * goal:g} % accuracy",
+            "bleu": f"{goal:g} BLEU",
+            "loss": f"a loss of {goal:g}",
+        }[metric]
         rule = "as asked"
         if target is None:
             rule = f"the best that at least half of {count(len(everyone), 'setting')} reach with every seed"
         for (clock,), members in facets(everyone, lambda each: (each.clock,)).items():
-            reached = [(label, each, each.times_to(goal)) for label, each in zip(labels(members), members, strict=True)]
+            reached = [
+                (label, each, each.times_to(goal))
+                for label, each in zip(labels(members), members, strict=True)
+            ]
             there = [(label, each, times) for label, each, times in reached if times]
             if not there:
                 continue
@@ -90,7 +124,13 @@ def time_to_target(settings: Sequence[Setting], target: float | None, look: Look
                     label,
                     look.of(each, line=False),
                     [sum(times) / len(times) / size],
-                    [folded(label if len(times) == len(each.seeds) else f"{label} ({len(times)} of {count(len(each.seeds), 'seed')})")],
+                    [
+                        folded(
+                            label
+                            if len(times) == len(each.seeds)
+                            else f"{label} ({len(times)} of {count(len(each.seeds), 'seed')})"
+                        )
+                    ],
                     [min(times) / size],
                     [max(times) / size],
                     [f"{len(times)} of {count(len(each.seeds), 'seed')}"],

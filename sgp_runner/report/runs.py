@@ -1,12 +1,14 @@
 """Run folders as data frames, whatever state they are in.
 
-``table`` has a line for each run, in the order of the folders:
-``run folder state kind algorithm model data nodes network seed epochs batch_size clock server label metric quality low high averaged
-time_s steps ms_per_iteration bytes_per_node hours row fitted commit dirty settings``. ``quality`` is the mean over the workers'
-models, ``low`` and ``high`` their range; with a server all three are the server's model. ``fitted`` says that the model of the
-machines was fitted to the published time. ``settings`` are the dotted keys of the configuration.
+``table`` has a line for each run, in the order of the folders: ``run folder state kind algorithm
+model data nodes network seed epochs batch_size clock server label metric quality low high averaged
+time_s steps ms_per_iteration bytes_per_node hours row fitted commit dirty settings``. ``quality``
+is the mean over the workers' models, ``low`` and ``high`` their range; with a server all three are
+the server's model. ``fitted`` says that the model of the machines was fitted to the published time.
+``settings`` are the dotted keys of the configuration.
 
-``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high averaged``.
+``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high
+averaged``.
 """
 
 from __future__ import annotations
@@ -21,19 +23,36 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sgp_runner.corrections import KEY
-from sgp_runner.errors import ConfigError
-from sgp_runner.execution import flat
-from sgp_runner.experiment import settings_of
-from sgp_runner.recorder import read_metrics, read_summary
+from sgp_runner.config.corrections import KEY
+from sgp_runner.config.experiment import settings_of
+from sgp_runner.config.schema import FORMAT
+from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.versions import completed
-from sgp_runner.schema import FORMAT
-from sgp_runner.units import number
+from sgp_runner.session.execution import flat
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import number
 
-REAL, TRAINED, REHEARSAL, TIMING, PUBLISHED = "real", "trained", "rehearsal", "timing only", "published"
+REAL, TRAINED, REHEARSAL, TIMING, PUBLISHED = (
+    "real",
+    "trained",
+    "rehearsal",
+    "timing only",
+    "published",
+)
 FINISHED, UNFINISHED, RETIMED = "finished", "unfinished", "re-timed"
 # What a summary must say to be of use; ``time_s`` and the like come with it.
-FACTS = ("algorithm", "model", "data", "nodes", "network", "seed", "epochs", "clock", "label", "server")
+FACTS = (
+    "algorithm",
+    "model",
+    "data",
+    "nodes",
+    "network",
+    "seed",
+    "epochs",
+    "clock",
+    "label",
+    "server",
+)
 COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
 CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
 
@@ -64,7 +83,12 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         lines.append(line)
         curves.append(curve)
     if not lines:
-        raise ConfigError(str(folders[0]), skipped[0] if skipped else "there are no runs in it; name folders such as results/runs.")
+        raise ConfigError(
+            str(folders[0]),
+            skipped[0]
+            if skipped
+            else "there are no runs in it; name folders such as results/runs.",
+        )
     for line, settings in zip(lines, completed([line["settings"] for line in lines]), strict=True):
         line["settings"] = dict(flat(settings))
     table = pd.DataFrame(lines)
@@ -84,13 +108,23 @@ def run_folders(folder: Path) -> list[Path]:
             names = [Path(row["run_dir"]) for row in csv.DictReader(file) if row.get("run_dir")]
         # The path was relative to where the sweep was started: beside sweeps/ there is runs/.
         both = [(name, folder.resolve().parents[1] / "runs" / name.name) for name in names]
-        return [next((path for path in pair if is_run(path)), pair[0]) for pair in both if any(map(is_run, pair))]
-    children = (child for child in sorted(folder.iterdir()) if child.is_dir() and not child.name.startswith("."))
+        return [
+            next((path for path in pair if is_run(path)), pair[0])
+            for pair in both
+            if any(map(is_run, pair))
+        ]
+    children = (
+        child
+        for child in sorted(folder.iterdir())
+        if child.is_dir() and not child.name.startswith(".")
+    )
     return [path for child in children for path in run_folders(child)]
 
 
 def is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("metrics.jsonl", "summary.json", "environment.json"))
+    return any(
+        (folder / name).is_file() for name in ("metrics.jsonl", "summary.json", "environment.json")
+    )
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -105,7 +139,9 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         raise Damaged("its config.yaml cannot be read.") from None
     if config.get("format") != FORMAT:
-        raise Damaged("its config.yaml was written by another version of sgp-run, which this one cannot read.")
+        raise Damaged(
+            "its config.yaml was written by another version of sgp-run, which this one cannot read."
+        )
     summary = read_summary(folder)
     if summary is None and (folder / "summary.json").exists():
         raise Damaged("its summary.json is not a JSON object.")
@@ -125,7 +161,11 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     line = {
         "run": folder.name,
         "folder": str(folder),
-        "state": UNFINISHED if summary is None else RETIMED if "retimed_from" in summary else FINISHED,
+        "state": UNFINISHED
+        if summary is None
+        else RETIMED
+        if "retimed_from" in summary
+        else FINISHED,
         "kind": kind_of(facts),
         **{key: facts[key] for key in FACTS},
         "batch_size": settings.get("batch_size"),
@@ -143,23 +183,29 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
     """What the summary of a run that has not finished would say."""
-    from sgp_runner.schema import from_stored
+    from sgp_runner.config.schema import from_stored
 
     try:
         return from_stored(config, folder / "config.yaml").facts
     except ConfigError as error:
-        raise Damaged(f"it did not finish, and its config.yaml is not one of this version ({error}).") from None
+        raise Damaged(
+            f"it did not finish, and its config.yaml is not one of this version ({error})."
+        ) from None
 
 
 def kind_of(facts: Mapping[str, object]) -> str:
     """Real, or as the label of a simulated run begins."""
     if facts["clock"] == "wall":
         return REAL
-    return next((kind for kind in (TIMING, TRAINED) if str(facts["label"]).startswith(kind)), REHEARSAL)
+    return next(
+        (kind for kind in (TIMING, TRAINED) if str(facts["label"]).startswith(kind)), REHEARSAL
+    )
 
 
 def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
-    """Time per iteration is that of a node: its time divided by its steps, unless the run says better."""
+    """Time per iteration is that of a node: its time divided by its steps, unless the run says
+    better.
+    """
     out = {key: number(summary.get(key)) for key in COSTS}
     if out["ms_per_iteration"] is None and out["time_s"] is not None and out["steps"]:
         out["ms_per_iteration"] = 1000 * out["time_s"] / out["steps"]
@@ -168,11 +214,15 @@ def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
 
 def costs_so_far(records: Iterable[Mapping[str, object]]) -> dict[str, float | None]:
     """Only the time is known of a run that has not finished."""
-    return dict.fromkeys(COSTS) | {"time_s": max((number(record["time_s"]) or 0.0 for record in records), default=None)}
+    return dict.fromkeys(COSTS) | {
+        "time_s": max((number(record["time_s"]) or 0.0 for record in records), default=None)
+    }
 
 
 def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFrame:
-    """One line for each epoch that all its workers were evaluated at; ``attrs["metric"]`` names what was measured."""
+    """One line for each epoch that all its workers were evaluated at; ``attrs["metric"]`` names
+    what was measured.
+    """
     frame = pd.DataFrame([record for record in records if record["kind"] in ("eval", "average")])
     frames = {kind: part for kind, part in frame.groupby("kind")} if len(frame) else {}
     average, each = frames.get("average"), frames.get("average" if server else "eval")
@@ -180,17 +230,32 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
         empty = pd.DataFrame(columns=list(CURVE), dtype=float)
         empty.attrs["metric"] = None
         return empty
-    metric = next(name for name in ("bleu", "accuracy", "loss") if (name in each and each[name].notna().any()) or name == "loss")
-    each = each.assign(epoch=each["epoch"].astype(float).round(6), rank=0 if server else each["rank"]).drop_duplicates(
-        ["epoch", "rank"], keep="last"
+    metric = next(
+        name
+        for name in ("bleu", "accuracy", "loss")
+        if (name in each and each[name].notna().any()) or name == "loss"
     )
+    each = each.assign(
+        epoch=each["epoch"].astype(float).round(6), rank=0 if server else each["rank"]
+    ).drop_duplicates(["epoch", "rank"], keep="last")
     epochs = each.groupby("epoch")
     values = each[metric].astype(float).groupby(each["epoch"])
-    out = pd.DataFrame({"time_s": epochs["time_s"].max(), "quality": values.mean(), "low": values.min(), "high": values.max()})
+    out = pd.DataFrame(
+        {
+            "time_s": epochs["time_s"].max(),
+            "quality": values.mean(),
+            "low": values.min(),
+            "high": values.max(),
+        }
+    )
     out = out[epochs["rank"].count() == each["rank"].nunique()]
     out["averaged"] = np.nan
     if average is not None and metric in average:
-        averages = average.assign(epoch=average["epoch"].astype(float).round(6)).drop_duplicates("epoch", keep="last").set_index("epoch")
+        averages = (
+            average.assign(epoch=average["epoch"].astype(float).round(6))
+            .drop_duplicates("epoch", keep="last")
+            .set_index("epoch")
+        )
         out["averaged"] = averages[metric].astype(float).reindex(out.index)
     out["bytes"] = bytes_at(out["time_s"].to_numpy(), records)
     out = out.reset_index()
@@ -198,17 +263,27 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
     return out
 
 
-def bytes_at(times: np.ndarray[Any, Any], records: Sequence[Mapping[str, object]]) -> np.ndarray[Any, Any]:
-    """Sent by a node until each of ``times`` [T]: mean over the workers, between two records on the straight line."""
+def bytes_at(
+    times: np.ndarray[Any, Any], records: Sequence[Mapping[str, object]]
+) -> np.ndarray[Any, Any]:
+    """Sent by a node until each of ``times`` [T]: mean over the workers, between two records on the
+    straight line.
+    """
     sent = pd.DataFrame(
-        [(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"], columns=["rank", "t", "bytes"]
+        [(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"],
+        columns=["rank", "t", "bytes"],
     )
-    ranks = [np.interp(times, part["t"].astype(float), part["bytes"].astype(float)) for _, part in sent.groupby("rank")]
+    ranks = [
+        np.interp(times, part["t"].astype(float), part["bytes"].astype(float))
+        for _, part in sent.groupby("rank")
+    ]
     return np.mean(ranks, axis=0) if ranks else np.full(len(times), np.nan)
 
 
 def version(folder: Path) -> dict[str, object]:
-    """The commit it was made with, and whether files differed from it; None where the run does not say."""
+    """The commit it was made with, and whether files differed from it; None where the run does not
+    say.
+    """
     try:
         git = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["git"] or {}
         return {"commit": git.get("commit"), "dirty": git.get("dirty")}

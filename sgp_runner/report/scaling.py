@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sgp_runner.report.figure import Axis, Plot, Series, Style
-from sgp_runner.report.parts import CLOCK, Look, count, facets, file_name, kinds, lines_over_nodes, nodes_axis
+from sgp_runner.report.parts import (
+    CLOCK,
+    Look,
+    count,
+    facets,
+    file_name,
+    kinds,
+    lines_over_nodes,
+    nodes_axis,
+)
 from sgp_runner.report.runs import PUBLISHED
 from sgp_runner.report.settings import Setting
 
@@ -16,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]) -> Iterator[Plot]:
-    for (model, data, clock), members in facets(settings, lambda each: (each.model, each.data, each.clock)).items():
+    for (model, data, clock), members in facets(
+        settings, lambda each: (each.model, each.data, each.clock)
+    ).items():
         series = []
         for label, line in lines_over_nodes(members):
             ranges = [each.range("ms_per_iteration") for each in line]
@@ -31,7 +42,11 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
                     [count(len(each.seeds), "seed") for each in line],
                 )
             )
-        theirs = [pair for pair in pairs if pair.comparable and pair.metric == "ms_per_iteration" and pair.setting in members]
+        theirs = [
+            pair
+            for pair in pairs
+            if pair.comparable and pair.metric == "ms_per_iteration" and pair.setting in members
+        ]
         if theirs:
             series.append(
                 Series(
@@ -54,8 +69,14 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
 
 
 def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
-    for (model, data, clock), members in facets(settings, lambda each: (each.model, each.data, each.clock)).items():
-        lines = [(label, line) for label, line in lines_over_nodes(members) if len({each.nodes for each in line}) > 1]
+    for (model, data, clock), members in facets(
+        settings, lambda each: (each.model, each.data, each.clock)
+    ).items():
+        lines = [
+            (label, line)
+            for label, line in lines_over_nodes(members)
+            if len({each.nodes for each in line}) > 1
+        ]
         if not lines:
             continue
         speeds, efficiencies = [], []
@@ -72,14 +93,30 @@ def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
         nodes = sorted({int(each.nodes) for each in shown})
         for first in sorted({int(line[0].nodes) for _, line in lines}):
             ends = [first, nodes[-1]]
-            speeds.append(Series(f"ideal · from {first}", Style(None, None, dash="dot"), ends, [n / first for n in ends]))
-        efficiencies.append(Series("ideal", Style(None, None, dash="dot"), [nodes[0], nodes[-1]], [100.0, 100.0]))
+            speeds.append(
+                Series(
+                    f"ideal · from {first}",
+                    Style(None, None, dash="dot"),
+                    ends,
+                    [n / first for n in ends],
+                )
+            )
+        efficiencies.append(
+            Series("ideal", Style(None, None, dash="dot"), [nodes[0], nodes[-1]], [100.0, 100.0])
+        )
         where = kinds(shown)
         note = f"From {CLOCK[clock]}, mean over the seeds. Each line begins at the method's smallest number of nodes."
-        scale = Axis("speed-up", "log", powers_of_two(max(float(y) for each in speeds for y in each.y)))
-        for what, axis, series in (("speed-up", scale, speeds), ("efficiency", Axis("efficiency in %", from_zero=True), efficiencies)):
+        scale = Axis(
+            "speed-up", "log", powers_of_two(max(float(y) for each in speeds for y in each.y))
+        )
+        for what, axis, series in (
+            ("speed-up", scale, speeds),
+            ("efficiency", Axis("efficiency in %", from_zero=True), efficiencies),
+        ):
             title = f"{what} against nodes · {where}"
-            yield Plot(file_name(what, clock, model, data), title, note, nodes_axis(shown), axis, series)
+            yield Plot(
+                file_name(what, clock, model, data), title, note, nodes_axis(shown), axis, series
+            )
 
 
 def powers_of_two(top: float) -> list[float]:

@@ -1,4 +1,6 @@
-"""The runs of one setting: those that differ only in their seed. A setting is shown by its method, its nodes and its kind."""
+"""The runs of one setting: those that differ only in their seed. A setting is shown by its method,
+its nodes and its kind.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Setting:
     """method: the algorithm, and what distinguishes it from other runs of it in this report.
 
     runs: its lines of ``Runs.table``, one per seed. curves: their lines of ``Runs.curves``.
-    curve: over the epochs that every seed has: mean over the seeds of ``MEASURED``, and the range ``low`` to ``high`` of the quality.
+    curve: over the epochs that every seed has: mean over the seeds of ``MEASURED``, and the range
+    ``low`` to ``high`` of the quality.
     """
 
     method: str
@@ -65,7 +68,10 @@ class Setting:
         """The best quality that every seed reached; not a number if it was never evaluated."""
         if self.curves.empty or self.metric is None:
             return math.nan
-        return float(self.better * (self.better * self.curves["quality"]).groupby(self.curves["folder"]).max().min())
+        return float(
+            self.better
+            * (self.better * self.curves["quality"]).groupby(self.curves["folder"]).max().min()
+        )
 
     def times_to(self, target: float) -> list[float]:
         """Seconds until the first evaluation at the target or better, of the seeds that got there."""
@@ -76,7 +82,10 @@ class Setting:
 def settings_in(runs: Runs) -> list[Setting]:
     """Settings in order of method, model, data and nodes; methods in the order of the runs."""
     table = runs.table
-    keys = [json.dumps([line["settings"], line["row"], line["state"]], sort_keys=True, default=str) for _, line in table.iterrows()]
+    keys = [
+        json.dumps([line["settings"], line["row"], line["state"]], sort_keys=True, default=str)
+        for _, line in table.iterrows()
+    ]
     methods = method_names(list(table.to_dict("records")))
     out = []
     for _, lines in table.groupby(keys, sort=False):
@@ -88,11 +97,22 @@ def settings_in(runs: Runs) -> list[Setting]:
         curve = curve[(quality.count() == len(lines)).to_numpy()]
         out.append(Setting(methods[lines.index[0]], lines, curves, curve))
     first = {method: number for number, method in reversed(list(enumerate(methods)))}
-    return sorted(out, key=lambda each: (first[each.method], str(each.model), str(each.data), int(each.nodes), not each.finished))
+    return sorted(
+        out,
+        key=lambda each: (
+            first[each.method],
+            str(each.model),
+            str(each.data),
+            int(each.nodes),
+            not each.finished,
+        ),
+    )
 
 
 def method_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For each run, its algorithm and as few settings as tell it from the others of the same algorithm, task and nodes."""
+    """For each run, its algorithm and as few settings as tell it from the others of the same
+    algorithm, task and nodes.
+    """
     keys: dict[tuple[str, ...], list[str]] = {}
     cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
     for line in lines:
@@ -100,7 +120,9 @@ def method_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     for (*where, _), members in cells.items():
         known = keys.setdefault(tuple(where), [])
         known += [key for key in distinguishing(members, known) if key not in known]
-    return [" ".join([line["algorithm"], *words(line["settings"], keys[task(line)])]) for line in lines]
+    return [
+        " ".join([line["algorithm"], *words(line["settings"], keys[task(line)])]) for line in lines
+    ]
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
@@ -109,10 +131,14 @@ def task(line: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
-    """Keys, ``known`` ones first, whose values together tell all different members apart; only those that help."""
+    """Keys, ``known`` ones first, whose values together tell all different members apart; only
+    those that help.
+    """
     chosen: list[str] = []
     keys = dict.fromkeys([*known, *(key for member in members for key in member)])
-    for key in sorted(keys, key=lambda key: key != NAMED):  # a cluster's name says more than its numbers
+    for key in sorted(
+        keys, key=lambda key: key != NAMED
+    ):  # a cluster's name says more than its numbers
         if len(set(shown(members, [*chosen, key]))) > len(set(shown(members, chosen))):
             chosen.append(key)
     return chosen
@@ -127,7 +153,9 @@ def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
     out = []
     for key in keys:
         value = settings.get(key)
-        out.append(f"{key.removesuffix('.name')}={f'{value:g}' if isinstance(value, float) else value}")
+        out.append(
+            f"{key.removesuffix('.name')}={f'{value:g}' if isinstance(value, float) else value}"
+        )
     return out
 
 
@@ -141,18 +169,25 @@ def labels(settings: Sequence[Setting]) -> list[str]:
         "network": lambda each: each.network,
     }
     differing = [key for key in texts if len({getattr(each, key) for each in settings}) > 1]
-    if len({(each.kind, each.network) for each in settings}) == len({each.kind for each in settings}):
+    if len({(each.kind, each.network) for each in settings}) == len(
+        {each.kind for each in settings}
+    ):
         differing = [key for key in differing if key != "network"]  # the kind says as much
     states = [[] if each.state == FINISHED else [each.state] for each in settings]
     return [
-        " · ".join([each.method, *(texts[key](each) for key in differing), *state]) for each, state in zip(settings, states, strict=True)
+        " · ".join([each.method, *(texts[key](each) for key in differing), *state])
+        for each, state in zip(settings, states, strict=True)
     ]
 
 
 def default_target(settings: Sequence[Setting]) -> float:
-    """What at least half of the settings reach with every seed, made easier to a whole percent, a tenth of a BLEU, two digits of a loss."""
+    """What at least half of the settings reach with every seed, made easier to a whole percent, a
+    tenth of a BLEU, two digits of a loss.
+    """
     better, metric = settings[0].better, settings[0].metric
-    best = sorted((each.best for each in settings), key=lambda value: -better * value)[math.ceil(len(settings) / 2) - 1]
+    best = sorted((each.best for each in settings), key=lambda value: -better * value)[
+        math.ceil(len(settings) / 2) - 1
+    ]
     if metric == "loss":
         unit = 10.0 ** (math.floor(math.log10(best)) - 1) if best > 0 else 1.0
         return float(f"{math.ceil(round(best / unit, 9)) * unit:.6g}")

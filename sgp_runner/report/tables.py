@@ -14,7 +14,7 @@ from sgp_runner.report.figure import GLYPHS
 from sgp_runner.report.parts import CLOCK, facets
 from sgp_runner.report.runs import PUBLISHED, TIMING
 from sgp_runner.report.settings import labels
-from sgp_runner.units import duration, num_bytes, percent
+from sgp_runner.utils.units import duration, num_bytes, percent
 
 if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 WORDS = ("method", "kind", "seeds", "commit")
 LOG = "metrics.jsonl"
-# From the folder of a run and the name of a file in it, or an empty one, to where that is, relative to the report.
+# From the folder of a run and the name of a file in it, or an empty one, to where that is, relative
+# to the report.
 Linker: TypeAlias = Callable[[str, str], str]
 
 
@@ -69,28 +70,70 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
     raw, cells = [], []
     for label, each in zip(labels(settings), settings, strict=True):
         low, high = each.range("quality")
-        common = {"method": each.method, "model": each.model, "data": each.data, "nodes": each.nodes, "kind": each.kind}
-        means = {key: each.mean(key) for key in ("averaged", "time_s", "ms_per_iteration", "bytes_per_node")}
-        quality = {"metric": each.metric, "quality": each.mean("quality"), "quality_min": low, "quality_max": high}
+        common = {
+            "method": each.method,
+            "model": each.model,
+            "data": each.data,
+            "nodes": each.nodes,
+            "kind": each.kind,
+        }
+        means = {
+            key: each.mean(key)
+            for key in ("averaged", "time_s", "ms_per_iteration", "bytes_per_node")
+        }
+        quality = {
+            "metric": each.metric,
+            "quality": each.mean("quality"),
+            "quality_min": low,
+            "quality_max": high,
+        }
         raw.append(
-            {"setting": label, **common, "state": each.state, "clock": each.clock, "seeds": joined(each.seeds), **quality, **means}
-            | {"commits": joined(commits(each.runs)), "logs": joined(link(path, LOG) for path in each.runs["folder"])}
+            {
+                "setting": label,
+                **common,
+                "state": each.state,
+                "clock": each.clock,
+                "seeds": joined(each.seeds),
+                **quality,
+                **means,
+            }
+            | {
+                "commits": joined(commits(each.runs)),
+                "logs": joined(link(path, LOG) for path in each.runs["folder"]),
+            }
         )
         cells.append(
             [
                 text(each.method, f"{each.model} on {each.data}"),
                 kind_cell(each.kind),
                 text(each.nodes),
-                text(quality_text(quality["quality"], each.metric), quality_range(low, high, each.metric)),
+                text(
+                    quality_text(quality["quality"], each.metric),
+                    quality_range(low, high, each.metric),
+                ),
                 text(quality_text(means["averaged"], each.metric)),
                 time_cell(each),
                 text(f"{means['ms_per_iteration']:.4g}" if means["ms_per_iteration"] > 0 else ""),
                 text(*sent_words(each)),
-                Cell([Link(f"{seed}", link(path, LOG)) for seed, path in zip(each.seeds, each.runs["folder"], strict=True)]),
+                Cell(
+                    [
+                        Link(f"{seed}", link(path, LOG))
+                        for seed, path in zip(each.seeds, each.runs["folder"], strict=True)
+                    ]
+                ),
                 text(joined(commits(each.runs))),
             ]
         )
-    head = ["method", "kind", "nodes", "workers", "averaged model", "time", "ms per iteration", "sent per node"]
+    head = [
+        "method",
+        "kind",
+        "nodes",
+        "workers",
+        "averaged model",
+        "time",
+        "ms per iteration",
+        "sent per node",
+    ]
     note = "Means over the seeds; below them, the lowest seed and the highest. Each seed links to its run's raw log. "
     note += "A commit with + had changes that were not committed."
     return Table("settings", "Settings", note, pd.DataFrame(raw), [*head, *WORDS[2:]], cells, WORDS)
@@ -99,7 +142,9 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
 def of_runs(settings: Sequence[Setting], link: Linker) -> Table:
     lines = pd.concat([each.runs for each in settings])
     methods = [each.method for each in settings for _ in each.seeds]
-    raw = lines.drop(columns=["settings"]).assign(folder=[link(path, "") for path in lines["folder"]])
+    raw = lines.drop(columns=["settings"]).assign(
+        folder=[link(path, "") for path in lines["folder"]]
+    )
     cells = [
         [
             Cell([Link(line["run"], link(line["folder"], ""))]),
@@ -108,17 +153,45 @@ def of_runs(settings: Sequence[Setting], link: Linker) -> Table:
             text(line["state"]),
             text(line["nodes"]),
             text(line["seed"]),
-            text(quality_text(line["quality"], line["metric"]), quality_range(line["low"], line["high"], line["metric"])),
+            text(
+                quality_text(line["quality"], line["metric"]),
+                quality_range(line["low"], line["high"], line["metric"]),
+            ),
             text(quality_text(line["averaged"], line["metric"])),
             text(time_text(line["time_s"]), CLOCK[line["clock"]].removesuffix(" time")),
-            Cell([Link("log", link(line["folder"], LOG)), Link("settings", link(line["folder"], "config.yaml"))]),
+            Cell(
+                [
+                    Link("log", link(line["folder"], LOG)),
+                    Link("settings", link(line["folder"], "config.yaml")),
+                ]
+            ),
             text(joined(commits(lines.iloc[[number]]))),
         ]
         for number, (method, line) in enumerate(zip(methods, lines.to_dict("records"), strict=True))
     ]
-    head = ["run", "method", "kind", "state", "nodes", "seed", "workers", "averaged model", "time", "files", "commit"]
+    head = [
+        "run",
+        "method",
+        "kind",
+        "state",
+        "nodes",
+        "seed",
+        "workers",
+        "averaged model",
+        "time",
+        "files",
+        "commit",
+    ]
     note = "Below the mean over the workers, the lowest worker and the highest."
-    return Table("runs", "Runs", note, raw.reset_index(drop=True), head, cells, ("run", "method", "kind", "state", "files", "commit"))
+    return Table(
+        "runs",
+        "Runs",
+        note,
+        raw.reset_index(drop=True),
+        head,
+        cells,
+        ("run", "method", "kind", "state", "files", "commit"),
+    )
 
 
 def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
@@ -131,8 +204,19 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
         cells.append(
             [
                 text(pair.row),
-                text(COMPARABLE[pair.metric] + (f" {UNITS[pair.metric]}" if UNITS[pair.metric] else "")),
-                Cell([Link(f"{figure.value:.4g}" + (f" ± {figure.spread:g}" if figure.spread is not None else ""))], PUBLISHED),
+                text(
+                    COMPARABLE[pair.metric]
+                    + (f" {UNITS[pair.metric]}" if UNITS[pair.metric] else "")
+                ),
+                Cell(
+                    [
+                        Link(
+                            f"{figure.value:.4g}"
+                            + (f" ± {figure.spread:g}" if figure.spread is not None else "")
+                        )
+                    ],
+                    PUBLISHED,
+                ),
                 text(f"{pair.ours:.4g}", averaged),
                 text("" if pair.error is None else f"{pair.error:+.1f} %"),
                 Cell([Link(pair.verdict)], pair.kind),
@@ -143,13 +227,33 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
         )
     head = ["row", "metric", "published", "ours", "error", "ours is", "source", "seeds", "commit"]
     note = "Errors are in percent of the published figure. Derived: computed from published hours, epochs and batch size."
-    return Table("published", "Published beside ours", note, pd.DataFrame(raw), head, cells, ("row", "metric", *head[5:]))
+    return Table(
+        "published",
+        "Published beside ours",
+        note,
+        pd.DataFrame(raw),
+        head,
+        cells,
+        ("row", "metric", *head[5:]),
+    )
 
 
 def raw_pair(pair: Pair) -> dict[str, object]:
     figure = pair.published
-    facts = {"row": pair.row, "metric": pair.metric, "unit": figure.unit, "published": figure.value, "published_spread": figure.spread}
-    ours = {"ours": pair.ours, "ours_min": pair.low, "ours_max": pair.high, "ours_averaged": pair.averaged, "error_percent": pair.error}
+    facts = {
+        "row": pair.row,
+        "metric": pair.metric,
+        "unit": figure.unit,
+        "published": figure.value,
+        "published_spread": figure.spread,
+    }
+    ours = {
+        "ours": pair.ours,
+        "ours_min": pair.low,
+        "ours_max": pair.high,
+        "ours_averaged": pair.averaged,
+        "error_percent": pair.error,
+    }
     made = {"seeds": joined(pair.setting.seeds), "commits": joined(commits(pair.setting.runs))}
     return {**facts, **ours, "ours_is": pair.verdict, "source": figure.origin, **made}
 
@@ -159,32 +263,65 @@ def markdown(table: Table) -> str:
         return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
 
     def cell(each: Cell) -> str:
-        words = " ".join(link.text if link.href is None else f"[{link.text}]({link.href})" for link in each.links)
+        words = " ".join(
+            link.text if link.href is None else f"[{link.text}]({link.href})" for link in each.links
+        )
         words += f" ({each.note})" if each.note else ""
         return f"{GLYPHS[each.kind]} {words}" if each.kind else words
 
     rules = ["---" if name in table.words else "---:" for name in table.head]
-    lines = [f"# {table.title}", "", *([table.note, ""] if table.note else []), line(table.head), line(rules)]
+    lines = [
+        f"# {table.title}",
+        "",
+        *([table.note, ""] if table.note else []),
+        line(table.head),
+        line(rules),
+    ]
     return "\n".join([*lines, *(line(map(cell, row)) for row in table.cells)]) + "\n"
 
 
 def for_terminal(settings: Sequence[Setting]) -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """For each task and kind of result, a title and the settings as ``console.comparison_table`` takes them: like summaries."""
-    for (model, data, kind), members in facets(settings, lambda each: (each.model, each.data, each.kind)).items():
+    """For each task and kind of result, a title and the settings as ``console.comparison_table``
+    takes them: like summaries.
+    """
+    for (model, data, kind), members in facets(
+        settings, lambda each: (each.model, each.data, each.kind)
+    ).items():
         yield f"{model} on {data} · {kind}", terminal_rows(members)
 
 
 def terminal_rows(settings: Sequence[Setting]) -> list[dict[str, object]]:
     out = []
     for each in settings:
-        job = [*each.method.split()[len(each.algorithm.split()) :], f"seed={joined(each.seeds, ',')}"]
-        row: dict[str, object] = {"algorithm": each.algorithm, "nodes": int(each.nodes), "job": " ".join(job), "clock": each.clock}
+        job = [
+            *each.method.split()[len(each.algorithm.split()) :],
+            f"seed={joined(each.seeds, ',')}",
+        ]
+        row: dict[str, object] = {
+            "algorithm": each.algorithm,
+            "nodes": int(each.nodes),
+            "job": " ".join(job),
+            "clock": each.clock,
+        }
         if not each.finished:
             out.append(row | {"unfinished": True})
             continue
         low, high = each.range("low")[0], each.range("high")[1]
-        row |= {"metric": each.metric or "loss", "average": each.mean("averaged"), "worker_min": low, "worker_max": high}
-        row |= {key: each.mean(key) for key in ("time_s", "steps", "bytes_per_node", *(TIMES if each.kind == TIMING else ()))}
+        row |= {
+            "metric": each.metric or "loss",
+            "average": each.mean("averaged"),
+            "worker_min": low,
+            "worker_max": high,
+        }
+        row |= {
+            key: each.mean(key)
+            for key in (
+                "time_s",
+                "steps",
+                "bytes_per_node",
+                *(TIMES if each.kind == TIMING else ()),
+            )
+        }
         out.append({key: value for key, value in row.items() if value == value})
     return out
 
@@ -200,7 +337,9 @@ def kind_cell(kind: str) -> Cell:
 def quality_text(value: float, metric: str | None) -> str:
     if value is None or math.isnan(value):
         return ""
-    return {"accuracy": percent(value), "bleu": f"{value:.1f} BLEU"}.get(metric or "", f"{value:.4g}")
+    return {"accuracy": percent(value), "bleu": f"{value:.1f} BLEU"}.get(
+        metric or "", f"{value:.4g}"
+    )
 
 
 def quality_range(low: float, high: float, metric: str | None) -> str:
@@ -214,14 +353,20 @@ def time_cell(setting: Setting) -> Cell:
     clock = CLOCK[setting.clock].removesuffix(" time")
     if (hours := setting.mean("hours")) > 0:
         return text(f"{hours:.2f} h", f"{clock}, whole schedule")
-    return text(time_text(setting.mean("time_s")), clock if setting.finished else f"{clock}, unfinished")
+    return text(
+        time_text(setting.mean("time_s")), clock if setting.finished else f"{clock}, unfinished"
+    )
 
 
 def sent_words(setting: Setting) -> tuple[str, str]:
     sent = setting.mean("bytes_per_node")
     if math.isnan(sent):
         return "", ""
-    return (num_bytes(sent / setting.mean("steps")), "per iteration") if setting.kind == TIMING else (num_bytes(sent), "")
+    return (
+        (num_bytes(sent / setting.mean("steps")), "per iteration")
+        if setting.kind == TIMING
+        else (num_bytes(sent), "")
+    )
 
 
 def time_text(seconds: float | None) -> str:
@@ -231,7 +376,12 @@ def time_text(seconds: float | None) -> str:
 def commits(lines: pd.DataFrame) -> list[str]:
     """The different ones, short, with a + where files differed."""
     known = zip(lines["commit"], lines["dirty"], strict=True)
-    return list(dict.fromkeys(f"{commit[:9]}{'+' if dirty else ''}" if commit else "unknown" for commit, dirty in known))
+    return list(
+        dict.fromkeys(
+            f"{commit[:9]}{'+' if dirty else ''}" if commit else "unknown"
+            for commit, dirty in known
+        )
+    )
 
 
 def joined(words: Iterable[object], between: str = " ") -> str:

@@ -1,4 +1,6 @@
-"""Runs of older versions beside those of newer ones, whose configurations have settings that came later."""
+"""Runs of older versions beside those of newer ones, whose configurations have settings that came
+later.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +8,35 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sgp_runner.schema import is_part, join
+from sgp_runner.config.schema import is_part, join
 
 Settings = Mapping[str, Any]
 
 
 def completed(configs: Sequence[Settings]) -> list[Settings]:
-    """Each with the settings that came after it, where those that know them and are like it in all else agree about them."""
+    """Each with the settings that came after it, where those that know them and are like it in all
+    else agree about them.
+    """
     texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
     different = dict(zip(texts, configs, strict=True))
-    completions = {text: completion(config, list(different.values())) for text, config in different.items()}
+    completions = {
+        text: completion(config, list(different.values())) for text, config in different.items()
+    }
     return [completions[text] for text in texts]
 
 
 def completion(config: Settings, known: Sequence[Settings]) -> Settings:
     newer = [other for other in known if other is not config and extends(other, config)]
-    newest = [one for one in newer if not any(other is not one and extends(other, one) for other in newer)]
+    newest = [
+        one for one in newer if not any(other is not one and extends(other, one) for other in newer)
+    ]
     return newest[0] if len(newest) == 1 else config
 
 
 def extends(newer: Settings, older: Settings, key: str = "") -> bool:
-    """Whether they differ only in settings that ``older`` lacks. In a mapping that is a value itself, no key came later."""
+    """Whether they differ only in settings that ``older`` lacks. In a mapping that is a value
+    itself, no key came later.
+    """
     for name, value in older.items():
         if name not in newer:
             return False

@@ -1,4 +1,6 @@
-"""A report in a folder: ``index.html``, the tables as CSV and Markdown, and ``plots/`` with every plot as PNG and SVG."""
+"""A report in a folder: ``index.html``, the tables as CSV and Markdown, and ``plots/`` with every
+plot as PNG and SVG.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgp_runner.errors import ConfigError
 from sgp_runner.report.comparison import Pair, pairs_of
 from sgp_runner.report.images import save_all
 from sgp_runner.report.page import render
@@ -16,11 +17,14 @@ from sgp_runner.report.plots import sections
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import Setting, settings_in
 from sgp_runner.report.tables import markdown, tables
+from sgp_runner.utils.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Report:
-    """page: where it is. settings, pairs: what it shows. skipped: a sentence for each folder that could not be read."""
+    """page: where it is. settings, pairs: what it shows. skipped: a sentence for each folder that
+    could not be read.
+    """
 
     page: Path
     settings: Sequence[Setting]
@@ -37,8 +41,9 @@ def write_report(
 ) -> Report:
     """Report on the runs in ``folders``; what an earlier report has left in ``out`` is replaced.
 
-    target: quality whose time is compared; None chooses one. kept: from the folder of a run to where links shall lead instead. Raises
-    ConfigError if there are no runs, or ``out`` cannot be written.
+    target: quality whose time is compared; None chooses one. kept: from the folder of a run to
+    where links shall lead instead. Raises ConfigError if there are no runs, or ``out`` cannot be
+    written.
     """
 
     def link(folder: str, file: str) -> str:
@@ -70,4 +75,7 @@ def write_report(
 
 def check_target(target: float | None, settings: Sequence[Setting]) -> None:
     if target is not None and target > 1 and any(each.metric == "accuracy" for each in settings):
-        raise ConfigError("--target", f"{target:g} is no accuracy, which lies between 0 and 1: 90 % is --target 0.9.")
+        raise ConfigError(
+            "--target",
+            f"{target:g} is no accuracy, which lies between 0 and 1: 90 % is --target 0.9.",
+        )

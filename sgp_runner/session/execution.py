@@ -11,29 +11,30 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner import session
-from sgp_runner.corrections import KEY, since
-from sgp_runner.divergence import FILE, leave_word, refuse_to_repeat
-from sgp_runner.environment import environment
-from sgp_runner.errors import CannotWrite, ConfigError, Diverged
-from sgp_runner.experiment import settings_of
-from sgp_runner.launchers import launched_rank
-from sgp_runner.lock import locked
-from sgp_runner.recorder import finished, replace_file, write_summary
-from sgp_runner.replay.recording import remove_recordings
-from sgp_runner.schema import FORMAT, shown, stored
+from sgp_runner.config.corrections import KEY, since
+from sgp_runner.config.experiment import settings_of
+from sgp_runner.config.schema import FORMAT, shown, stored
+from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
+from sgp_runner.recording.recorder import finished, replace_file, write_summary
+from sgp_runner.recording.trace import remove_recordings
+from sgp_runner.session import session
+from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged
+from sgp_runner.utils.launchers import launched_rank
+from sgp_runner.utils.lock import locked
+from sgp_runner.utils.provenance import environment
 
 if TYPE_CHECKING:
-    from sgp_runner.experiment import Experiment
+    from sgp_runner.config.experiment import Experiment
 
 
 def perform(experiment: Experiment) -> dict[str, object] | None:
-    """The summary of the run, which is executed unless it was before; None on ranks that have nothing to report.
+    """The summary of the run, which is executed unless it was before; None on ranks that have
+    nothing to report.
 
-    A launcher's ranks all come here; the first writes and prints. Raises ConfigError, leaving nothing behind, when the
-    settings turn out not to fit the data, and whatever the run raises.
+    A launcher's ranks all come here; the first writes and prints. Raises ConfigError, leaving
+    nothing behind, when the settings turn out not to fit the data, and whatever the run raises.
     """
-    from sgp_runner.dry_run import prove_calls
+    from sgp_runner.elastic.dry_run import prove_calls
 
     rank = launched_rank()
     if rank in (None, 0) and experiment.run.resume == "auto":
@@ -94,7 +95,9 @@ def prepare(experiment: Experiment) -> list[Path]:
 
 
 def refuse_other_settings(experiment: Experiment) -> None:
-    """A folder holds one run. Raises ConfigError, naming a difference, if another one has begun in this folder."""
+    """A folder holds one run. Raises ConfigError, naming a difference, if another one has begun in
+    this folder.
+    """
     import yaml
 
     path = experiment.directory / "config.yaml"
@@ -107,16 +110,27 @@ def refuse_other_settings(experiment: Experiment) -> None:
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
     if config.get("format") != FORMAT:
-        raise ConfigError("name", f"{experiment.directory} holds a run of another version of sgp-run; {way_out}.")
+        raise ConfigError(
+            "name", f"{experiment.directory} holds a run of another version of sgp-run; {way_out}."
+        )
     here = dict(flat(experiment.settings))
     if there.pop(KEY, 0) != here.pop(KEY, 0) and there == here:
-        what = "; ".join(correction.what for correction in since(config)) or "this is an older version of sgp-run"
-        raise ConfigError("name", f"{experiment.directory} holds results from before a correction ({what}); {way_out}.")
+        what = (
+            "; ".join(correction.what for correction in since(config))
+            or "this is an older version of sgp-run"
+        )
+        raise ConfigError(
+            "name",
+            f"{experiment.directory} holds results from before a correction ({what}); {way_out}.",
+        )
     for key in [*here, *there]:
         if key not in there or key not in here or here[key] != there[key]:
             then, now = (shown(each[key]) if key in each else "not set" for each in (there, here))
             difference = f"{key} is {then} there and {now} here"
-            raise ConfigError("name", f"{experiment.directory} holds a run with other settings: {difference}; {way_out}.")
+            raise ConfigError(
+                "name",
+                f"{experiment.directory} holds a run with other settings: {difference}; {way_out}.",
+            )
 
 
 def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
@@ -135,7 +149,9 @@ def remove(made: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """What went wrong, for a person. Errors of this package are written for one; others need their type to be understood."""
+    """What went wrong, for a person. Errors of this package are written for one; others need their
+    type to be understood.
+    """
     text = str(error).strip()
     if type(error).__module__.startswith("sgp_runner."):
         return text

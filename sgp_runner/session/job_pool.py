@@ -1,4 +1,6 @@
-"""Many runs, several at a time, each finished one only once: for tables and claims that rest on hundreds of small runs."""
+"""Many runs, several at a time, each finished one only once: for tables and claims that rest on
+hundreds of small runs.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.corrections import Correction, since
-from sgp_runner.divergence import FILE as DIVERGED
-from sgp_runner.recorder import read_summary
-from sgp_runner.schema import FORMAT
+from sgp_runner.config.corrections import Correction, since
+from sgp_runner.config.schema import FORMAT
+from sgp_runner.recording.divergence import FILE as DIVERGED
+from sgp_runner.recording.recorder import read_summary
 
 if TYPE_CHECKING:
     pass
@@ -73,7 +75,9 @@ class Job:
 
     @property
     def replaces(self) -> bool:
-        """Whether its folder holds results from before a correction, or of a version of sgp-run with another format."""
+        """Whether its folder holds results from before a correction, or of a version of sgp-run
+        with another format.
+        """
         config = self.config
         return config is not None and (config.get("format") != FORMAT or bool(since(config)))
 
@@ -84,7 +88,9 @@ class Job:
 
 
 def outdated(jobs: Iterable[Job]) -> str:
-    """A sentence that says how many of these jobs have results from before which corrections; empty if none has."""
+    """A sentence that says how many of these jobs have results from before which corrections; empty
+    if none has.
+    """
     since = [job.since for job in jobs if job.finished]
     counts = Counter(correction.what for each in since for correction in each)
     if not counts:
@@ -94,15 +100,19 @@ def outdated(jobs: Iterable[Job]) -> str:
 
 
 def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
-    """Each job as it ends, with a sentence if it failed. ``processes`` run at a time, with one thread each; None: one for each core.
+    """Each job as it ends, with a sentence if it failed. ``processes`` run at a time, with one
+    thread each; None: one for each core.
 
-    Jobs that have finished before, or diverged, are not among them, unless their results are from before a correction.
+    Jobs that have finished before, or diverged, are not among them, unless their results are from
+    before a correction.
     """
     waiting = [job for job in jobs if job.due]
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # for the processes, which read it when they import torch
     try:
-        with ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(
+            processes or os.cpu_count(), mp_context=get_context("spawn")
+        ) as pool:
             running = {pool.submit(run, job): job for job in waiting}
             for future in as_completed(running):
                 yield running[future], future.result()
@@ -125,13 +135,22 @@ def run(job: Job) -> str | None:
     """Execute it in this process, in silence; the sentence of its error, if it failed."""
     import sys
 
-    from sgp_runner.execution import perform, sentence_of
-    from sgp_runner.overrides import experiment_of
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.session.execution import perform, sentence_of
 
-    words = [*job.words, f"name={job.name}", f"results={job.results}", "logger=jsonl", *(["resume=never"] if job.replaces else [])]
+    words = [
+        *job.words,
+        f"name={job.name}",
+        f"results={job.results}",
+        "logger=jsonl",
+        *(["resume=never"] if job.replaces else []),
+    ]
     sys.argv = job.command.split()  # what environment.json will say
     try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+        ):
             perform(experiment_of(words))
     except Exception as error:  # the others go on
         return sentence_of(error)

@@ -1,4 +1,6 @@
-"""One rank of a real run, from the environment that a launcher has set up. ``python -m sgp_runner.rank config.yaml`` runs one."""
+"""One rank of a real run, from the environment that a launcher has set up. ``python -m
+sgp_runner.session.rank config.yaml`` runs one.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +15,52 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner import waits
-from sgp_runner.checkpoint import Found, Trigger, latest_of, read
-from sgp_runner.comm.distributed import GlooTransport, named
-from sgp_runner.crew import common_epoch, listed, step_snapshot, take_over
-from sgp_runner.environment import code_version
-from sgp_runner.errors import SAVED, Aborted, ConfigError, Diverged, GivenUp, LostConnection, RankFailed, RollCalled, StoodStill, Stopped
-from sgp_runner.gradients import Gradients
-from sgp_runner.launch import STARTED
-from sgp_runner.launchers import kept_elsewhere
-from sgp_runner.memory import keep_freed_memory
-from sgp_runner.observer import cost_of, results, spread, total_cost
-from sgp_runner.place import Part
-from sgp_runner.real import Rank, SharedBudget
-from sgp_runner.replay.recorded import Recorder
-from sgp_runner.roll_call import RollCall
-from sgp_runner.saving import RankSaver, passed_on, restore
-from sgp_runner.session import Session, execute
-from sgp_runner.watch import POLL_SECONDS, Watch, watching
-from sgp_runner.world import World, check_agreement
+from sgp_runner.distributed.gloo import GlooTransport, named
+from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.launch import STARTED
+from sgp_runner.distributed.rank import Rank, SharedBudget
+from sgp_runner.distributed.recorded import Recorder
+from sgp_runner.distributed.saving import RankSaver, passed_on, restore
+from sgp_runner.distributed.watchdog import POLL_SECONDS, Watch, watching
+from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.elastic.membership import common_epoch, listed, step_snapshot, take_over
+from sgp_runner.elastic.vote import RollCall
+from sgp_runner.recording.checkpoint import Found, Trigger, latest_of, read
+from sgp_runner.recording.observer import cost_of, results, spread, total_cost
+from sgp_runner.session.session import Session, execute
+from sgp_runner.utils import waits
+from sgp_runner.utils.errors import (
+    SAVED,
+    Aborted,
+    ConfigError,
+    Diverged,
+    GivenUp,
+    LostConnection,
+    RankFailed,
+    RollCalled,
+    StoodStill,
+    Stopped,
+)
+from sgp_runner.utils.launchers import kept_elsewhere
+from sgp_runner.utils.memory import keep_freed_memory
+from sgp_runner.utils.place import Part
+from sgp_runner.utils.provenance import code_version
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.crew import Crew
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.observer import Observer
-    from sgp_runner.place import Place
-    from sgp_runner.state import State
-    from sgp_runner.worker import Budget, StepListener
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.state import State
+    from sgp_runner.core.worker import Budget, StepListener
+    from sgp_runner.elastic.membership import Crew
+    from sgp_runner.recording.observer import Observer
+    from sgp_runner.utils.place import Place
 
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
-    """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every other rank."""
+    """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every
+    other rank.
+    """
     keep_freed_memory()
     run, rank, alarm = experiment.run, world.rank, world.alarm
     roll_call = RollCall(alarm, rank, world.size)
@@ -78,13 +93,19 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         except StoodStill:  # said so already
             raise
         except Exception as error:
-            if alarm.add("errors", 1) > 1:  # that rank speaks; this error may only follow from its end
+            if (
+                alarm.add("errors", 1) > 1
+            ):  # that rank speaks; this error may only follow from its end
                 raise Aborted(f"rank {rank} stopped because another rank failed") from error
             if isinstance(error, Diverged):
                 alarm.set("diverged", json.dumps([error.rank, error.step, error.what]))
                 alarm.set("failed", str(error))
                 raise
-            sentence = str(error) if isinstance(error, RankFailed) else f"rank {rank}: {type(error).__name__}: {error}"
+            sentence = (
+                str(error)
+                if isinstance(error, RankFailed)
+                else f"rank {rank}: {type(error).__name__}: {error}"
+            )
             alarm.set("failed", sentence)
             raise RankFailed(sentence) from error
     return summary
@@ -108,12 +129,18 @@ def gone_for_good(experiment: Experiment, roll_call: RollCall, error: Exception)
     gone, why = roll_call.verdict()
     if not gone:
         return RankFailed(why)
-    return RankFailed(f"{listed(gone)} gone for good: {why}, and it no longer answers. {way_on(experiment)}")
+    return RankFailed(
+        f"{listed(gone)} gone for good: {why}, and it no longer answers. {way_on(experiment)}"
+    )
 
 
 def way_on(experiment: Experiment) -> str:
     found = latest_of(experiment)
-    return f"The same command goes on from {found}." if found is not None else "There is no checkpoint yet to go on from."
+    return (
+        f"The same command goes on from {found}."
+        if found is not None
+        else "There is no checkpoint yet to go on from."
+    )
 
 
 class RankBackend:
@@ -121,7 +148,9 @@ class RankBackend:
 
     def __init__(self, experiment: Experiment, watch: Watch) -> None:
         self.experiment, self.watch = experiment, watch
-        self.snapshot: State | None = None  # of the worker, when it last began a step in which nothing was lost
+        self.snapshot: State | None = (
+            None  # of the worker, when it last began a step in which nothing was lost
+        )
         self.record: Recorder | None = None
 
     @property
@@ -142,7 +171,9 @@ class RankBackend:
         name, names = world.gather(cut_off(self.experiment) if world.rank == 0 else ("", []))[0]
         if name and self.experiment.run.record:
             began = f"this run was cut off and would resume from {Path(name).name}, but its beginning was not recorded"
-            raise ConfigError("record", f"{began}: use record=false, or resume=never to start over.")
+            raise ConfigError(
+                "record", f"{began}: use record=false, or resume=never to start over."
+            )
         return Found(Path(name), names) if name else None
 
     def build(self, crew: Crew, found: Found | None, listener: StepListener) -> int | None:
@@ -152,7 +183,9 @@ class RankBackend:
             if self.watch.world is None:
                 return None
         world, run, place = self.world, crew.run, self.world.place
-        self.problem = replace(run.make_problem(world.compute), part=Part(place.device, place.devices))
+        self.problem = replace(
+            run.make_problem(world.compute), part=Part(place.device, place.devices)
+        )
         if not place.is_server:
             self.problem.warm_up(place.rank)
         check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
@@ -161,11 +194,19 @@ class RankBackend:
                 follow(self.experiment, Gradients(self.problem, world), self.watch)
             world.gather(None)
             return None
-        self.saved = read(found.path / f"rank{world.rank}.pt", self.problem.compute.device) if found is not None else None
+        self.saved = (
+            read(found.path / f"rank{world.rank}.pt", self.problem.compute.device)
+            if found is not None
+            else None
+        )
         if run.record:
             self.record = Recorder(self.experiment, self.problem, world)
         self.make_worker()
-        return 0 if self.saved is None or place.device else int(self.saved["observer"]["metrics_bytes"])
+        return (
+            0
+            if self.saved is None or place.device
+            else int(self.saved["observer"]["metrics_bytes"])
+        )
 
     def make_worker(self) -> None:
         """The runtime and worker of this rank in the present membership."""
@@ -175,12 +216,23 @@ class RankBackend:
         shared = run.algo.asynchronous and world.place.rank < run.nodes
         budget: Budget = SharedBudget(world.store, own.total) if shared else own
         if self.record is None:
-            self.runtime = Rank(problem, world, run.faults, survives=survives, listener=self.listener)
+            self.runtime = Rank(
+                problem, world, run.faults, survives=survives, listener=self.listener
+            )
         else:
-            self.runtime = Rank(problem, world, run.faults, self.record.clock, self.record.wrap, listener=self.listener)
+            self.runtime = Rank(
+                problem,
+                world,
+                run.faults,
+                self.record.clock,
+                self.record.wrap,
+                listener=self.listener,
+            )
             budget = self.record.budget(budget) if shared else budget
         runtime = self.runtime
-        self.worker = run.make_worker(problem, world.place.rank, runtime.comm, budget, runtime, runtime.gradients.buffers)
+        self.worker = run.make_worker(
+            problem, world.place.rank, runtime.comm, budget, runtime, runtime.gradients.buffers
+        )
         self.watch.attend(runtime.clock)
 
     def restore(self, observer: Observer | None) -> None:
@@ -205,7 +257,9 @@ class RankBackend:
         return self.crew, self.start_over(crew)
 
     def leave_behind(self) -> None:
-        """Stop what computes and sends for the old membership; what it waits for stays on its threads."""
+        """Stop what computes and sends for the old membership; what it waits for stays on its
+        threads.
+        """
         transport = self.runtime.comm.transport
         assert isinstance(transport, GlooTransport)
         waits.left_behind.append("waits for ranks that are gone")
@@ -226,20 +280,28 @@ class RankBackend:
         if not gone:
             raise RankFailed(why)
         if 0 in gone:
-            raise RankFailed(f"{listed(gone)} gone for good: {why}. Nobody can go on without rank 0, which keeps the records of the run.")
+            raise RankFailed(
+                f"{listed(gone)} gone for good: {why}. Nobody can go on without rank 0, which keeps the records of the run."
+            )
         return crew.without([crew.names.index(name) for name in gone if name in crew.names])
 
     def start_over(self, before: Crew) -> float:
         """Bring this rank to where the smaller membership begins; the epoch that it continues from."""
-        from sgp_runner.comm.groups import DistributedWorld
+        from sgp_runner.distributed.processes import DistributedWorld
 
         assert isinstance(self.world, DistributedWorld) and self.snapshot is not None
         run, old, old_runtime, snapshot = self.crew.run, self.worker, self.runtime, self.snapshot
         dropped = old.steps_taken - snapshot["steps_taken"]
-        world = self.watch.world = self.world.among([before.names.index(name) for name in self.crew.names])
+        world = self.watch.world = self.world.among(
+            [before.names.index(name) for name in self.crew.names]
+        )
         with named("lost a connection while those that are left came together"):
             world.connect(run.nodes)
-        own = (snapshot["taken"] / old.steps_per_epoch, old.budget.taken / old.steps_per_epoch, dropped / old.steps_per_epoch)
+        own = (
+            snapshot["taken"] / old.steps_per_epoch,
+            old.budget.taken / old.steps_per_epoch,
+            dropped / old.steps_per_epoch,
+        )
         each = world.gather(own)
         shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
         epoch = common_epoch(run, [at_rest for at_rest, *_ in each], shared)
@@ -266,7 +328,11 @@ class RankBackend:
             check_alike(world.gather({"checksum": checksum(worker.params)}), world.place)
             return None
         run = self.crew.run
-        own: dict[str, Any] = {"cost": cost_of(worker), "weight": float(worker.push_sum[-1]), "checksum": checksum(worker.params)}
+        own: dict[str, Any] = {
+            "cost": cost_of(worker),
+            "weight": float(worker.push_sum[-1]),
+            "checksum": checksum(worker.params),
+        }
         observer.record_training(worker)
         own["metrics"] = observer.evaluate(worker, run.epochs)
         mean = worker.params.clone()
@@ -284,7 +350,12 @@ class RankBackend:
             average = ranks[-1]["metrics"]
         else:
             squares = sum(each["square"] for each in nodes)
-            observer.record_average(worker, run.epochs, mean, spread(squares, metrics, [each["weight"] for each in nodes]))
+            observer.record_average(
+                worker,
+                run.epochs,
+                mean,
+                spread(squares, metrics, [each["weight"] for each in nodes]),
+            )
             average = observer.average
         costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
         return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
@@ -293,7 +364,11 @@ class RankBackend:
 def cut_off(experiment: Experiment) -> tuple[str, list[int]]:
     """The checkpoint from which the run resumes, empty if there is none, and who was there."""
     found = latest_of(experiment)
-    return (str(found), list(read(found / "rank0.pt")["observer"]["names"])) if found is not None else ("", [])
+    return (
+        (str(found), list(read(found / "rank0.pt")["observer"]["names"]))
+        if found is not None
+        else ("", [])
+    )
 
 
 def follow(experiment: Experiment, gradients: Gradients, watch: Watch) -> None:
@@ -314,18 +389,29 @@ def checksum(params: Tensor) -> str:
 
 
 def check_alike(processes: list[Any], place: Place) -> None:
-    """Raises RankFailed unless all devices of a node that ran the algorithm have ended with the same parameters."""
-    ends = [each["checksum"] for process, each in enumerate(processes) if each is not None and place.rank_of(process) == place.rank]
+    """Raises RankFailed unless all devices of a node that ran the algorithm have ended with the
+    same parameters.
+    """
+    ends = [
+        each["checksum"]
+        for process, each in enumerate(processes)
+        if each is not None and place.rank_of(process) == place.rank
+    ]
     if len(set(ends)) > 1:
-        raise RankFailed(f"the devices of rank {place.rank} ended with different parameters: {', '.join(ends)}")
+        raise RankFailed(
+            f"the devices of rank {place.rank} ended with different parameters: {', '.join(ends)}"
+        )
 
 
 def main(config: str, group: str | None) -> int:
     """Run one rank of an experiment; what went wrong is for the launching process to say."""
-    from sgp_runner.recorder import write_summary
-    from sgp_runner.schema import load_experiment
+    from sgp_runner.config.schema import load_experiment
+    from sgp_runner.recording.recorder import write_summary
 
-    experiment = replace(load_experiment(Path(config), group), started=float(os.environ.get(STARTED, time.monotonic())))
+    experiment = replace(
+        load_experiment(Path(config), group),
+        started=float(os.environ.get(STARTED, time.monotonic())),
+    )
     try:
         summary = execute(experiment)
     except (RankFailed, Aborted, ConfigError, Diverged, GivenUp):

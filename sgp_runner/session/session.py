@@ -1,7 +1,7 @@
 """One run, from its experiment to its summary, the same on simulated and on real machines.
 
-A `Session` builds the machines and workers of a `Backend`, restores what was saved, runs the algorithm to its end, in a smaller membership
-after each loss of ranks, and concludes.
+A `Session` builds the machines and workers of a `Backend`, restores what was saved, runs the
+algorithm to its end, in a smaller membership after each loss of ranks, and concludes.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from sgp_runner.checkpoint import Found, Trigger, resume_message
-from sgp_runner.crew import Crew, crew_of, whole_crew
-from sgp_runner.errors import Lost, LostConnection, RollCalled
-from sgp_runner.launchers import launched
-from sgp_runner.memory import use_huge_pages
-from sgp_runner.networks import RealNetwork
-from sgp_runner.networks.sim import Sim
-from sgp_runner.observer import Observer, recording
+from sgp_runner.distributed.networks import RealNetwork
+from sgp_runner.elastic.membership import Crew, crew_of, whole_crew
+from sgp_runner.recording.checkpoint import Found, Trigger, resume_message
+from sgp_runner.recording.observer import Observer, recording
+from sgp_runner.simulator.network import Sim
+from sgp_runner.utils.errors import Lost, LostConnection, RollCalled
+from sgp_runner.utils.launchers import launched
+from sgp_runner.utils.memory import use_huge_pages
 
 if TYPE_CHECKING:
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.problem import Problem
-    from sgp_runner.recorder import Recorder
-    from sgp_runner.worker import StepListener, Worker
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.problem import Problem
+    from sgp_runner.core.worker import StepListener, Worker
+    from sgp_runner.recording.recorder import Recorder
 
 LOSSES = (Lost, LostConnection, RollCalled)
 
@@ -37,9 +37,11 @@ class Saver(Protocol):
 
 
 class Backend(Protocol):
-    """The machines of a run, and the workers of this process. `Session.run` says in which order its methods are called.
+    """The machines of a run, and the workers of this process. `Session.run` says in which order its
+    methods are called.
 
-    problem: of this process. original_rank: the number, at the start of the run, of the rank that records here; None: it records nothing.
+    problem: of this process. original_rank: the number, at the start of the run, of the rank that
+    records here; None: it records nothing.
     """
 
     @property
@@ -51,7 +53,8 @@ class Backend(Protocol):
         """Where the run resumes, the same for all of its processes."""
 
     def build(self, crew: Crew, found: Found | None, listener: StepListener) -> int | None:
-        """Make the machines and workers, which have not started; returns how many bytes of metrics were recorded before.
+        """Make the machines and workers, which have not started; returns how many bytes of metrics
+        were recorded before.
 
         None: this process has no worker, and has done what there was to do.
         """
@@ -66,7 +69,9 @@ class Backend(Protocol):
         """Run the algorithm to its end. Raises one of `LOSSES` when ranks are gone."""
 
     def shrink(self, crew: Crew, loss: Exception) -> tuple[Crew, float]:
-        """Make machines and workers for those that are left; returns them, and the epoch that they continue from."""
+        """Make machines and workers for those that are left; returns them, and the epoch that they
+        continue from.
+        """
 
     def now(self) -> float:
         """Seconds since the start of the run."""
@@ -75,7 +80,9 @@ class Backend(Protocol):
         """Before something is recorded: wait until devices have computed what is training."""
 
     def conclude(self, observer: Observer | None) -> dict[str, object] | None:
-        """Evaluate the models that the run ends with; the results, on the process that sums up the run."""
+        """Evaluate the models that the run ends with; the results, on the process that sums up the
+        run.
+        """
 
 
 class Session:
@@ -96,7 +103,9 @@ class Session:
             return None
         with closing(backend.problem), self.recording(metrics_bytes) as recorder:
             if recorder is not None:
-                self.observer = Observer(run, backend.problem, recorder, backend.settle, crew, self.experiment.started)
+                self.observer = Observer(
+                    run, backend.problem, recorder, backend.settle, crew, self.experiment.started
+                )
             if found is not None:
                 if backend.original_rank == 0:
                     print(resume_message(found.path, crew.lost(run)), flush=True)
@@ -147,7 +156,13 @@ class Session:
     def shrink(self, crew: Crew, loss: Exception) -> Crew:
         smaller, epoch = self.backend.shrink(crew, loss)
         if self.observer is not None:
-            self.observer.follow(smaller, self.backend.problem, self.backend.now(), epoch, records=self.backend.original_rank == 0)
+            self.observer.follow(
+                smaller,
+                self.backend.problem,
+                self.backend.now(),
+                epoch,
+                records=self.backend.original_rank == 0,
+            )
         return smaller
 
     def start_of_step(self, worker: Worker) -> None:
@@ -160,19 +175,21 @@ class Session:
 
 
 def execute(experiment: Experiment) -> dict[str, object] | None:
-    """Train, record and return the summary (None on the ranks of a real run that have nothing to report)."""
+    """Train, record and return the summary (None on the ranks of a real run that have nothing to
+    report).
+    """
     use_huge_pages()
     network, process = experiment.run.network, launched()
     network.check_start(experiment.run, process)
     if isinstance(network, Sim):
-        from sgp_runner.simulated import SimulatedBackend
+        from sgp_runner.simulator.backend import SimulatedBackend
 
         return Session(experiment, SimulatedBackend(experiment, network)).run()
     assert isinstance(network, RealNetwork)
     if process is None:
-        from sgp_runner.launch import launch
+        from sgp_runner.distributed.launch import launch
 
         return launch(experiment)
-    from sgp_runner.rank import run_rank
+    from sgp_runner.session.rank import run_rank
 
     return run_rank(experiment, network.world(experiment.run, process))

@@ -6,26 +6,26 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from sgp_runner.checkpoint import Found, latest_of, read
-from sgp_runner.cluster import ASYNC_HOST_PASSES
-from sgp_runner.crew import common_epoch, take_over
-from sgp_runner.engine import choose_threads, make_engine
-from sgp_runner.errors import Lost
-from sgp_runner.push_sum import check_mass
-from sgp_runner.simulation import Simulation
-from sgp_runner.snapshot import Saver, restore
-from sgp_runner.worker import SILENT
+from sgp_runner.cluster.machines import ASYNC_HOST_PASSES
+from sgp_runner.core.push_sum import check_mass
+from sgp_runner.core.worker import SILENT
+from sgp_runner.elastic.membership import common_epoch, take_over
+from sgp_runner.recording.checkpoint import Found, latest_of, read
+from sgp_runner.simulator.engine import choose_threads, make_engine
+from sgp_runner.simulator.simulation import Simulation
+from sgp_runner.simulator.snapshot import Saver, restore
+from sgp_runner.utils.errors import Lost
 
 if TYPE_CHECKING:
-    from sgp_runner.comm import Transport
-    from sgp_runner.crew import Crew
-    from sgp_runner.engine import Engine
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.networks.sim import Sim
-    from sgp_runner.observer import Observer
-    from sgp_runner.problem import Problem
-    from sgp_runner.run import Run
-    from sgp_runner.worker import StepListener, Worker
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.comm import Transport
+    from sgp_runner.core.problem import Problem
+    from sgp_runner.core.worker import StepListener, Worker
+    from sgp_runner.elastic.membership import Crew
+    from sgp_runner.recording.observer import Observer
+    from sgp_runner.simulator.engine import Engine
+    from sgp_runner.simulator.network import Sim
 
 
 class SimulatedBackend:
@@ -58,7 +58,12 @@ class SimulatedBackend:
         engine = make_engine(self.problem, network.engine, network.vmap_width)
         survives = self.experiment.run.on_failure == "continue"
         self.simulation, self.workers = simulate(
-            run, self.problem, engine, names=self.crew.names, survives=survives, listener=self.listener
+            run,
+            self.problem,
+            engine,
+            names=self.crew.names,
+            survives=survives,
+            listener=self.listener,
         )
         self.waiting = list(self.workers)
 
@@ -80,16 +85,23 @@ class SimulatedBackend:
         for worker in self.waiting:
             self.simulation.start(worker, self.crew.run.algo.run(worker))
         self.simulation.run()
-        check_mass(fmean(float(worker.push_sum[-1]) for worker in self.workers[: self.crew.run.nodes]))
+        check_mass(
+            fmean(float(worker.push_sum[-1]) for worker in self.workers[: self.crew.run.nodes])
+        )
 
     def shrink(self, crew: Crew, loss: Exception) -> tuple[Crew, float]:
-        """Survivors are to take over from where they were when they began the steps that they are in."""
+        """Survivors are to take over from where they were when they began the steps that they are
+        in.
+        """
         assert isinstance(loss, Lost)
         before, snapshots = self.simulation, self.simulation.step_snapshots
         assert snapshots is not None
         left = [worker for worker in self.workers if worker.rank not in loss.ranks]
         at_steps = [snapshots[worker.rank] for worker in left]
-        dropped = sum(worker.steps_taken - at_step["steps_taken"] for worker, at_step in zip(left, at_steps, strict=True))
+        dropped = sum(
+            worker.steps_taken - at_step["steps_taken"]
+            for worker, at_step in zip(left, at_steps, strict=True)
+        )
         per_epoch = left[0].steps_per_epoch
         self.crew = crew = crew.without(loss.ranks)
         self.problem = crew.run.share(self.problem)
@@ -129,7 +141,8 @@ def simulate(
     wrap: Callable[[Transport], Transport] = lambda transport: transport,
     listener: StepListener = SILENT,
 ) -> tuple[Simulation, list[Worker]]:
-    """The machines of ``run`` and its workers, servers last; none of them has started. The keywords are those of `Simulation`.
+    """The machines of ``run`` and its workers, servers last; none of them has started. The keywords
+    are those of `Simulation`.
 
     step_seconds: mean time of a gradient; None: what the cluster says of the model.
     """
@@ -157,4 +170,7 @@ def simulate(
         listener=listener,
     )
     budgets = run.budgets(problem)
-    return simulation, [run.make_worker(problem, rank, simulation.comms[rank], own, simulation) for rank, own in enumerate(budgets)]
+    return simulation, [
+        run.make_worker(problem, rank, simulation.comms[rank], own, simulation)
+        for rank, own in enumerate(budgets)
+    ]

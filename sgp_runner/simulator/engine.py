@@ -1,11 +1,13 @@
 """How the simulator computes gradients.
 
-A gradient's inputs are fixed when it starts and its value is first visible when it ends. So an engine may compute it at any time in
-between: `Loop` does so one by one at the end, when the memory is needed; `Vmap` computes it together with others that are in flight when it
-falls due. Both give the same numbers, up to rounding.
+A gradient's inputs are fixed when it starts and its value is first visible when it ends. So an
+engine may compute it at any time in between: `Loop` does so one by one at the end, when the memory
+is needed; `Vmap` computes it together with others that are in flight when it falls due. Both give
+the same numbers, up to rounding.
 
-Rounding must not depend on how busy the machine is. So which engine computes follows from the model alone, and what is found out by
-measuring is only how many workers go into one call of vmap, which does not change a bit.
+Rounding must not depend on how busy the machine is. So which engine computes follows from the model
+alone, and what is found out by measuring is only how many workers go into one call of vmap, which
+does not change a bit.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from sgp_runner.comm.mailbox import check_unwritten
-from sgp_runner.problem import Problem
+from sgp_runner.core.mailbox import check_unwritten
+from sgp_runner.core.problem import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LARGE = 2_000_000  # parameters
-# Up to so many parameters vmap is faster on a CPU: 3 times for an MLP of 5,000, 1.4 for a transformer of 246,000, 1.1 for an MLP of
-# 301,000; for larger ones the loop is.
+# Up to so many parameters vmap is faster on a CPU: 3 times for an MLP of 5,000, 1.4 for a
+# transformer of 246,000, 1.1 for an MLP of 301,000; for larger ones the loop is.
 VMAP_PARAMETERS = 300_000
 TRIES = 2  # of each width
 
@@ -63,15 +65,19 @@ class Loop:
 
     def finish(self, gradient: Gradient) -> Tensor:
         gradient.check()
-        value, loss = self.problem.gradient(gradient.params, gradient.buffers, gradient.rank, gradient.step)
+        value, loss = self.problem.gradient(
+            gradient.params, gradient.buffers, gradient.rank, gradient.step
+        )
         gradient.loss = float(loss)
         return value
 
 
 class Vmap:
-    """Gradients in flight at once, at most ``width`` workers per call of `torch.func.vmap`, so that few values wait to be used.
+    """Gradients in flight at once, at most ``width`` workers per call of `torch.func.vmap`, so that
+    few values wait to be used.
 
-    A half and a quarter of ``width`` are tried as well while the run begins, and the fastest is kept: what fits into the cache is.
+    A half and a quarter of ``width`` are tried as well while the run begins, and the fastest is
+    kept: what fits into the cache is.
     """
 
     def __init__(self, problem: Problem, width: int) -> None:
@@ -80,16 +86,23 @@ class Vmap:
         from sgp_runner.models.dropout import dropout_buffers
 
         self.problem = problem
-        self.tried: dict[int, list[float]] = {w: [] for w in (width, width // 2, width // 4) if w > 1 or w == width}  # seconds of each
+        self.tried: dict[int, list[float]] = {
+            w: [] for w in (width, width // 2, width // 4) if w > 1 or w == width
+        }  # seconds of each
         self.fastest = width
         self.pending: dict[Gradient, None] = {}
         names = [name for name, _ in problem.flat.module.named_parameters()]
         shapes = [p.shape for p in problem.flat.parameters]
         seeds = dropout_buffers(problem.flat.module)
 
-        def loss(params: Tensor, seed: Tensor, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+        def loss(
+            params: Tensor, seed: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+        ) -> Tensor:
             parts = params.split_with_sizes(problem.flat.layers)
-            tensors = {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+            tensors = {
+                name: part.view(shape)
+                for name, part, shape in zip(names, parts, shapes, strict=True)
+            }
             tensors |= dict.fromkeys(seeds, seed)
             outputs = torch.func.functional_call(problem.flat.module, tensors, inputs)
             return problem.dataset.task.loss(outputs, targets)
@@ -110,7 +123,9 @@ class Vmap:
             self.compute([gradient, *others])
             if len(others) == width - 1 and len(self.tried[width]) < TRIES:
                 self.tried[width].append((time.perf_counter() - started) / width)
-                self.fastest = min(self.tried, key=lambda each: min(self.tried[each], default=math.inf))
+                self.fastest = min(
+                    self.tried, key=lambda each: min(self.tried[each], default=math.inf)
+                )
         gradient.check()  # again: nothing else sees a write after an early computation
         value, gradient.value = gradient.value, None
         assert value is not None
@@ -130,19 +145,31 @@ class Vmap:
         self.problem.flat.module.train()
         values, losses = self.call(*self.stacked(gradients))
         for gradient, value, loss in zip(gradients, values, losses.tolist(), strict=True):
-            # A copy: rows of one tensor share its version, so a write to one would look like a write to all.
+            # A copy: rows of one tensor share its version, so a write to one would look like a
+            # write to all.
             gradient.value, gradient.loss = value.clone(), loss
 
-    def stacked(self, gradients: list[Gradient]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
+    def stacked(
+        self, gradients: list[Gradient]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
         """What `call` takes: parameters, dropout seeds, inputs and targets, a row for each."""
         import torch
 
         problem = self.problem
         batches = [problem.batch(g.rank, g.step) for g in gradients]
-        inputs = tuple(torch.stack(tensors) for tensors in zip(*(inputs for inputs, _ in batches), strict=True))
+        inputs = tuple(
+            torch.stack(tensors) for tensors in zip(*(inputs for inputs, _ in batches), strict=True)
+        )
         targets = torch.stack([targets for _, targets in batches])
         params = torch.stack([g.params for g in gradients])
-        return params, torch.tensor([problem.dropout_seed(g.rank, g.step) for g in gradients], device=params.device), inputs, targets
+        return (
+            params,
+            torch.tensor(
+                [problem.dropout_seed(g.rank, g.step) for g in gradients], device=params.device
+            ),
+            inputs,
+            targets,
+        )
 
 
 class NoGradients:
@@ -159,7 +186,9 @@ class NoGradients:
 
 
 def choose_threads(problem: Problem) -> None:
-    """One thread for small models, whose operations are too short to share; OMP_NUM_THREADS has the last word."""
+    """One thread for small models, whose operations are too short to share; OMP_NUM_THREADS has the
+    last word.
+    """
     import torch
 
     if "OMP_NUM_THREADS" not in os.environ:
@@ -167,9 +196,13 @@ def choose_threads(problem: Problem) -> None:
 
 
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
-    """``choice``: ``loop``, ``vmap``, or ``auto``: vmap for the models that gain from it on a CPU, which are small."""
+    """``choice``: ``loop``, ``vmap``, or ``auto``: vmap for the models that gain from it on a CPU,
+    which are small.
+    """
     if not problem.trains:
         return NoGradients()
-    if choice == "vmap" or (choice == "auto" and problem.vectorizes and sum(problem.flat.layers) <= VMAP_PARAMETERS):
+    if choice == "vmap" or (
+        choice == "auto" and problem.vectorizes and sum(problem.flat.layers) <= VMAP_PARAMETERS
+    ):
         return Vmap(problem, width)
     return Loop(problem)

@@ -1,9 +1,12 @@
-"""The simulated network: every node has an interface with a first-in-first-out queue in each direction.
+"""The simulated network: every node has an interface with a first-in-first-out queue in each
+direction.
 
-A message waits for its sender's queue, takes ``bytes / bandwidth`` to leave, and its first bit arrives ``latency`` later; there it
-waits for the receiver's queue. Sending and receiving of one message overlap, as on a switched network. Messages from one node to
-another stay in order, as in a TCP stream, whatever delays single ones. An interface is busy for as long as its own rate needs: a message
-to or from a slower interface arrives later and does not hold up others, which have streams of their own.
+A message waits for its sender's queue, takes ``bytes / bandwidth`` to leave, and its first bit
+arrives ``latency`` later; there it waits for the receiver's queue. Sending and receiving of one
+message overlap, as on a switched network. Messages from one node to another stay in order, as in a
+TCP stream, whatever delays single ones. An interface is busy for as long as its own rate needs: a
+message to or from a slower interface arrives later and does not hold up others, which have streams
+of their own.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from sgp_runner.cluster import Cluster
-from sgp_runner.comm.mailbox import check_unwritten
-from sgp_runner.course import Course
-from sgp_runner.faults import Faults, Timetable
-from sgp_runner.scheduler import VirtualClock
-from sgp_runner.seeding import seed_of
+from sgp_runner.cluster.faults import Faults, Timetable
+from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.rates import Course
+from sgp_runner.core.mailbox import check_unwritten
+from sgp_runner.core.scheduler import VirtualClock
+from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -28,7 +31,9 @@ _MESSAGE, _COLLECTIVE = 203, 204  # streams of random numbers
 
 @dataclass(slots=True)
 class Channel:
-    """From one rank to another: how many messages have been sent, and when the last of them reaches the interface, and the rank."""
+    """From one rank to another: how many messages have been sent, and when the last of them reaches
+    the interface, and the rank.
+    """
 
     sent: int = 0
     reach: float = 0.0
@@ -57,10 +62,20 @@ class Sent:
     __slots__ = ("dst", "message", "src", "tag", "version")
 
     def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
-        self.src, self.dst, self.tag, self.message, self.version = src, dst, tag, message, message._version
+        self.src, self.dst, self.tag, self.message, self.version = (
+            src,
+            dst,
+            tag,
+            message,
+            message._version,
+        )
 
     def open(self) -> Tensor:
-        check_unwritten(self.message, self.version, f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})")
+        check_unwritten(
+            self.message,
+            self.version,
+            f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})",
+        )
         return self.message
 
     def state_dict(self) -> tuple[int, int, int, Tensor]:
@@ -69,7 +84,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The first bit is at the receiver's interface, which it will keep busy for ``seconds``; the last one was sent ``late``."""
+    """The first bit is at the receiver's interface, which it will keep busy for ``seconds``; the
+    last one was sent ``late``.
+    """
 
     sent: Sent
     seconds: float
@@ -105,9 +122,11 @@ class HasFabric(Protocol):
 
 
 class Fabric:
-    """Moves messages between ``size`` interfaces in simulated time; ``deliver`` is called when the last bit of one has arrived.
+    """Moves messages between ``size`` interfaces in simulated time; ``deliver`` is called when the
+    last bit of one has arrived.
 
-    seconds_of: how long a message travels, from its sender, receiver and bytes, where that is known; then it waits in no queue.
+    seconds_of: how long a message travels, from its sender, receiver and bytes, where that is
+    known; then it waits in no queue.
     """
 
     def __init__(
@@ -124,7 +143,9 @@ class Fabric:
         self.seconds_per_byte = 8 / cluster.bandwidth
         self.clock, self.deliver = clock, deliver
         self.times = Timetable(faults)
-        self.tx_free = [0.0] * size  # when each direction of each interface has worked off its queue
+        self.tx_free = [
+            0.0
+        ] * size  # when each direction of each interface has worked off its queue
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
         self.queues = [self.tx_free] if cluster.duplex == "half" else [self.tx_free, self.rx_free]
         self.queued = [0.0] * size  # bytes that each interface was given to send or receive, ever
@@ -148,21 +169,28 @@ class Fabric:
             self.tx_free[src] = start + seconds
         else:
             sending = times.link(src)
-            start = sending.clear(max(times.awake(src).clear(clock.now), self.tx_free[src]) + cluster.message_overhead_seconds)
+            start = sending.clear(
+                max(times.awake(src).clear(clock.now), self.tx_free[src])
+                + cluster.message_overhead_seconds
+            )
             self.tx_free[src] = sending.finish(start, start + seconds)
         self.queued[src] += num_bytes
         reach = start + cluster.latency_seconds
         if self.faults.disturbs_messages:
             reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
         channel.sent += 1
-        channel.reach = max(reach if times.steady else times.path(src, dst).clear(reach), channel.reach)
+        channel.reach = max(
+            reach if times.steady else times.path(src, dst).clear(reach), channel.reach
+        )
         clock.at(channel.reach, Reach(sent, seconds, self.tx_free[src] - (start + seconds)))
 
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
         """See `Reach`."""
         now, times, src, dst = self.clock.now, self.times, sent.src, sent.dst
         begin, channel = max(now, self.rx_free[dst]), self.channels[src, dst]
-        self.rx_free[dst] = begin + seconds if times.steady else times.link(dst).finish(begin, begin + seconds)
+        self.rx_free[dst] = (
+            begin + seconds if times.steady else times.link(dst).finish(begin, begin + seconds)
+        )
         self.queued[dst] += seconds / self.seconds_per_byte
         arrival = max(self.rx_free[dst], now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
@@ -173,7 +201,9 @@ class Fabric:
         self.deliver(sent)
 
     def passed(self, rank: int) -> float:
-        """Bytes that have been sent and received by ``rank`` up to now, if its queues have been emptied without a pause."""
+        """Bytes that have been sent and received by ``rank`` up to now, if its queues have been
+        emptied without a pause.
+        """
         waiting = sum(max(0.0, free[rank] - self.clock.now) for free in self.queues)
         idled = sum(each.idled(self.clock.now) for each in self.collectives if rank in each.ranks)
         return self.queued[rank] - waiting / self.seconds_per_byte - idled
@@ -185,15 +215,20 @@ class Fabric:
         return default_rng(seed_of(self.seed, *what))
 
     def collective_delay(self, number: int, size: int, rounds: int) -> float:
-        """Extra seconds of a collective, each of whose ``rounds`` waits for the latest of ``size`` messages."""
+        """Extra seconds of a collective, each of whose ``rounds`` waits for the latest of ``size``
+        messages.
+        """
         if not self.faults.disturbs_messages or not rounds:
             return 0.0
         extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))
         return float(extra.max(axis=1).sum())
 
-    def occupy(self, ranks: range, start: float, seconds: float, num_bytes: float, course: Course) -> float:
-        """A collective, in which each of ``ranks`` sends ``num_bytes`` and receives as many, uses all their interfaces from ``start``
-        on, after their queues; returns its end."""
+    def occupy(
+        self, ranks: range, start: float, seconds: float, num_bytes: float, course: Course
+    ) -> float:
+        """A collective, in which each of ``ranks`` sends ``num_bytes`` and receives as many, uses
+        all their interfaces from ``start`` on, after their queues; returns its end.
+        """
         self.forget_ended()
         begin = max(start, *(max(self.tx_free[rank], self.rx_free[rank]) for rank in ranks))
         end = course.finish(begin, begin + seconds)
@@ -219,8 +254,13 @@ class Fabric:
             "tx_free": self.tx_free,
             "rx_free": None if self.rx_free is self.tx_free else self.rx_free,
             "queued": self.queued,
-            "collectives": [(len(each.ranks), each.begin, each.end, each.idle) for each in self.collectives],
-            "channels": [(*pair, channel.sent, channel.reach, channel.arrival) for pair, channel in self.channels.items()],
+            "collectives": [
+                (len(each.ranks), each.begin, each.end, each.idle) for each in self.collectives
+            ],
+            "channels": [
+                (*pair, channel.sent, channel.reach, channel.arrival)
+                for pair, channel in self.channels.items()
+            ],
             "in_flight": self.in_flight,
         }
 
@@ -230,6 +270,8 @@ class Fabric:
         if state["rx_free"] is not None:
             self.rx_free[:] = state["rx_free"]
         self.queued[:] = state["queued"]
-        self.collectives = [Occupation(range(size), *values) for size, *values in state["collectives"]]
+        self.collectives = [
+            Occupation(range(size), *values) for size, *values in state["collectives"]
+        ]
         self.channels = {(src, dst): Channel(*values) for src, dst, *values in state["channels"]}
         self.in_flight = state["in_flight"]

@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.cluster import check_ranks
-from sgp_runner.errors import ConfigError
+from sgp_runner.cluster.machines import check_ranks
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.launchers import Launched
-    from sgp_runner.run import Run
+    from sgp_runner.config.run import Run
+    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)
 class Sim:
     """All nodes in one process, on a virtual clock.
 
-    engine: how gradients are computed: loop (one by one), vmap (many at once), or auto, which follows from the model: vmap for small ones
-        without BatchNorm
-    vmap_width: most nodes per call of vmap; smaller numbers are tried as the run begins; results do not depend on it
+    engine: how gradients are computed: loop (one by one), vmap (many at once), or auto, which
+        follows from the model: vmap for small ones without BatchNorm
+    vmap_width: most nodes per call of vmap; smaller numbers are tried as the run begins; results do
+        not depend on it
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"
@@ -35,16 +36,28 @@ class Sim:
     def check(self, run: Run) -> None:
         run.faults.check(run.nodes, run.algo.servers)
         if run.record:
-            raise ConfigError("record", "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo.")
+            raise ConfigError(
+                "record",
+                "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo.",
+            )
         check_ranks("cluster.node_factors", run.cluster.node_factors, run.nodes)
         if run.faults.events and not run.model.trains and run.study.real != run.study.simulated:
             every = "a timing study repeats its sample of the schedule, and events have a time"
-            raise ConfigError("faults.events", f"{every}: use model.sample_steps=null, or faults that last for the whole run.")
+            raise ConfigError(
+                "faults.events",
+                f"{every}: use model.sample_steps=null, or faults that last for the whole run.",
+            )
         run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         if self.engine == "vmap" and not run.model.vectorizes:
-            raise ConfigError("network.engine", f"vmap cannot run model={run.model.name}; use network.engine=loop.")
+            raise ConfigError(
+                "network.engine",
+                f"vmap cannot run model={run.model.name}; use network.engine=loop.",
+            )
 
     def check_start(self, run: Run, process: Launched | None) -> None:
         if process and process.size > 1:
             several = f"{process.launcher} has started {process.size}"
-            raise ConfigError("network", f"the simulator is one process, but {several}; start one, or choose network=gloo.")
+            raise ConfigError(
+                "network",
+                f"the simulator is one process, but {several}; start one, or choose network=gloo.",
+            )

@@ -6,27 +6,29 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from sgp_runner.cluster import Cluster
-from sgp_runner.comm import Comm, Transport
-from sgp_runner.comm.mailbox import Mailbox, check_unwritten
-from sgp_runner.crew import ROLL_CALL_SECONDS, step_snapshot
-from sgp_runner.engine import Engine, Gradient, NoGradients
-from sgp_runner.errors import Lost
-from sgp_runner.fabric import Arrive, Fabric, Reach, Sent
-from sgp_runner.faults import Faults
-from sgp_runner.memory import few_collections
-from sgp_runner.scheduler import Deadlock, Future, Scheduler, VirtualClock
-from sgp_runner.seeding import seed_of
-from sgp_runner.state import State, futures_in
-from sgp_runner.worker import SILENT, StepListener, activity_name, naming_the_rank
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import Cluster
+from sgp_runner.core.comm import Comm, Transport
+from sgp_runner.core.mailbox import Mailbox, check_unwritten
+from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
+from sgp_runner.core.state import State, futures_in
+from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_the_rank
+from sgp_runner.elastic.membership import ROLL_CALL_SECONDS, step_snapshot
+from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
+from sgp_runner.simulator.fabric import Arrive, Fabric, Reach, Sent
+from sgp_runner.utils.errors import Lost
+from sgp_runner.utils.memory import few_collections
+from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.worker import Worker
+    from sgp_runner.core.worker import Worker
 
 T = TypeVar("T")
-Entry = tuple[Any, ...]  # of a journal: ("deliver", src, tag, message) | ("gradient", step) | ("collective", number, value)
+Entry = tuple[
+    Any, ...
+]  # of a journal: ("deliver", src, tag, message) | ("gradient", step) | ("collective", number, value)
 
 _COMPUTE, _NODE, _CREW = 201, 202, 205  # streams of random numbers
 LEAST_SECONDS = 1e-6  # by which a gradient is lengthened
@@ -36,7 +38,8 @@ LEAST_SECONDS = 1e-6  # by which a gradient is lengthened
 class Collective:
     """One all-reduce or all-gather: who has joined, with what, and who waits for it.
 
-    parts: by rank, a tensor and its version, or a gradient still to be computed. ready: when the last part is complete.
+    parts: by rank, a tensor and its version, or a gradient still to be computed. ready: when the
+    last part is complete.
     """
 
     number: int
@@ -52,7 +55,9 @@ class Collective:
         return f"{'all-gather' if self.gathers else 'all-reduce'} {self.number}"
 
     def values(self, engine: Engine) -> list[Tensor]:
-        """The parts, in rank order, so that a sum does not depend on time. Each is let go of once it was taken."""
+        """The parts, in rank order, so that a sum does not depend on time. Each is let go of once
+        it was taken.
+        """
         return [self.value(rank, engine) for rank in sorted(self.parts)]
 
     def value(self, rank: int, engine: Engine) -> Tensor:
@@ -77,9 +82,15 @@ class Collective:
 
     def state_dict(self) -> State:
         """A gradient as None: it is computed again."""
-        parts = {rank: None if isinstance(part, Gradient) else part[0] for rank, part in self.parts.items()}
+        parts = {
+            rank: None if isinstance(part, Gradient) else part[0]
+            for rank, part in self.parts.items()
+        }
         names = ("number", "gathers", "missing", "ready", "num_bytes")
-        return {name: getattr(self, name) for name in names} | {"parts": parts, "futures": list(self.futures)}
+        return {name: getattr(self, name) for name in names} | {
+            "parts": parts,
+            "futures": list(self.futures),
+        }
 
 
 # What happens to the machines. A gradient is named by its rank and step.
@@ -100,7 +111,9 @@ class GradientEnds:
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """A gradient that will be complete at ``ready`` begins to be averaged in the collective ``number``."""
+    """A gradient that will be complete at ``ready`` begins to be averaged in the collective
+    ``number``.
+    """
 
     number: int
     rank: int
@@ -114,7 +127,13 @@ class Joins:
         machines.join(self.number, self.rank, gradient, self.num_bytes, self.ready)
 
     def state_dict(self) -> State:
-        return {"number": self.number, "rank": self.rank, "step": self.step, "num_bytes": self.num_bytes, "ready": self.ready}
+        return {
+            "number": self.number,
+            "rank": self.rank,
+            "step": self.step,
+            "num_bytes": self.num_bytes,
+            "ready": self.ready,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +187,18 @@ EVENTS: dict[str, Callable[..., Any]] = {
 
 
 class Simulation:
-    """The machines: a scheduler on a virtual clock, a fabric, a mailbox per rank and an engine for gradients.
+    """The machines: a scheduler on a virtual clock, a fabric, a mailbox per rank and an engine for
+    gradients.
 
-    size: gradient workers; servers: further ranks, which take no part in collectives. seed: of compute times and messages.
-    names: of these ranks, if others were there and are gone. listener: hears of the start and end of each step.
-    gradient_seconds: how long the next gradient of a rank takes, where that is known; message_seconds: as `Fabric.seconds_of`.
+    size: gradient workers; servers: further ranks, which take no part in collectives. seed: of
+    compute times and messages.
+    names: of these ranks, if others were there and are gone. listener: hears of the start and end
+    of each step.
+    gradient_seconds: how long the next gradient of a rank takes, where that is known;
+    message_seconds: as `Fabric.seconds_of`.
     wrap: what the messages of each worker go through.
-    survives: whether the others go on when workers crash for good: `run` raises Lost, and all remember the step that they are in.
+    survives: whether the others go on when workers crash for good: `run` raises Lost, and all
+    remember the step that they are in.
     """
 
     def __init__(
@@ -200,26 +224,59 @@ class Simulation:
         nodes, names = seed, names or range(size + servers)
         if tuple(names) != (*range(size + servers),):
             seed = seed_of(seed, _CREW, *names)
-        self.cluster, self.faults, self.engine, self.size, self.wire_scale = cluster, faults, engine, size, wire_scale
+        self.cluster, self.faults, self.engine, self.size, self.wire_scale = (
+            cluster,
+            faults,
+            engine,
+            size,
+            wire_scale,
+        )
         self.clock = VirtualClock(self)
         self.scheduler = Scheduler(self.clock)
-        self.fabric = Fabric(cluster, faults, self.clock, size + servers, self.deliver, seed, message_seconds)
+        self.fabric = Fabric(
+            cluster, faults, self.clock, size + servers, self.deliver, seed, message_seconds
+        )
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(size + servers)]
-        self.comms = [Comm(mailbox, wrap(SimulatedTransport(rank, self))) for rank, mailbox in enumerate(self.mailboxes)]
+        self.comms = [
+            Comm(mailbox, wrap(SimulatedTransport(rank, self)))
+            for rank, mailbox in enumerate(self.mailboxes)
+        ]
         self.randoms = [default_rng(seed_of(seed, _COMPUTE, rank)) for rank in range(size)]
         spread = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
-        own = [default_rng(seed_of(nodes, _NODE, names[rank])).gamma(spread, 1 / spread) if spread else 1.0 for rank in range(size)]
-        self.mean_seconds = [step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0) for rank in range(size)]
+        own = [
+            default_rng(seed_of(nodes, _NODE, names[rank])).gamma(spread, 1 / spread)
+            if spread
+            else 1.0
+            for rank in range(size)
+        ]
+        self.mean_seconds = [
+            step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0)
+            for rank in range(size)
+        ]
         self.gradient_seconds = gradient_seconds or self.sampled_seconds
         self.input_share = cluster.input_seconds / step_seconds
-        self.free_at = [0.0] * (size + servers)  # when each node last ended a gradient or a collective, or a server ends its messages
-        self.mixing = [0.0] * (size + servers)  # seconds that each rank has still to spend on messages that it has received
-        self.passed = [0.0] * size  # bytes that had passed when each node's gradient began, or was last lengthened
-        self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]] = {}  # in flight, by rank and step
+        self.free_at = [0.0] * (
+            size + servers
+        )  # when each node last ended a gradient or a collective, or a server ends its messages
+        self.mixing = [0.0] * (
+            size + servers
+        )  # seconds that each rank has still to spend on messages that it has received
+        self.passed = [
+            0.0
+        ] * size  # bytes that had passed when each node's gradient began, or was last lengthened
+        self.gradients: dict[
+            tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]
+        ] = {}  # in flight, by rank and step
         self.collectives: dict[int, Collective] = {}  # under way, by number
-        self.repeated: dict[tuple[int, int], Future[Any]] = {}  # of a worker that repeats a step: its collectives, by rank and number
-        self.repeating = False  # nothing that workers ask for reaches the outside: it has happened before
-        self.journals: dict[int, list[Entry]] = {}  # by rank: what happened to each worker since its last step began; see `snapshot`
+        self.repeated: dict[
+            tuple[int, int], Future[Any]
+        ] = {}  # of a worker that repeats a step: its collectives, by rank and number
+        self.repeating = (
+            False  # nothing that workers ask for reaches the outside: it has happened before
+        )
+        self.journals: dict[
+            int, list[Entry]
+        ] = {}  # by rank: what happened to each worker since its last step began; see `snapshot`
         self.step_snapshots: dict[int, State] | None = {} if survives else None  # by rank
         self.listener = listener
         for death in faults.deaths if survives else ():
@@ -242,7 +299,9 @@ class Simulation:
             self.listener.end_of_step(worker)
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
-        return self.scheduler.spawn(naming_the_rank(worker, coroutine), activity_name(worker, coroutine))
+        return self.scheduler.spawn(
+            naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
+        )
 
     def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
         future: Future[Tensor] = Future(("its gradient",))
@@ -267,7 +326,9 @@ class Simulation:
         if not self.repeating:
             self.engine.start(gradient)
             end, joins = self.gradient_times(rank)
-            self.clock.at(joins, Joins(number, rank, gradient.step, self.wire_bytes(worker.params), end))
+            self.clock.at(
+                joins, Joins(number, rank, gradient.step, self.wire_bytes(worker.params), end)
+            )
         return future
 
     def next_gradient(self, worker: Worker, at: Tensor, future: Future[Tensor]) -> Gradient:
@@ -280,7 +341,9 @@ class Simulation:
         return self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
 
     def gradient_times(self, rank: int) -> tuple[float, float]:
-        """When a gradient that begins now will be complete, and when its all-reduce can begin; loading may have begun before."""
+        """When a gradient that begins now will be complete, and when its all-reduce can begin;
+        loading may have begun before.
+        """
         now, free = self.clock.now, self.free_at[rank]
         computing = self.fabric.times.computing(rank)
         seconds = self.gradient_seconds(rank)
@@ -324,7 +387,9 @@ class Simulation:
         if rank < self.size:
             self.mixing[rank] += cluster.mixing_seconds_per_byte * num_bytes
         elif cluster.serving_seconds_per_byte:
-            seconds = num_bytes * cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
+            seconds = (
+                num_bytes * cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
+            )
             begin = max(self.clock.now, self.free_at[rank])
             self.free_at[rank] = self.fabric.times.computing(rank).finish(begin, begin + seconds)
             self.clock.at(self.free_at[rank], Served(sent))
@@ -336,7 +401,8 @@ class Simulation:
         self.note(sent.dst, "deliver", sent.src, sent.tag, message)
         self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
 
-    # A collective begins when the last rank has joined, and ends for all at once, by the cluster's cost model.
+    # A collective begins when the last rank has joined, and ends for all at once, by the cluster's
+    # cost model.
 
     def joined(self, number: int, rank: int, gathers: bool) -> Future[Any]:
         """What ``rank`` awaits of the collective ``number``."""
@@ -346,12 +412,16 @@ class Simulation:
             return future
         collective = self.collectives.get(number)
         if collective is None:
-            collective = self.collectives[number] = Collective(number, gathers, set(range(self.size)))
+            collective = self.collectives[number] = Collective(
+                number, gathers, set(range(self.size))
+            )
         future = Future((collective.name.split()[0], number, collective.missing))
         collective.futures[rank] = future
         return future
 
-    def join(self, number: int, rank: int, part: Tensor | Gradient, num_bytes: float, ready: float) -> None:
+    def join(
+        self, number: int, rank: int, part: Tensor | Gradient, num_bytes: float, ready: float
+    ) -> None:
         collective = self.collectives[number]
         collective.parts[rank] = part if isinstance(part, Gradient) else (part, part._version)
         collective.missing.discard(rank)
@@ -363,7 +433,11 @@ class Simulation:
     def end_of(self, collective: Collective) -> float:
         """When a collective ends that all ranks have joined now; it occupies their interfaces."""
         cluster, size, num_bytes = self.cluster, self.size, collective.num_bytes
-        rounds = cluster.all_gather_rounds(size) if collective.gathers else cluster.all_reduce_rounds(size)
+        rounds = (
+            cluster.all_gather_rounds(size)
+            if collective.gathers
+            else cluster.all_reduce_rounds(size)
+        )
         cost = cluster.all_gather_seconds if collective.gathers else cluster.all_reduce_seconds
         delay = self.fabric.collective_delay(collective.number, size, rounds)
         seconds = cost(size, num_bytes) + delay
@@ -372,7 +446,9 @@ class Simulation:
             return (cost(size, num_bytes, link) + delay) / seconds if seconds else 1.0
 
         together = self.fabric.times.together(range(size), slower)
-        end = self.fabric.occupy(range(size), self.clock.now, seconds, self.bytes_of(collective), together)
+        end = self.fabric.occupy(
+            range(size), self.clock.now, seconds, self.bytes_of(collective), together
+        )
         last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
         return max(end, together.finish(collective.ready, collective.ready + last_bucket))
 
@@ -433,7 +509,11 @@ class Simulation:
         """Workers have repeated the steps that they were in, so what they wait for is known."""
         self.clock.load_state_dict(state["clock"], EVENTS)
         self.fabric.load_state_dict(state["fabric"])
-        self.mixing[:], self.passed[:], self.free_at[:] = state["mixing"], state["passed"], state["free_at"]
+        self.mixing[:], self.passed[:], self.free_at[:] = (
+            state["mixing"],
+            state["passed"],
+            state["free_at"],
+        )
         for random, saved in zip(self.randoms, state["randoms"], strict=True):
             random.bit_generator.state = saved
         for saved in state["collectives"]:
@@ -443,7 +523,13 @@ class Simulation:
 
     def load_collective(self, saved: State) -> None:
         number = saved["number"]
-        collective = Collective(number, saved["gathers"], set(saved["missing"]), ready=saved["ready"], num_bytes=saved["num_bytes"])
+        collective = Collective(
+            number,
+            saved["gathers"],
+            set(saved["missing"]),
+            ready=saved["ready"],
+            num_bytes=saved["num_bytes"],
+        )
         self.collectives[number] = collective
         for rank in saved["futures"]:
             future = self.repeated.pop((rank, number))
@@ -501,7 +587,9 @@ class SimulatedTransport(Transport):
         future = simulation.joined(number, self.rank, gathers)
         future.finish = copied
         if not simulation.repeating:
-            simulation.join(number, self.rank, tensor, simulation.wire_bytes(tensor), simulation.clock.now)
+            simulation.join(
+                number, self.rank, tensor, simulation.wire_bytes(tensor), simulation.clock.now
+            )
         return future
 
 

@@ -1,10 +1,11 @@
 """The state of a simulated run between two events, and how a run resumes from it to the last bit.
 
-Coroutines cannot be saved. So a snapshot has three parts: every worker as it was when it last began a step (`Worker.state_dict`), what has
-happened to it since then (its journal: messages delivered, gradients and collectives ended), and everything else as it is now. To
-restore, each worker starts `Algorithm.run` again from its step and is handed its journal, while nothing that it does reaches the outside;
-in the end it waits for what it waited for. Workers need not begin a step at the same moment and none waits for a snapshot, so the run that
-is saved is not changed by it.
+Coroutines cannot be saved. So a snapshot has three parts: every worker as it was when it last began
+a step (`Worker.state_dict`), what has happened to it since then (its journal: messages delivered,
+gradients and collectives ended), and everything else as it is now. To restore, each worker starts
+`Algorithm.run` again from its step and is handed its journal, while nothing that it does reaches
+the outside; in the end it waits for what it waited for. Workers need not begin a step at the same
+moment and none waits for a snapshot, so the run that is saved is not changed by it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sgp_runner.checkpoint import Draft, Trigger, stopped
-from sgp_runner.divergence import check_parameters
-from sgp_runner.engine import Gradient
-from sgp_runner.scheduler import Call
+from sgp_runner.core.scheduler import Call
+from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
+from sgp_runner.recording.divergence import check_parameters
+from sgp_runner.simulator.engine import Gradient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.algorithms import Algorithm
-    from sgp_runner.experiment import Experiment
-    from sgp_runner.observer import Observer
-    from sgp_runner.simulation import Entry, Simulation
-    from sgp_runner.state import State
-    from sgp_runner.worker import Worker
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.state import State
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.recording.observer import Observer
+    from sgp_runner.simulator.simulation import Entry, Simulation
 
 
 def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
@@ -39,8 +40,16 @@ def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
     }
 
 
-def restore(simulation: Simulation, workers: Sequence[Worker], algo: Algorithm, at_steps: Iterable[State], saved: State) -> None:
-    """Bring a simulation whose workers were just made, and not started, to where the snapshot was taken."""
+def restore(
+    simulation: Simulation,
+    workers: Sequence[Worker],
+    algo: Algorithm,
+    at_steps: Iterable[State],
+    saved: State,
+) -> None:
+    """Bring a simulation whose workers were just made, and not started, to where the snapshot was
+    taken.
+    """
     simulation.repeating = True
     for worker, at_step, journal in zip(workers, at_steps, saved["journals"], strict=True):
         worker.load_state_dict(at_step)
@@ -52,7 +61,9 @@ def restore(simulation: Simulation, workers: Sequence[Worker], algo: Algorithm, 
         worker.load_side_effects(side_effects)
 
 
-def repeat(simulation: Simulation, worker: Worker, algo: Algorithm, journal: Sequence[Entry]) -> None:
+def repeat(
+    simulation: Simulation, worker: Worker, algo: Algorithm, journal: Sequence[Entry]
+) -> None:
     """Start the worker and let everything happen to it that has happened since its step began."""
     rank, scheduler = worker.rank, simulation.scheduler
     simulation.start(worker, algo.run(worker))
@@ -66,7 +77,9 @@ def repeat(simulation: Simulation, worker: Worker, algo: Algorithm, journal: Seq
                 scheduler.resolve(future, recomputed(simulation, gradient))
             case "collective", number, outcome:
                 future = simulation.repeated.pop((rank, number))
-                simulation.gradients = {key: each for key, each in simulation.gradients.items() if each[2] is not future}
+                simulation.gradients = {
+                    key: each for key, each in simulation.gradients.items() if each[2] is not future
+                }
                 scheduler.resolve(future, outcome)
         scheduler.settle()
 
@@ -86,8 +99,21 @@ class Saver:
     begun: steps that gradient workers have begun.
     """
 
-    def __init__(self, experiment: Experiment, simulation: Simulation, workers: Sequence[Worker], begun: int, observer: Observer) -> None:
-        self.experiment, self.simulation, self.workers, self.begun, self.observer = experiment, simulation, workers, begun, observer
+    def __init__(
+        self,
+        experiment: Experiment,
+        simulation: Simulation,
+        workers: Sequence[Worker],
+        begun: int,
+        observer: Observer,
+    ) -> None:
+        self.experiment, self.simulation, self.workers, self.begun, self.observer = (
+            experiment,
+            simulation,
+            workers,
+            begun,
+            observer,
+        )
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.draft: Draft | None = None
         self.missing: set[int] = set()
@@ -112,7 +138,9 @@ class Saver:
         if worker.rank in self.missing:
             self.missing.remove(worker.rank)
             if not self.missing:
-                self.simulation.clock.at(self.simulation.clock.now, Call(partial(self.write, self.draft)))
+                self.simulation.clock.at(
+                    self.simulation.clock.now, Call(partial(self.write, self.draft))
+                )
 
     def write(self, draft: Draft) -> None:
         more = {"observer": self.observer.state_dict(), "begun": self.begun}

@@ -1,7 +1,8 @@
 """A communication graph of one's own, from a text file.
 
-One edge on a line: ``src dst``, or ``step src dst`` for a graph that changes; steps are 0, 1, ... and then start over. What follows a
-``#`` is a comment. The checksum of the file belongs to the settings of a run: with another content it is another run.
+One edge on a line: ``src dst``, or ``step src dst`` for a graph that changes; steps are 0, 1, ...
+and then start over. What follows a ``#`` is a comment. The checksum of the file belongs to the
+settings of a run: with another content it is another run.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.topology import Peers, Phase, Topology
+from sgp_runner.topology.graphs import Peers, Phase, Topology
+from sgp_runner.utils.errors import ConfigError
 
 KEY = "algo.topology.path"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Per step, whom a node sends to and receives from, in the order of the lines; nodes without an edge are left out."""
+    """Per step, whom a node sends to and receives from, in the order of the lines; nodes without an
+    edge are left out.
+    """
 
     out: tuple[dict[int, Peers], ...]
     into: tuple[dict[int, Peers], ...]
@@ -40,7 +43,10 @@ class Edges(Topology):
     def __post_init__(self) -> None:
         checksum = sha256(self.content).hexdigest()
         if self.sha256 not in (None, checksum):
-            raise ConfigError("algo.topology.sha256", f"{self.path} has another content, whose checksum is {checksum}.")
+            raise ConfigError(
+                "algo.topology.sha256",
+                f"{self.path} has another content, whose checksum is {checksum}.",
+            )
         object.__setattr__(self, "sha256", checksum)
         _ = self.graph
 
@@ -49,7 +55,9 @@ class Edges(Topology):
         try:
             return Path(self.path).read_bytes()
         except (OSError, ValueError) as error:
-            raise ConfigError(KEY, f"cannot read '{self.path}': {getattr(error, 'strerror', None) or error}.") from error
+            raise ConfigError(
+                KEY, f"cannot read '{self.path}': {getattr(error, 'strerror', None) or error}."
+            ) from error
 
     @cached_property
     def graph(self) -> Graph:
@@ -57,7 +65,10 @@ class Edges(Topology):
 
     @property
     def symmetric(self) -> bool:
-        return all(step.keys() == back.keys() and all(set(step[i]) == set(back[i]) for i in step) for step, back in self.steps)
+        return all(
+            step.keys() == back.keys() and all(set(step[i]) == set(back[i]) for i in step)
+            for step, back in self.steps
+        )
 
     @property
     def steps(self) -> list[tuple[dict[int, Peers], dict[int, Peers]]]:
@@ -78,10 +89,15 @@ class Edges(Topology):
             for src, peers in out.items():
                 for dst in peers:
                     if max(src, dst) >= size:
-                        raise ConfigError(KEY, f"step {step} has the edge {src} -> {dst}, but nodes={size} are numbered 0 to {size - 1}.")
+                        raise ConfigError(
+                            KEY,
+                            f"step {step} has the edge {src} -> {dst}, but nodes={size} are numbered 0 to {size - 1}.",
+                        )
                 seen |= {src, *peers}
         if missing := set(range(size)) - seen:
-            raise ConfigError(KEY, f"node {min(missing)} is in no edge, but nodes={size} need one each.")
+            raise ConfigError(
+                KEY, f"node {min(missing)} is in no edge, but nodes={size} need one each."
+            )
 
 
 def parse(content: bytes, path: str) -> Graph:
@@ -94,22 +110,34 @@ def parse(content: bytes, path: str) -> Graph:
             continue
         where = f"{path}, line {number}"
         if len(words) not in (2, 3) or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-            raise ConfigError(KEY, f"{where}: {line.strip()[:80]!r} is neither 'src dst' nor 'step src dst'.")
+            raise ConfigError(
+                KEY, f"{where}: {line.strip()[:80]!r} is neither 'src dst' nor 'step src dst'."
+            )
         if width not in (0, len(words)):
             raise ConfigError(KEY, f"{where}: either every line names a step or none does.")
         width = len(words)
         step, src, dst = [0] * (3 - width) + [int(word) for word in words]
         edge = step, src, dst
         if src == dst:
-            raise ConfigError(KEY, f"{where}: in step {step} node {src} sends to itself; it keeps its own share anyway.")
+            raise ConfigError(
+                KEY,
+                f"{where}: in step {step} node {src} sends to itself; it keeps its own share anyway.",
+            )
         if edge in lines:
-            raise ConfigError(KEY, f"{where}: step {step} has the edge {src} -> {dst} already, in line {lines[edge]}.")
+            raise ConfigError(
+                KEY,
+                f"{where}: step {step} has the edge {src} -> {dst} already, in line {lines[edge]}.",
+            )
         lines[edge] = number
     steps = {step for step, _, _ in lines}
     if not steps:
-        raise ConfigError(KEY, f"{path} has no edges; write 'src dst' or 'step src dst' on each line.")
+        raise ConfigError(
+            KEY, f"{path} has no edges; write 'src dst' or 'step src dst' on each line."
+        )
     if missing := set(range(len(steps))) - steps:
-        raise ConfigError(KEY, f"{path}: steps are numbered 0, 1, 2, ...; step {min(missing)} has no edge.")
+        raise ConfigError(
+            KEY, f"{path}: steps are numbered 0, 1, 2, ...; step {min(missing)} has no edge."
+        )
     out: list[dict[int, Peers]] = [{} for _ in steps]
     into: list[dict[int, Peers]] = [{} for _ in steps]
     for step, src, dst in lines:

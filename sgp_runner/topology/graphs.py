@@ -1,10 +1,12 @@
 """Who talks to whom: the communication graphs of gossip algorithms.
 
-A topology answers two questions for a node ``rank`` of ``size`` at ``step``: to whom do I send (``out_peers``) and from whom will I
-receive (``in_peers``). Both sides compute the answer alone, so the two must agree; `matrix` builds the mixing matrix that results
-and is the oracle of the tests. Weights are uniform: a node keeps and sends ``1 / (peers + 1)``.
+A topology answers two questions for a node ``rank`` of ``size`` at ``step``: to whom do I send
+(``out_peers``) and from whom will I receive (``in_peers``). Both sides compute the answer alone, so
+the two must agree; `matrix` builds the mixing matrix that results and is the oracle of the tests.
+Weights are uniform: a node keeps and sends ``1 / (peers + 1)``.
 
-Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lian et al. 2018 (bipartite pairs).
+Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lian et al. 2018
+(bipartite pairs).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import ClassVar, Protocol, runtime_checkable
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 Peers = tuple[int, ...]
 Phase = tuple[float, int]  # from which epoch on, and after how many steps the graph starts over
@@ -49,7 +51,9 @@ class Topology(Protocol):
 
 
 def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
-    """Mixing matrix ``P`` [size, size]; ``P[i][j]`` is the share of ``j``'s message that ``i`` receives. Columns sum to one."""
+    """Mixing matrix ``P`` [size, size]; ``P[i][j]`` is the share of ``j``'s message that ``i``
+    receives. Columns sum to one.
+    """
     mixing = [[0.0] * size for _ in range(size)]
     for j in range(size):
         peers = topology.out_peers(j, size, step)
@@ -88,9 +92,11 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
 
 @dataclass(frozen=True)
 class DirectedExponential(Topology):
-    """Hops ``j (m+1)^i`` for ``j = 1..m``, with ``i`` cycling over the steps; one peer (``m = 1``) gives 1, 2, 4, ...
+    """Hops ``j (m+1)^i`` for ``j = 1..m``, with ``i`` cycling over the steps; one peer (``m = 1``)
+    gives 1, 2, 4, ...
 
-    peers: peers per step, m, or a schedule by epoch such as {0: 2, 30: 1} (two peers, from epoch 30 on one)
+    peers: peers per step, m, or a schedule by epoch such as {0: 2, 30: 1} (two peers, from epoch 30
+        on one)
     """
 
     peers: int | Mapping[int, int] = 1
@@ -99,7 +105,10 @@ class DirectedExponential(Topology):
     def __post_init__(self) -> None:
         schedule = self.peers if isinstance(self.peers, Mapping) else {0: self.peers}
         if 0 not in schedule or any(epoch < 0 or m < 1 for epoch, m in schedule.items()):
-            raise ConfigError("algo.topology.peers", f"{self.peers} must be at least 1 and, as a schedule, start at epoch 0.")
+            raise ConfigError(
+                "algo.topology.peers",
+                f"{self.peers} must be at least 1 and, as a schedule, start at epoch 0.",
+            )
 
     def at(self, epoch: float) -> DirectedExponential:
         if isinstance(self.peers, int):
@@ -123,7 +132,9 @@ class DirectedExponential(Topology):
     def check(self, size: int) -> None:
         most = max(self.peers.values()) if isinstance(self.peers, Mapping) else self.peers
         if most >= size > 1:
-            raise ConfigError("algo.topology.peers", f"{most} peers need at least {most + 1} nodes; nodes={size}.")
+            raise ConfigError(
+                "algo.topology.peers", f"{most} peers need at least {most + 1} nodes; nodes={size}."
+            )
 
 
 @functools.cache
@@ -133,12 +144,16 @@ def with_peers(peers: int) -> DirectedExponential:
 
 @dataclass(frozen=True)
 class BidirectionalExponential(Topology):
-    """One peer a step, the hop cycling over +1, -1, +2, -2, +4, ...; hops that reach the same node are listed once."""
+    """One peer a step, the hop cycling over +1, -1, +2, -2, +4, ...; hops that reach the same node
+    are listed once.
+    """
 
     symmetric: ClassVar[bool] = False
 
     def hops(self, size: int) -> list[int]:
-        return list(dict.fromkeys(sign * power % size for power in powers_of_two(size) for sign in (1, -1))) or [0]
+        return list(
+            dict.fromkeys(sign * power % size for power in powers_of_two(size) for sign in (1, -1))
+        ) or [0]
 
     def hop(self, size: int, step: int) -> int:
         hops = self.hops(size)
@@ -179,9 +194,11 @@ class Ring(Topology):
 
 @dataclass(frozen=True)
 class BipartiteExponential(Topology):
-    """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... (1 and ``1 + 2^j``).
+    """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... (1 and ``1 +
+    2^j``).
 
-    With an odd number the graph is that of one node more, without the last: each step one even node sits out.
+    With an odd number the graph is that of one node more, without the last: each step one even node
+    sits out.
     """
 
     symmetric: ClassVar[bool] = True
@@ -212,7 +229,9 @@ class Complete(Topology):
 
 @dataclass(frozen=True)
 class Torus(Topology):
-    """The four neighbours on the most nearly square grid with wrap-around; a prime number of nodes gives a ring."""
+    """The four neighbours on the most nearly square grid with wrap-around; a prime number of nodes
+    gives a ring.
+    """
 
     symmetric: ClassVar[bool] = True
 

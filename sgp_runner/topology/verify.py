@@ -2,15 +2,17 @@
 
 For each step of the period, in each phase of a schedule by epoch:
 
-* every send has its receive, and no receive waits for what nobody sends. A node sends all of a step before it receives any of it, and
-  sends never block, so a receive of step ``k`` waits for steps before ``k`` of other nodes alone: there is no circle of waits;
+* every send has its receive, and no receive waits for what nobody sends. A node sends all of a step
+  before it receives any of it, and sends never block, so a receive of step ``k`` waits for steps
+  before ``k`` of other nodes alone: there is no circle of waits;
 * nobody sends to itself, to a node that does not exist, or twice to the same;
-* columns of the mixing matrix sum to one, since a node with ``m`` peers gives ``1 / (m + 1)`` to each and keeps as much; where an
-  algorithm needs it, rows do as well.
+* columns of the mixing matrix sum to one, since a node with ``m`` peers gives ``1 / (m + 1)`` to
+  each and keeps as much; where an algorithm needs it, rows do as well.
 
 Over the period every node reaches every other. The cost is proportional to the edges of one period.
 
-What algorithms do on a graph, and what all nodes do together, is proved by `sgp_runner.dry_run`.
+What algorithms do on a graph, and what all nodes do together, is proved by
+`sgp_runner.elastic.dry_run`.
 """
 
 from __future__ import annotations
@@ -19,20 +21,23 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.topology import Peers, Topology
+    from sgp_runner.topology.graphs import Peers, Topology
 
 Need = Literal["columns", "doubly stochastic", "odd with even", "balanced"]
 KEY = "algo.topology"
 
 
-def prove(topology: Topology, size: int, needs: Need = "columns", by: str = "this algorithm") -> None:
+def prove(
+    topology: Topology, size: int, needs: Need = "columns", by: str = "this algorithm"
+) -> None:
     """Raises ConfigError, naming step and edge, unless ``topology`` gives ``by`` what it ``needs``.
 
-    needs: ``columns`` that sum to one; also rows (``doubly stochastic``); edges ``odd with even`` ranks only, in both directions, one or
-    more for each odd rank; or as many messages in as out at each node (``balanced``).
+    needs: ``columns`` that sum to one; also rows (``doubly stochastic``); edges ``odd with even``
+    ranks only, in both directions, one or more for each odd rank; or as many messages in as out at
+    each node (``balanced``).
     """
     topology.check(size)
     for epoch, period in topology.phases(size):
@@ -51,7 +56,7 @@ def prove(topology: Topology, size: int, needs: Need = "columns", by: str = "thi
 
 def topologies(part: object) -> Iterator[Topology]:
     """Those of an algorithm and its parts."""
-    from sgp_runner.topology import Topology
+    from sgp_runner.topology.graphs import Topology
 
     if isinstance(part, Topology):
         yield part
@@ -68,7 +73,9 @@ def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None
         for dst in peers:
             if not 0 <= dst < size or dst == src:
                 who = "itself" if dst == src else f"node {dst}, which is not there"
-                raise ConfigError(KEY, f"{where} node {src} sends to {who}; nodes are 0 to {size - 1}.")
+                raise ConfigError(
+                    KEY, f"{where} node {src} sends to {who}; nodes are 0 to {size - 1}."
+                )
             senders[dst].append(src)
         if len(set(peers)) < len(peers):
             twice = next(dst for dst in peers if peers.count(dst) > 1)
@@ -76,9 +83,14 @@ def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None
     for dst, (sends, receives) in enumerate(zip(senders, into, strict=True)):
         if sends != sorted(receives):
             if unread := set(sends) - set(receives):
-                raise ConfigError(KEY, f"{where} node {min(unread)} sends to node {dst}, which does not receive it.")
+                raise ConfigError(
+                    KEY,
+                    f"{where} node {min(unread)} sends to node {dst}, which does not receive it.",
+                )
             in_vain = next(src for src in receives if src not in sends or receives.count(src) > 1)
-            raise ConfigError(KEY, f"{where} node {dst} waits for node {in_vain}, which does not send to it.")
+            raise ConfigError(
+                KEY, f"{where} node {dst} waits for node {in_vain}, which does not send to it."
+            )
 
 
 def no_more(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
@@ -90,28 +102,43 @@ def check_rows(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: s
         total = 1 / (len(peers) + 1) + sum(1 / (len(out[src]) + 1) for src in senders)
         if abs(total - 1) > 1e-9:
             why = f"{where} node {rank} receives shares that add up to {total:.3g}"
-            raise ConfigError(KEY, f"{needs} them to be 1 in all: {why}; give all nodes as many peers, or use algo=sgp.")
+            raise ConfigError(
+                KEY,
+                f"{needs} them to be 1 in all: {why}; give all nodes as many peers, or use algo=sgp.",
+            )
 
 
 def check_balance(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
     for rank, (peers, senders) in enumerate(zip(out, into, strict=True)):
         if len(peers) != len(senders):
             counts = f"{where} node {rank} sends {len(peers)} and receives {len(senders)}"
-            raise ConfigError(KEY, f"{needs} as many messages out as in: {counts}; use network=gloo.")
+            raise ConfigError(
+                KEY, f"{needs} as many messages out as in: {counts}; use network=gloo."
+            )
 
 
 def check_pairs(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
-    """The waits of AD-PSGD form no circle: odd ranks wait for even ones, which wait for nobody in particular."""
+    """The waits of AD-PSGD form no circle: odd ranks wait for even ones, which wait for nobody in
+    particular.
+    """
     for rank, (peers, senders) in enumerate(zip(out, into, strict=True)):
         for peer in peers:
             if (peer - rank) % 2 == 0:
                 both = f"{where} there is {rank} -> {peer}"
-                raise ConfigError(KEY, f"{needs} edges between odd and even ranks only: {both}; use bipartite or ring.")
+                raise ConfigError(
+                    KEY,
+                    f"{needs} edges between odd and even ranks only: {both}; use bipartite or ring.",
+                )
         if set(peers) != set(senders):
             one = min(set(peers) ^ set(senders))
-            raise ConfigError(KEY, f"{needs} edges in both directions: {where} nodes {rank} and {one} have but one.")
+            raise ConfigError(
+                KEY,
+                f"{needs} edges in both directions: {where} nodes {rank} and {one} have but one.",
+            )
         if rank % 2 and not peers:
-            raise ConfigError(KEY, f"{needs} a peer for every odd rank: {where} node {rank} has none.")
+            raise ConfigError(
+                KEY, f"{needs} a peer for every odd rank: {where} node {rank} has none."
+            )
 
 
 NEEDS: dict[Need, Callable[[Sequence[Peers], Sequence[Peers], str, str], None]] = {
@@ -138,4 +165,6 @@ def check_connected(reaches: Sequence[set[int]], period: int) -> None:
             front.extend(new)
         if len(seen) < len(reaches):
             lost = next(rank for rank in range(len(reaches)) if rank not in seen)
-            raise ConfigError(KEY, f"{steps} no path leads from {words.format(lost)}, so they can never agree.")
+            raise ConfigError(
+                KEY, f"{steps} no path leads from {words.format(lost)}, so they can never agree."
+            )

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work. ``key`` is the dotted name a user types, ``sentence`` says what is wrong and how to mend it."""
+    """A setting that cannot work. ``key`` is the dotted name a user types, ``sentence`` says what
+    is wrong and how to mend it.
+    """
 
     def __init__(self, key: str, sentence: str) -> None:
         self.key, self.sentence = printable(key), printable(sentence)
@@ -22,10 +24,16 @@ def printable(text: str) -> str:
 
 
 def check_least(least: float, group: str, part: object, *names: str) -> None:
-    """Raise ConfigError for the first of the settings ``names`` of ``part``, which is of ``group``, that is smaller than ``least``."""
+    """Raise ConfigError for the first of the settings ``names`` of ``part``, which is of ``group``,
+    that is smaller than ``least``.
+    """
     for name in names:
         if (value := getattr(part, name)) < least:
-            sentence = f"must be at least {least}, not {value}." if least else f"must not be negative, but is {value}."
+            sentence = (
+                f"must be at least {least}, not {value}."
+                if least
+                else f"must not be negative, but is {value}."
+            )
             raise ConfigError(f"{group}.{name}", sentence)
 
 
@@ -39,7 +47,9 @@ def inside(key: str) -> Iterator[None]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string when nothing is close."""
+    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string when nothing is
+    close.
+    """
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""
 
@@ -72,9 +82,15 @@ class CannotWrite(RankFailed):
     """The disk is full, or has become read-only; ``what``: the file or folder."""
 
     def __init__(self, what: object, error: BaseException) -> None:
-        reasons = (each for each in (error, error.__cause__, error.__context__) if isinstance(each, OSError) and each.strerror)
+        reasons = (
+            each
+            for each in (error, error.__cause__, error.__context__)
+            if isinstance(each, OSError) and each.strerror
+        )
         reason = next((str(each.strerror) for each in reasons), str(error).partition("\n")[0])
-        super().__init__(f"cannot write {what}: {reason}; what was recorded and saved before is whole.")
+        super().__init__(
+            f"cannot write {what}: {reason}; what was recorded and saved before is whole."
+        )
 
 
 class Aborted(RuntimeError):
@@ -90,7 +106,9 @@ class Lost(RuntimeError):
 
 
 class Diverged(RuntimeError):
-    """Rank ``rank`` found at ``step`` that training has failed for good: ``what``, a clause such as "its loss is nan"."""
+    """Rank ``rank`` found at ``step`` that training has failed for good: ``what``, a clause such as
+    "its loss is nan".
+    """
 
     def __init__(self, rank: int, step: int, what: str, advice: str = "") -> None:
         super().__init__(f"rank {rank} diverged at step {step}: {what}{advice}")
@@ -110,4 +128,6 @@ class Stopped(RuntimeError):
 
 
 class DataError(RuntimeError):
-    """Data that turn out to be unreadable in the middle of a run, in one sentence that says which and what to do."""
+    """Data that turn out to be unreadable in the middle of a run, in one sentence that says which
+    and what to do.
+    """

@@ -1,7 +1,7 @@
 """Which launcher has started this process: ``torchrun``, ``mpirun``, ``srun``, or none.
 
-Its rank, and where rank 0 listens, come from the environment and from nowhere else. What is set by halves is an error: a
-process that guesses waits for the others in vain.
+Its rank, and where rank 0 listens, come from the environment and from nowhere else. What is set by
+halves is an error: a process that guesses waits for the others in vain.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 Environment = Mapping[str, str]
 
 PORTS = range(10_000, 30_000)  # below those that systems hand out for outgoing connections
-# Launcher -> the variables of rank, number of processes, and rank on this machine. Where several are at work, the first
-# is the innermost: torchrun is started by srun, never the other way round, and mpirun starts its own helpers with srun.
+# Launcher -> the variables of rank, number of processes, and rank on this machine. Where several
+# are at work, the first is the innermost: torchrun is started by srun, never the other way round,
+# and mpirun starts its own helpers with srun.
 VARIABLES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 }
-# What `sgp_runner.launch` tells the ranks that it starts: the file of their store, in a folder of their own, and its process.
+# What `sgp_runner.distributed.launch` tells the ranks that it starts: the file of their store, in a
+# folder of their own, and its process.
 STORE, PARENT = "SGP_RUN_STORE", "SGP_RUN_PARENT"
 # A batch script has a SLURM_PROCID too; only what srun has started is in a step.
 IN_A_STEP = "SLURM_STEP_ID"
@@ -37,7 +39,9 @@ class LaunchError(ConfigError):
 
 @dataclass(frozen=True)
 class Launched:
-    """This process among those of its launcher. local_rank: among those on this machine, if the launcher says so."""
+    """This process among those of its launcher. local_rank: among those on this machine, if the
+    launcher says so.
+    """
 
     launcher: str
     rank: int
@@ -46,15 +50,21 @@ class Launched:
 
 
 def launched(environment: Environment = os.environ) -> Launched | None:
-    """This process, or None when nobody has started it together with others. Raises LaunchError for what is set by halves."""
+    """This process, or None when nobody has started it together with others. Raises LaunchError for
+    what is set by halves.
+    """
     for launcher, names in VARIABLES.items():
         if present(launcher, environment):
             process = Launched(launcher, *read(names, environment))
             check_world_size(process, environment)
-            # Slurm runs whatever has an allocation as a step of one task, an interactive shell for example.
+            # Slurm runs whatever has an allocation as a step of one task, an interactive shell for
+            # example.
             return None if launcher == "srun" and process.size == 1 else process
     if "WORLD_SIZE" in environment:
-        raise LaunchError("WORLD_SIZE", "it is set, but RANK is not; set both, or unset it to start the ranks here.")
+        raise LaunchError(
+            "WORLD_SIZE",
+            "it is set, but RANK is not; set both, or unset it to start the ranks here.",
+        )
     return None
 
 
@@ -69,7 +79,10 @@ def rendezvous(process: Launched, environment: Environment = os.environ) -> dict
     out = {"RANK": str(process.rank), "WORLD_SIZE": str(process.size)}
     if STORE in environment:
         return out
-    out |= {"MASTER_ADDR": master_address(process, environment), "MASTER_PORT": str(master_port(process, environment))}
+    out |= {
+        "MASTER_ADDR": master_address(process, environment),
+        "MASTER_PORT": str(master_port(process, environment)),
+    }
     return out if process.local_rank is None else {**out, "LOCAL_RANK": str(process.local_rank)}
 
 
@@ -97,7 +110,10 @@ def read(names: tuple[str, str, str], environment: Environment) -> tuple[int, in
     rank_name, size_name, local_name = names
     for name, other in ((rank_name, size_name), (size_name, rank_name)):
         if name not in environment:
-            raise LaunchError(name, f"it is not set, but {other} is; set both, or neither to start the ranks here.")
+            raise LaunchError(
+                name,
+                f"it is not set, but {other} is; set both, or neither to start the ranks here.",
+            )
     size = whole(size_name, environment)
     if size < 1:
         raise LaunchError(size_name, f"{size} must be at least 1 process.")
@@ -112,7 +128,10 @@ def check_world_size(process: Launched, environment: Environment) -> None:
     size = whole("WORLD_SIZE", environment) if "WORLD_SIZE" in environment else process.size
     if size != process.size:
         name = VARIABLES[process.launcher][1]
-        raise LaunchError("WORLD_SIZE", f"{size} contradicts {name}={process.size} of {process.launcher}; unset it.")
+        raise LaunchError(
+            "WORLD_SIZE",
+            f"{size} contradicts {name}={process.size} of {process.launcher}; unset it.",
+        )
 
 
 def whole(name: str, environment: Environment) -> int:
@@ -130,23 +149,45 @@ def master_address(process: Launched, environment: Environment) -> str:
         return first_host(environment)
     if process.launcher == "srun":
         return "127.0.0.1"  # all on this machine
-    if process.launcher == "mpirun" and environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(process.size):
+    if process.launcher == "mpirun" and environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(
+        process.size
+    ):
         return "127.0.0.1"  # all on this machine
-    how = "use mpirun -x MASTER_ADDR=HOST" if process.launcher == "mpirun" else "set it, and MASTER_PORT"
-    raise LaunchError("MASTER_ADDR", f"it is not set, but every rank needs the host of rank 0; {how}.")
+    how = (
+        "use mpirun -x MASTER_ADDR=HOST"
+        if process.launcher == "mpirun"
+        else "set it, and MASTER_PORT"
+    )
+    raise LaunchError(
+        "MASTER_ADDR", f"it is not set, but every rank needs the host of rank 0; {how}."
+    )
 
 
 def first_host(environment: Environment) -> str:
-    """The host of a step's first task. SLURM_LAUNCH_NODE_IPADDR is another one when srun was started on a login node."""
+    """The host of a step's first task. SLURM_LAUNCH_NODE_IPADDR is another one when srun was
+    started on a login node.
+    """
     name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     nodes = environment.get(name)
     if not nodes:
-        raise LaunchError("MASTER_ADDR", "neither it nor SLURM_STEP_NODELIST is set inside srun; set it to the host of rank 0.")
+        raise LaunchError(
+            "MASTER_ADDR",
+            "neither it nor SLURM_STEP_NODELIST is set inside srun; set it to the host of rank 0.",
+        )
     try:
-        done = subprocess.run(["scontrol", "show", "hostnames", nodes], check=True, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["scontrol", "show", "hostnames", nodes],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         return done.stdout.split()[0]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
-        raise LaunchError(name, f"scontrol cannot expand '{nodes}' ({error}); set MASTER_ADDR to the host of rank 0.") from error
+        raise LaunchError(
+            name,
+            f"scontrol cannot expand '{nodes}' ({error}); set MASTER_ADDR to the host of rank 0.",
+        ) from error
 
 
 def master_port(process: Launched, environment: Environment) -> int:
@@ -157,7 +198,12 @@ def master_port(process: Launched, environment: Environment) -> int:
             raise LaunchError("MASTER_PORT", f"{port} must be between 1 and 65535.")
         return port
     if process.launcher == "srun" and "SLURM_JOB_ID" in environment:
-        return PORTS[(whole("SLURM_JOB_ID", environment) * 31 + whole(IN_A_STEP, environment)) % len(PORTS)]
+        return PORTS[
+            (whole("SLURM_JOB_ID", environment) * 31 + whole(IN_A_STEP, environment)) % len(PORTS)
+        ]
     if process.launcher == "mpirun" and "PMIX_NAMESPACE" in environment:
         return PORTS[zlib.crc32(environment["PMIX_NAMESPACE"].encode()) % len(PORTS)]
-    raise LaunchError("MASTER_PORT", "it is not set; set it to a port of the host of rank 0, the same for all ranks.")
+    raise LaunchError(
+        "MASTER_PORT",
+        "it is not set; set it to a port of the host of rank 0, the same for all ranks.",
+    )

@@ -1,6 +1,8 @@
-"""One process at a time writes the folder of a run: a lock on ``.lock`` in it, which the kernel releases when its holders are gone.
+"""One process at a time writes the folder of a run: a lock on ``.lock`` in it, which the kernel
+releases when its holders are gone.
 
-The ranks that a process starts inherit it, so it is theirs until the last one has ended, even if that process is killed.
+The ranks that a process starts inherit it, so it is theirs until the last one has ended, even if
+that process is killed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
 FILE = ".lock"
 CANNOT_LOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
@@ -23,7 +25,8 @@ held: list[int] = []  # descriptors of this process's locks, for the ranks that 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Make the folder if it is missing, and keep other processes out. In the end the lock is gone, and an empty folder if it was made here.
+    """Make the folder if it is missing, and keep other processes out. In the end the lock is gone,
+    and an empty folder if it was made here.
 
     Raises ConfigError if another process is there already, or nothing can be written there.
     """
@@ -32,7 +35,10 @@ def locked(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = lock(directory / FILE)
     except BlockingIOError:
-        raise ConfigError("name", f"another process is at work in {directory}; wait for it, or choose another name.") from None
+        raise ConfigError(
+            "name",
+            f"another process is at work in {directory}; wait for it, or choose another name.",
+        ) from None
     except OSError as error:
         raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
     held.append(descriptor)
@@ -61,7 +67,9 @@ def lock(path: Path) -> int:
         except OSError as error:
             if error.errno in CANNOT_LOCK:
                 print(
-                    f"warning: {path.parent} is on a file system without locks; start no second process there.", file=sys.stderr, flush=True
+                    f"warning: {path.parent} is on a file system without locks; start no second process there.",
+                    file=sys.stderr,
+                    flush=True,
                 )
                 return descriptor
             os.close(descriptor)

@@ -1,4 +1,6 @@
-"""Settings of the machine for runs that work on vectors of a hundred megabytes at every step. Call them before the first tensor is made."""
+"""Settings of the machine for runs that work on vectors of a hundred megabytes at every step. Call
+them before the first tensor is made.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ def use_huge_pages() -> None:
 def keep_freed_memory() -> None:
     """Let the C library keep what is freed for what is allocated next, as PyTorch does on GPUs.
 
-    Otherwise it gives a long vector back to the system, which has to clear its pages again for the next one. For processes that allocate
-    the same sizes in every step. Only glibc can do this.
+    Otherwise it gives a long vector back to the system, which has to clear its pages again for the
+    next one. For processes that allocate the same sizes in every step. Only glibc can do this.
     """
     import ctypes
 
@@ -30,7 +32,9 @@ def keep_freed_memory() -> None:
 
 
 def flush_denormals() -> None:
-    """Treat numbers below the smallest normal one as zero, as GPUs do: momentum that fades away costs many times more otherwise."""
+    """Treat numbers below the smallest normal one as zero, as GPUs do: momentum that fades away
+    costs many times more otherwise.
+    """
     import torch
 
     torch.set_flush_denormal(True)  # threads that are started later inherit it
@@ -38,7 +42,9 @@ def flush_denormals() -> None:
 
 @contextmanager
 def few_collections(none: bool) -> Iterator[None]:
-    """Python does not look through what exists now for garbage: thousands of workers, again and again. ``none``: nor through anything."""
+    """Python does not look through what exists now for garbage: thousands of workers, again and
+    again. ``none``: nor through anything.
+    """
     before = gc.isenabled()
     gc.freeze()
     if none:

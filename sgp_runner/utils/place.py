@@ -1,4 +1,6 @@
-"""Which process of a real run is which device of which node, and which part of a message it carries."""
+"""Which process of a real run is which device of which node, and which part of a message it
+carries.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Place:
-    """One process. ``nodes * devices`` compute gradients, those of a node one after the other; each server is one more."""
+    """One process. ``nodes * devices`` compute gradients, those of a node one after the other; each
+    server is one more.
+    """
 
     process: int
     nodes: int
@@ -28,11 +32,18 @@ class Place:
         return 0 if self.is_server else self.process % self.devices
 
     def rank_of(self, process: int) -> int:
-        return max(0, process - self.nodes * self.devices) + min(process, self.nodes * self.devices) // self.devices
+        return (
+            max(0, process - self.nodes * self.devices)
+            + min(process, self.nodes * self.devices) // self.devices
+        )
 
     def process_of(self, rank: int) -> int:
         """Whom to talk to at ``rank``: the same device of that node, or the server."""
-        return rank * self.devices + self.device if rank < self.nodes else self.nodes * self.devices + rank - self.nodes
+        return (
+            rank * self.devices + self.device
+            if rank < self.nodes
+            else self.nodes * self.devices + rank - self.nodes
+        )
 
     def node(self, rank: int) -> list[int]:
         """The processes of one node."""

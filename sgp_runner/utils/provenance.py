@@ -1,4 +1,6 @@
-"""Where and with what a run was made, for ``environment.json``. Environment variables stay out: they hold secrets."""
+"""Where and with what a run was made, for ``environment.json``. Environment variables stay out:
+they hold secrets.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ import sys
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.credentials import redacted
+from sgp_runner.utils.secrets import redacted
 
-SOURCE = Path(__file__).resolve().parents[1]
+SOURCE = Path(__file__).resolve().parents[2]
 CODE = ("sgp_runner", "configs")  # what a run is made by, in a clone; results may be kept in it too
 PACKAGES = {
     "torch": "torch",
@@ -25,9 +27,11 @@ PACKAGES = {
 
 
 def environment() -> dict[str, object]:
-    """Versions, machine, source state, command line and start time (UTC). Imports none of the packages it lists.
+    """Versions, machine, source state, command line and start time (UTC). Imports none of the
+    packages it lists.
 
-    ``git`` is None when the program was not started from a clone, ``packages`` has None for what is not installed.
+    ``git`` is None when the program was not started from a clone, ``packages`` has None for what is
+    not installed.
     """
     return {
         "sgp_run": __version__,
@@ -42,7 +46,9 @@ def environment() -> dict[str, object]:
 
 
 def code_version() -> str:
-    """What all ranks of a run must have in common: the package's version and, in a clone, the commit."""
+    """What all ranks of a run must have in common: the package's version and, in a clone, the
+    commit.
+    """
     return " ".join(filter(None, (__version__, _commit(SOURCE))))
 
 
@@ -54,7 +60,9 @@ def _version(package: str) -> str | None:
 
 
 def _git(source: Path) -> dict[str, object] | None:
-    """Commit (None before the first one) and whether files differ from it, if ``source`` is the top of a clone."""
+    """Commit (None before the first one) and whether files differ from it, if ``source`` is the top
+    of a clone.
+    """
     if not _is_clone(source):
         return None
     status = _run_git(source, "status", "--porcelain", "--", *CODE)
@@ -66,7 +74,9 @@ def _commit(source: Path) -> str | None:
 
 
 def _is_clone(source: Path) -> bool:
-    """Only the top counts: an installed package may lie, in its ``.venv``, inside somebody else's clone."""
+    """Only the top counts: an installed package may lie, in its ``.venv``, inside somebody else's
+    clone.
+    """
     top = _run_git(source, "rev-parse", "--show-toplevel")
     return top is not None and Path(top).resolve() == source
 

@@ -1,7 +1,9 @@
-"""Secrets stay out of whatever a run writes: settings that hold one are refused, and what others say is masked.
+"""Secrets stay out of whatever a run writes: settings that hold one are refused, and what others
+say is masked.
 
-A secret is the value of an environment variable named like one (``WANDB_API_KEY``, ``AWS_SECRET_ACCESS_KEY``), the user part of a
-URL, or a word in the format of a well-known service's tokens.
+A secret is the value of an environment variable named like one (``WANDB_API_KEY``,
+``AWS_SECRET_ACCESS_KEY``), the user part of a URL, or a word in the format of a well-known
+service's tokens.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from sgp_runner.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError
 
-NAME = re.compile(r"(^|_)(\w*KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?)(_(?!PATH|FILE|DIR)\w+)?$", re.IGNORECASE)
+NAME = re.compile(
+    r"(^|_)(\w*KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?)(_(?!PATH|FILE|DIR)\w+)?$",
+    re.IGNORECASE,
+)
 LENGTH = 8  # what is shorter would be found in innocent words
 URL_USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 TOKEN = re.compile(
@@ -23,7 +28,9 @@ MASK = "***"
 
 def secrets() -> Iterator[str]:
     """The values of the environment that must not be seen, longest first."""
-    named = {value for name, value in os.environ.items() if NAME.search(name) and len(value) >= LENGTH}
+    named = {
+        value for name, value in os.environ.items() if NAME.search(name) and len(value) >= LENGTH
+    }
     yield from sorted(named, key=len, reverse=True)
 
 
@@ -43,4 +50,7 @@ def refuse_secrets(value: object, key: str) -> None:
         for each in value:
             refuse_secrets(each, key)
     elif isinstance(value, str) and redacted(value) != value:
-        raise ConfigError(redacted(key), "it holds a secret, and settings are recorded: leave it to the environment or a netrc file.")
+        raise ConfigError(
+            redacted(key),
+            "it holds a secret, and settings are recorded: leave it to the environment or a netrc file.",
+        )

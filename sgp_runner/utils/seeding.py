@@ -1,4 +1,6 @@
-"""Seeds that depend on what is drawn (run, worker, step ...), never on the order in which it is drawn."""
+"""Seeds that depend on what is drawn (run, worker, step ...), never on the order in which it is
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit integers; products wrap around.
-GAMMA, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+GAMMA, _MIX1, _MIX2 = (
+    c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 
 
 def seed_of(*ints: int) -> int:
-    """A 63-bit hash of a tuple of integers: the same on every machine, and ``(1, 23)`` differs from ``(12, 3)``."""
+    """A 63-bit hash of a tuple of integers: the same on every machine, and ``(1, 23)`` differs from
+    ``(12, 3)``.
+    """
     text = ",".join(str(int(i)) for i in ints)
     digest = hashlib.blake2b(text.encode("ascii"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
@@ -28,14 +34,18 @@ def generator(*ints: int) -> torch.Generator:
 
 
 def seeds_of(seed: int, indices: Tensor) -> Tensor:
-    """A 64-bit hash (int64) of ``seed`` and each of ``indices`` (int64), whichever others there are."""
+    """A 64-bit hash (int64) of ``seed`` and each of ``indices`` (int64), whichever others there
+    are.
+    """
     import torch
 
     return mix(mix(torch.tensor(seed)) + indices * GAMMA)
 
 
 def mix(z: Tensor) -> Tensor:
-    """The finaliser of SplitMix64. Shifts of signed integers copy the sign; the masks make them logical."""
+    """The finaliser of SplitMix64. Shifts of signed integers copy the sign; the masks make them
+    logical.
+    """
     z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX1
     z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX2
     return z ^ ((z >> 31) & (2**33 - 1))

@@ -15,10 +15,11 @@ _declared: list[torch.library.Library] = []
 def import_torchvision() -> ModuleType:
     """``import torchvision``, also where its CUDA wheel lies beside a CPU-only torch.
 
-    The default wheel for Linux is built against CUDA. Next to a CPU-only torch its compiled operators cannot be loaded,
-    and the import then stops at "operator torchvision::nms does not exist", because Python code registers shape
-    functions for operators that nobody declared. Declaring the two operators is enough for models and transforms;
-    ``nms`` itself stays unusable. Nothing is done when the plain import works or when it fails for another reason.
+    The default wheel for Linux is built against CUDA. Next to a CPU-only torch its compiled
+    operators cannot be loaded, and the import then stops at "operator torchvision::nms does not
+    exist", because Python code registers shape functions for operators that nobody declared.
+    Declaring the two operators is enough for models and transforms; ``nms`` itself stays unusable.
+    Nothing is done when the plain import works or when it fails for another reason.
     """
     try:
         return importlib.import_module("torchvision")

@@ -26,7 +26,9 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(ms: float) -> str:
-    """A time for comparison with others of its kind, always in milliseconds: ``392 ms``, ``1,304 ms``, ``9.8 ms``."""
+    """A time for comparison with others of its kind, always in milliseconds: ``392 ms``, ``1,304
+    ms``, ``9.8 ms``.
+    """
     return f"{ms:,.0f} ms" if ms >= 99.95 else f"{ms:.3g} ms"
 
 

@@ -1,4 +1,6 @@
-"""What this process waits for from others, and since when. Every such wait has a name, so that a run that stands still can say why."""
+"""What this process waits for from others, and since when. Every such wait has a name, so that a
+run that stands still can say why.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ LOOK_SECONDS = 0.2
 
 _numbers = count()
 _interruptions: list[Exception] = []  # at most one
-left_behind: list[Name] = []  # what threads of this process wait for in vain; it had better end at once
+left_behind: list[
+    Name
+] = []  # what threads of this process wait for in vain; it had better end at once
 _waits: dict[int, tuple[Name, float]] = {}  # of all threads, oldest first
 
 
@@ -39,7 +43,10 @@ def longest_wait() -> float:
 
 def waits_in_words() -> str:
     now = time.monotonic()
-    words = [f"{what if isinstance(what, str) else what()} for {now - since:.1f} s" for what, since in list(_waits.values())]
+    words = [
+        f"{what if isinstance(what, str) else what()} for {now - since:.1f} s"
+        for what, since in list(_waits.values())
+    ]
     return "; ".join(words) or "waits for nobody"
 
 
@@ -55,7 +62,9 @@ def leave_if_interrupted() -> None:
 
 
 def left_if_interrupted(call: Callable[[], T], what: Name) -> T:
-    """The result of a call that may never return and that nothing can end: at an interruption it is left behind, on a thread."""
+    """The result of a call that may never return and that nothing can end: at an interruption it is
+    left behind, on a thread.
+    """
     results: SimpleQueue[Callable[[], T]] = SimpleQueue()
 
     def run() -> None:

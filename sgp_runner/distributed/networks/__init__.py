@@ -1,16 +1,18 @@
-"""Who moves the bytes: ``sim`` in simulated time, ``gloo``, ``nccl`` and ``mpi`` between real processes."""
+"""Who moves the bytes: ``sim`` in simulated time, ``gloo``, ``nccl`` and ``mpi`` between real
+processes.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.run import Network
+from sgp_runner.config.run import Network
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.launchers import Launched
-    from sgp_runner.run import Run
-    from sgp_runner.world import World
+    from sgp_runner.config.run import Run
+    from sgp_runner.distributed.world import World
+    from sgp_runner.utils.launchers import Launched
 
 
 @runtime_checkable
@@ -21,11 +23,17 @@ class RealNetwork(Network, Protocol):
 
 
 def check_real(run: Run) -> None:
-    """Raises ConfigError for what only simulated machines can do, and for a time-out that cannot work."""
+    """Raises ConfigError for what only simulated machines can do, and for a time-out that cannot
+    work.
+    """
     if run.network.timeout_seconds <= 0:
-        raise ConfigError("network.timeout_seconds", f"{run.network.timeout_seconds} must be positive.")
+        raise ConfigError(
+            "network.timeout_seconds", f"{run.network.timeout_seconds} must be positive."
+        )
     if not run.model.trains:
-        raise ConfigError("network", f"model={run.model.name} only runs in simulated time: use network=sim.")
+        raise ConfigError(
+            "network", f"model={run.model.name} only runs in simulated time: use network=sim."
+        )
     run.faults.check(run.nodes, run.algo.servers)
     run.faults.check_real(run.nodes)
     if run.record:
@@ -35,13 +43,25 @@ def check_real(run: Run) -> None:
 def check_recorded(run: Run) -> None:
     """Raises ConfigError for a real run that cannot be recorded."""
     if run.network.name == "nccl":
-        raise ConfigError("record", "what a GPU computes cannot be repeated to the last bit: use network=gloo or mpi, or record=false.")
+        raise ConfigError(
+            "record",
+            "what a GPU computes cannot be repeated to the last bit: use network=gloo or mpi, or record=false.",
+        )
     if run.gpus_per_node > 1:
-        raise ConfigError("record", "nodes of several devices cannot be recorded: use gpus_per_node=1, or record=false.")
+        raise ConfigError(
+            "record",
+            "nodes of several devices cannot be recorded: use gpus_per_node=1, or record=false.",
+        )
     if run.on_failure == "continue":
-        raise ConfigError("on_failure", "a run that goes on without lost ranks cannot be recorded: use on_failure=stop, or record=false.")
+        raise ConfigError(
+            "on_failure",
+            "a run that goes on without lost ranks cannot be recorded: use on_failure=stop, or record=false.",
+        )
     if run.checkpoint.every_steps is not None:
-        raise ConfigError("checkpoint.every_steps", "a run that is recorded cannot be saved: use checkpoint.every_steps=null.")
+        raise ConfigError(
+            "checkpoint.every_steps",
+            "a run that is recorded cannot be saved: use checkpoint.every_steps=null.",
+        )
 
 
 def check_devices(run: Run, gossip: str, autocast: str) -> None:
@@ -49,14 +69,26 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
     if run.batch_size % run.gpus_per_node:
         nearby = run.batch_size // run.gpus_per_node * run.gpus_per_node or run.gpus_per_node
         parts = f"{run.batch_size} samples per node do not divide among {run.gpus_per_node} devices"
-        raise ConfigError("batch_size", f"{parts}: use batch_size={nearby}, or another multiple of gpus_per_node.")
+        raise ConfigError(
+            "batch_size", f"{parts}: use batch_size={nearby}, or another multiple of gpus_per_node."
+        )
     if gossip == "shards" and run.gpus_per_node > 1 and leads(run, "auto"):
         what = "has a server" if run.algo.servers else "is asynchronous"
-        raise ConfigError("network.gossip", f"{run.algo.title} {what}, so one device must speak for its node: use network.gossip=leader.")
+        raise ConfigError(
+            "network.gossip",
+            f"{run.algo.title} {what}, so one device must speak for its node: use network.gossip=leader.",
+        )
     if autocast != "none" and run.dtype != "float32":
-        raise ConfigError("network.autocast", f"only float32 is cast: use dtype=float32, or network.autocast=none with dtype={run.dtype}.")
+        raise ConfigError(
+            "network.autocast",
+            f"only float32 is cast: use dtype=float32, or network.autocast=none with dtype={run.dtype}.",
+        )
 
 
 def leads(run: Run, gossip: str) -> bool:
-    """Whether the first device of a node runs the algorithm alone: asynchronous ones and those with a server need that."""
-    return gossip == "leader" or (gossip == "auto" and (run.algo.asynchronous or run.algo.servers > 0))
+    """Whether the first device of a node runs the algorithm alone: asynchronous ones and those with
+    a server need that.
+    """
+    return gossip == "leader" or (
+        gossip == "auto" and (run.algo.asynchronous or run.algo.servers > 0)
+    )

@@ -1,4 +1,6 @@
-"""``network=gloo``: real processes on CPUs, one per device, started here or by a launcher: torchrun, srun or mpirun."""
+"""``network=gloo``: real processes on CPUs, one per device, started here or by a launcher:
+torchrun, srun or mpirun.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +9,33 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.cluster import check_positive
-from sgp_runner.errors import ConfigError
-from sgp_runner.launchers import rendezvous
-from sgp_runner.networks import check_devices, check_real, leads
+from sgp_runner.cluster.machines import check_positive
+from sgp_runner.distributed.networks import check_devices, check_real, leads
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.launchers import rendezvous
 
 if TYPE_CHECKING:
-    from sgp_runner.launchers import Launched
-    from sgp_runner.problem import Compute
-    from sgp_runner.run import Run
-    from sgp_runner.world import World
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.problem import Compute
+    from sgp_runner.distributed.world import World
+    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)
 class Gloo:
     """Real messages over TCP between processes on CPUs.
 
-    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the algorithm, each moves its part of every message),
-        leader (the first device runs it, the others only compute gradients), or auto: leader for asynchronous algorithms and those with a
+    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the
+        algorithm, each moves its part of every message), leader (the first device runs it, the
+        others only compute gradients), or auto: leader for asynchronous algorithms and those with a
         server
     autocast: none | bf16 | fp16: what PyTorch casts the forward pass to
     channels_last: memory format of images
     compile: the model, with torch.compile
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom
-    bandwidth: bit/s of each node's link in either direction, imitated; null: the real network. 100e6 is 100 Mbit/s
+    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
+        for whom
+    bandwidth: bit/s of each node's link in either direction, imitated; null: the real network.
+        100e6 is 100 Mbit/s
     latency_seconds: s, one way, imitated
     """
 
@@ -50,9 +55,15 @@ class Gloo:
         if self.bandwidth is not None:
             check_positive("network.bandwidth", self.bandwidth)
         if not 0 <= self.latency_seconds < inf:
-            raise ConfigError("network.latency_seconds", f"{self.latency_seconds} must be zero or positive, and finite.")
+            raise ConfigError(
+                "network.latency_seconds",
+                f"{self.latency_seconds} must be zero or positive, and finite.",
+            )
         if self.slowed and run.gpus_per_node > 1:
-            raise ConfigError("network.bandwidth", "slow links are imitated for nodes of one device: use gpus_per_node=1.")
+            raise ConfigError(
+                "network.bandwidth",
+                "slow links are imitated for nodes of one device: use gpus_per_node=1.",
+            )
 
     @property
     def slowed(self) -> bool:
@@ -60,20 +71,26 @@ class Gloo:
         return self.bandwidth is not None or self.latency_seconds > 0
 
     def check_start(self, run: Run, process: Launched | None) -> None:
-        if process and run.on_failure == "continue" and (process.launcher == "mpirun" or "TORCHELASTIC_RUN_ID" in os.environ):
+        if (
+            process
+            and run.on_failure == "continue"
+            and (process.launcher == "mpirun" or "TORCHELASTIC_RUN_ID" in os.environ)
+        ):
             ends = f"{process.launcher} ends all ranks when one of them does"
-            raise ConfigError("on_failure", f"{ends}: use on_failure=stop, or start the run without it.")
+            raise ConfigError(
+                "on_failure", f"{ends}: use on_failure=stop, or start the run without it."
+            )
 
     def world(self, run: Run, process: Launched) -> World:
         os.environ.update(rendezvous(process))
-        from sgp_runner.comm.groups import DistributedWorld
-        from sgp_runner.comm.link import Link
+        from sgp_runner.distributed.link import Link
+        from sgp_runner.distributed.processes import DistributedWorld
 
         link = Link(self.bandwidth or inf, self.latency_seconds) if self.slowed else None
         return DistributedWorld(run.gpus_per_node, leads(run, self.gossip), self.compute, link=link)
 
     @property
     def compute(self) -> Compute:
-        from sgp_runner.problem import Compute
+        from sgp_runner.core.problem import Compute
 
         return Compute("cpu", self.autocast, self.channels_last, self.compile)

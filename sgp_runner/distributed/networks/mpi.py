@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.networks import check_real
+from sgp_runner.distributed.networks import check_real
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.launchers import Launched
-    from sgp_runner.run import Run
-    from sgp_runner.world import World
+    from sgp_runner.config.run import Run
+    from sgp_runner.distributed.world import World
+    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)
 class Mpi:
     """Real messages through MPI between processes on CPUs.
 
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom
+    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
+        for whom
     """
 
     timeout_seconds: float = 1800
@@ -28,7 +29,10 @@ class Mpi:
     def check(self, run: Run) -> None:
         check_real(run)
         if run.gpus_per_node != 1:
-            raise ConfigError("gpus_per_node", "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.")
+            raise ConfigError(
+                "gpus_per_node",
+                "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.",
+            )
 
     def check_start(self, run: Run, process: Launched | None) -> None:
         if process is None:
@@ -40,7 +44,10 @@ class Mpi:
             import mpi4py
 
             mpi4py.rc(thread_level="funneled", finalize=False)
-            from sgp_runner.comm.mpi import MpiWorld
+            from sgp_runner.distributed.mpi import MpiWorld
         except (ImportError, RuntimeError) as error:  # the package, or a library for it to load
-            raise ConfigError("network", f"mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ({error}).") from error
+            raise ConfigError(
+                "network",
+                f"mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ({error}).",
+            ) from error
         return MpiWorld(self.timeout_seconds)

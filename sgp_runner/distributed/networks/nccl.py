@@ -6,31 +6,34 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.errors import ConfigError
-from sgp_runner.launchers import rendezvous
-from sgp_runner.networks import check_devices, check_real, leads
-from sgp_runner.proof import prove, topologies
+from sgp_runner.distributed.networks import check_devices, check_real, leads
+from sgp_runner.topology.verify import prove, topologies
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.launchers import rendezvous
 
 if TYPE_CHECKING:
-    from sgp_runner.launchers import Launched
-    from sgp_runner.run import Run
-    from sgp_runner.world import World
+    from sgp_runner.config.run import Run
+    from sgp_runner.distributed.world import World
+    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)
 class Nccl:
     """Real messages between GPUs.
 
-    NCCL cannot receive from anybody, so asynchronous algorithms and those with a server send their messages over gloo, through pinned
-    memory; within a node their gradients are averaged over NCCL. A server computes on its CPU.
+    NCCL cannot receive from anybody, so asynchronous algorithms and those with a server send their
+    messages over gloo, through pinned memory; within a node their gradients are averaged over NCCL.
+    A server computes on its CPU.
 
-    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the algorithm, each moves its part of every message),
-        leader (the first device runs it, the others only compute gradients), or auto: leader for asynchronous algorithms and those with a
+    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the
+        algorithm, each moves its part of every message), leader (the first device runs it, the
+        others only compute gradients), or auto: leader for asynchronous algorithms and those with a
         server
     autocast: none | bf16 | fp16: what PyTorch casts the forward pass to
     channels_last: memory format of images
     compile: the model, with torch.compile
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits for whom
+    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
+        for whom
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
@@ -44,7 +47,10 @@ class Nccl:
     def check(self, run: Run) -> None:
         check_real(run)
         if run.faults.any:
-            raise ConfigError("faults", "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or faults=none.")
+            raise ConfigError(
+                "faults",
+                "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or faults=none.",
+            )
         check_devices(run, self.gossip, self.autocast)
         for topology in topologies(run.algo) if not leads(run, "auto") else ():
             prove(topology, run.nodes, "balanced", "network=nccl")
@@ -55,16 +61,22 @@ class Nccl:
         workers, have = run.nodes * run.gpus_per_node, count_gpus()
         if have < workers:
             gpus = f"{have} GPU{'s' if have > 1 else ''}"
-            raise ConfigError("nodes", f"{run.nodes} of {run.gpus_per_node} GPUs each need {workers}, but this machine has {gpus}.")
+            raise ConfigError(
+                "nodes",
+                f"{run.nodes} of {run.gpus_per_node} GPUs each need {workers}, but this machine has {gpus}.",
+            )
 
     def world(self, run: Run, process: Launched) -> World:
         os.environ.update(rendezvous(process))
-        from sgp_runner.comm.groups import DistributedWorld
-        from sgp_runner.problem import Compute
+        from sgp_runner.core.problem import Compute
+        from sgp_runner.distributed.processes import DistributedWorld
 
         paired = not leads(run, "auto")
         if process.rank == 0 and not paired:
-            print(f"{run.algo.title} sends its messages over gloo, through pinned memory: NCCL has no receive from any source.", flush=True)
+            print(
+                f"{run.algo.title} sends its messages over gloo, through pinned memory: NCCL has no receive from any source.",
+                flush=True,
+            )
         device = own_gpu() if process.rank < run.nodes * run.gpus_per_node else "cpu"
         compute = Compute(device, self.autocast, self.channels_last, self.compile)
         return DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute, "nccl", paired)
@@ -74,7 +86,10 @@ def own_gpu() -> str:
     """The GPU that LOCAL_RANK counts to, or the only one that the launcher lets this process see."""
     have, local = count_gpus(), int(os.environ.get("LOCAL_RANK", "0"))
     if local >= have > 1:
-        raise ConfigError("LOCAL_RANK", f"the launcher has started process {local}, but this machine has {have} GPUs: start one per GPU.")
+        raise ConfigError(
+            "LOCAL_RANK",
+            f"the launcher has started process {local}, but this machine has {have} GPUs: start one per GPU.",
+        )
     return f"cuda:{local if have > 1 else 0}"
 
 
@@ -84,4 +99,6 @@ def count_gpus() -> int:
 
     if have := torch.cuda.device_count():
         return have
-    raise ConfigError("network", "nccl needs a GPU, and PyTorch finds none on this machine: use network=gloo.")
+    raise ConfigError(
+        "network", "nccl needs a GPU, and PyTorch finds none on this machine: use network=gloo."
+    )

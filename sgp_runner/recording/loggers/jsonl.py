@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgp_runner.logger import Listener
+from sgp_runner.config.logger import Listener
 
 
 @dataclass(frozen=True)
 class Jsonl:
     """No mirror."""
 
-    def open(self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None) -> Listener:
+    def open(
+        self,
+        run_dir: Path,
+        name: str,
+        config: Mapping[str, object],
+        tags: Sequence[str],
+        group: str | None,
+    ) -> Listener:
         return Nothing()
 
 

@@ -1,8 +1,11 @@
-"""``logger=wandb``: mirrors the metrics to Weights & Biases, accuracy against time; offline when nobody is logged in.
+"""``logger=wandb``: mirrors the metrics to Weights & Biases, accuracy against time; offline when
+nobody is logged in.
 
-The mirror may fail, training may not: whatever W&B raises becomes one line on stderr, and the run goes on with ``metrics.jsonl`` alone.
-Nor does training wait: a thread of its own talks to W&B, and only the end of the run gives it some time. ``sgp-sync`` makes the mirror
-anew from ``metrics.jsonl``. W&B is told neither about the git remote nor about installed packages, whose addresses may hold secrets.
+The mirror may fail, training may not: whatever W&B raises becomes one line on stderr, and the run
+goes on with ``metrics.jsonl`` alone.
+Nor does training wait: a thread of its own talks to W&B, and only the end of the run gives it some
+time. ``sgp-sync`` makes the mirror anew from ``metrics.jsonl``. W&B is told neither about the git
+remote nor about installed packages, whose addresses may hold secrets.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sgp_runner.credentials import redacted
-from sgp_runner.errors import ConfigError, nearest
-from sgp_runner.logger import Listener
-from sgp_runner.units import number
+from sgp_runner.config.logger import Listener
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.secrets import redacted
+from sgp_runner.utils.units import number
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -34,14 +37,18 @@ MOST_ROWS = 100_000  # that may wait for W&B
 
 abandoned = Event()  # a thread still waits for W&B, which would hold up the exit of this process
 
-PUBLIC_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}  # two names of the public server; the second since W&B 0.31
+PUBLIC_HOSTS = {
+    "api.wandb.ai",
+    "api.forge.coreweave.com",
+}  # two names of the public server; the second since W&B 0.31
 SPREAD = {name: f"eval/{name}" for name in ("accuracy_mean", "accuracy_min", "accuracy_max")}
 NOT_METRICS = ("kind", "rank", "time_s", "clock")
 
 
 @dataclass(frozen=True)
 class Wandb:
-    """Mirrors the run to W&B. Files go to ``<run_dir>/wandb``; the run's id is kept in ``<run_dir>/wandb_id``.
+    """Mirrors the run to W&B. Files go to ``<run_dir>/wandb``; the run's id is kept in
+    ``<run_dir>/wandb_id``.
 
     project: the W&B project
     entity: the W&B user or team; null: the default of the login
@@ -59,18 +66,35 @@ class Wandb:
             choices = f"use one of {', '.join(MODES)}.{nearest(str(self.mode), MODES)}"
             raise ConfigError("logger.mode", f"'{self.mode}' is not a mode; {choices}")
 
-    def open(self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None) -> Listener:
-        return self.mirror(run_dir, name, config, tags, group, _count_lines(run_dir / "metrics.jsonl"))
+    def open(
+        self,
+        run_dir: Path,
+        name: str,
+        config: Mapping[str, object],
+        tags: Sequence[str],
+        group: str | None,
+    ) -> Listener:
+        return self.mirror(
+            run_dir, name, config, tags, group, _count_lines(run_dir / "metrics.jsonl")
+        )
 
     def mirror(
-        self, run_dir: Path, name: str, config: Mapping[str, object], tags: Sequence[str], group: str | None, first_step: int
+        self,
+        run_dir: Path,
+        name: str,
+        config: Mapping[str, object],
+        tags: Sequence[str],
+        group: str | None,
+        first_step: int,
     ) -> Mirror:
         """`open`, where ``first_step`` lines of ``metrics.jsonl`` are in the W&B run already."""
 
         def start(mode: str) -> Run:
             import wandb
 
-            wandb.setup(settings=wandb.Settings(silent=True))  # the login speaks before it knows the run's settings
+            wandb.setup(
+                settings=wandb.Settings(silent=True)
+            )  # the login speaks before it knows the run's settings
             run_dir.mkdir(parents=True, exist_ok=True)
             run = wandb.init(
                 project=self.project,
@@ -88,7 +112,9 @@ class Wandb:
                     silent=True,
                     console="off",
                     init_timeout=START_SECONDS,
-                    login_timeout=int(START_SECONDS),  # nobody may be there to answer the question for a key
+                    login_timeout=int(
+                        START_SECONDS
+                    ),  # nobody may be there to answer the question for a key
                     finish_timeout=FINISH_SECONDS,
                     disable_git=True,
                     x_save_requirements=False,
@@ -106,7 +132,9 @@ class Wandb:
 
 
 def _try(start: Callable[[str], Run], mode: str) -> Run | None:
-    """The started run; offline if the server does not answer; None if that fails too. One line on stderr says so."""
+    """The started run; offline if the server does not answer; None if that fails too. One line on
+    stderr says so.
+    """
     try:
         return start(mode)
     except Exception as error:
@@ -129,13 +157,16 @@ def _try(start: Callable[[str], Run], mode: str) -> Run | None:
 class Mirror:
     """Sends the scalars of rank 0 and of the averaged model; silent from the first failure on.
 
-    The W&B step is the number of the line in ``metrics.jsonl``, so that a resumed run continues where it stopped.
+    The W&B step is the number of the line in ``metrics.jsonl``, so that a resumed run continues
+    where it stopped.
     """
 
     def __init__(self, start: Callable[[], Run | None], first_step: int = 0) -> None:
         self.failed = False
         self._start, self._step = start, first_step
-        self._rows: queue.SimpleQueue[tuple[int, dict[str, object]] | Mapping[str, object] | None] = queue.SimpleQueue()
+        self._rows: queue.SimpleQueue[
+            tuple[int, dict[str, object]] | Mapping[str, object] | None
+        ] = queue.SimpleQueue()
         self._thread = Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -168,9 +199,16 @@ class Mirror:
             if run is None:
                 return
             if item is not None:
-                run.summary.update({f"final/{key}": value for key, value in item.items() if number(value) is not None})
+                run.summary.update(
+                    {
+                        f"final/{key}": value
+                        for key, value in item.items()
+                        if number(value) is not None
+                    }
+                )
             run.finish(exit_code=0 if item is not None else 1)
-            # finish() returns before the last rows of an offline run are in its file; the end of the service waits.
+            # finish() returns before the last rows of an offline run are in its file; the end of
+            # the service waits.
             import wandb
 
             wandb.teardown()
@@ -179,24 +217,35 @@ class Mirror:
 
     def _fail(self, what: str) -> None:
         if not self.failed:
-            _warn(f"{what}, so the rest of this run is in metrics.jsonl only; sgp-sync sends it later")
+            _warn(
+                f"{what}, so the rest of this run is in metrics.jsonl only; sgp-sync sends it later"
+            )
         self.failed = True
 
 
 def row_of(record: Mapping[str, object]) -> dict[str, object]:
-    """What W&B gets of a record: its numbers, as ``<kind>/<field>`` with ``time_s``; empty for ranks other than 0.
+    """What W&B gets of a record: its numbers, as ``<kind>/<field>`` with ``time_s``; empty for
+    ranks other than 0.
 
     The spread over the workers, which the ``average`` record holds, joins the ``eval`` charts.
     """
     if record.get("rank", 0) != 0:
         return {}
-    numbers = {key: value for key, value in record.items() if key not in NOT_METRICS and number(value) is not None}
-    row: dict[str, object] = {SPREAD.get(key, f"{record['kind']}/{key}"): value for key, value in numbers.items()}
+    numbers = {
+        key: value
+        for key, value in record.items()
+        if key not in NOT_METRICS and number(value) is not None
+    }
+    row: dict[str, object] = {
+        SPREAD.get(key, f"{record['kind']}/{key}"): value for key, value in numbers.items()
+    }
     return {"time_s": record["time_s"], **row} if row else {}
 
 
 def has_login() -> bool:
-    """Whether W&B would find a key: in WANDB_API_KEY, or for its host in the netrc file. Asks no server."""
+    """Whether W&B would find a key: in WANDB_API_KEY, or for its host in the netrc file. Asks no
+    server.
+    """
     if os.environ.get("WANDB_API_KEY"):
         return True
     server = os.environ.get("WANDB_BASE_URL")

@@ -1,0 +1,1 @@
+"""What an algorithm sees: worker, communication, scheduler, parameters and optimizer."""

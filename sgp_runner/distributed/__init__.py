@@ -1,0 +1,1 @@
+"""The backend of real processes, which talk over gloo, NCCL or MPI."""

@@ -1,0 +1,1 @@
+"""What a run leaves behind: records, evaluations, checkpoints and mirrors of its metrics."""

@@ -1,0 +1,1 @@
+"""From an experiment to its summary, on either backend."""

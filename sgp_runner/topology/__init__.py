@@ -1,0 +1,1 @@
+"""The graphs over which nodes gossip, and whether one works for a number of nodes."""
