@@ -67,9 +67,9 @@ def main(network: str, devices: int) -> None:
     world = world_of(network, devices)
     size = world.size // devices
     world.connect(size)
-    clock, chance, trace = RealClock(), random.Random(world.rank), []
+    clock, chance, trace = RealClock(), random.Random(world.process_rank), []
     scheduler = Scheduler(clock, world.in_order)
-    comm, rank = connect(world, scheduler, clock), world.place.rank
+    comm, rank = connect(world, scheduler, clock), world.place.node_rank
 
     async def everything() -> None:
         activities = [scheduler.spawn(exchange(comm, name, trace, rank, size, chance), f"activity {name}") for name in range(3)]
@@ -81,7 +81,7 @@ def main(network: str, devices: int) -> None:
     scheduler.run()
     assert comm.close() == []
     traces = world.gather(trace)
-    if world.rank == 0:
+    if world.process_rank == 0:
         print("in one order" if all(each == traces[0] for each in traces) else "in orders of their own", len(trace))
     world.close()
 

@@ -17,7 +17,7 @@ world.connect(2)
 clock = RealClock()
 comm = connect(world, Scheduler(clock, world.in_order), clock)
 polls, seen = 0, []
-if world.place.rank == 0:
+if world.place.node_rank == 0:
     time.sleep(world.place.device)  # the second parts come a second later
     for size in SIZES:
         comm.send(1, torch.arange(size).bfloat16())
@@ -26,10 +26,10 @@ else:
         while (message := comm.poll(0)) is None:
             polls += 1
         seen.append(message.tolist())
-assert comm.num_bytes_sent == (2 * sum(SIZES) if world.place.rank == 0 else 0)
+assert comm.num_bytes_sent == (2 * sum(SIZES) if world.place.node_rank == 0 else 0)
 assert comm.close() == []
 assert comm.poll(0) is None
 (_, _, first, second) = world.gather((polls, seen))
-if world.rank == 0:
+if world.process_rank == 0:
     print("alike" if first == second else "different", "after waiting" if first[0] else "at once", first[1])
 world.close()

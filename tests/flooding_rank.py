@@ -17,7 +17,7 @@ world.connect(world.size)
 clock = RealClock()
 comm = connect(world, Scheduler(clock), clock)
 processes = world.gather(os.getpid())
-if world.rank:
+if world.process_rank:
     for _ in range(1_000_000):
         comm.send(0, torch.empty(0))
     time.sleep(60)

@@ -44,7 +44,7 @@ world.connect(3)
 clock = RealClock()
 scheduler = Scheduler(clock)
 comm = connect(world, scheduler, clock)
-scheduler.spawn(talk(comm, world.rank), f"rank {world.rank}")
+scheduler.spawn(talk(comm, world.process_rank), f"rank {world.process_rank}")
 scheduler.run()
 assert comm.close() == []
 world.close()

@@ -14,7 +14,7 @@ from experiments import instrumented
 from sgp_runner.config.schema import load_experiment
 from sgp_runner.recording.recorder import write_summary
 from sgp_runner.session.session import execute
-from sgp_runner.utils.errors import SAVED, Aborted, Diverged, GivenUp, RankFailed, Stopped
+from sgp_runner.utils.errors import SAVED, Aborted, Diverged, Evicted, RankFailed, Stopped
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
         try:
             rank = sys.argv[1].removesuffix("dies")
             summary = execute(instrumented(experiment, int(rank), rank != sys.argv[1]))
-        except (RankFailed, Aborted, Diverged, GivenUp) as error:
+        except (RankFailed, Aborted, Diverged, Evicted) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             return 1
         except Stopped:

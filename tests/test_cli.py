@@ -16,8 +16,8 @@ import yaml
 from processes import hear_interrupts
 
 from sgp_runner import __version__
-from sgp_runner.cli.main import main
 from sgp_runner.cli import main as cli
+from sgp_runner.cli.main import main
 from sgp_runner.config.choices import CONFIGS, NESTED, groups
 from sgp_runner.config.overrides import compose, configs, parse
 from sgp_runner.config.schema import keys_of, make_experiment

@@ -13,7 +13,7 @@ from test_resume import RANDOM, events, finish, records  # noqa: F401
 from sgp_runner.cluster.faults import Event
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.scheduler import Deadlock
-from sgp_runner.elastic.membership import Crew, crew_of, whole_crew
+from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.session import execute
 from sgp_runner.utils.errors import RankFailed
@@ -70,7 +70,7 @@ def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
     """On a complete graph without momentum all models stay equal: gradient descent with four nodes' batches, then with three nodes'."""
     words = ("algo=sgp", "algo.topology=complete", "optim.momentum=0", "optim.schedule=constant", "epochs=1.5", "nodes=4", DIES)
     experiment, _ = simulate(tmp_path, *words)
-    run, smaller = experiment.run, whole_crew(experiment.run).without([2]).run
+    run, smaller = experiment.run, full_membership(experiment.run).without([2]).run
     problem = run.make_problem()
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     # At 3 s rank 2 is in its 15th gradient: 14 are done, of 11 in an epoch; with three nodes an epoch has 14.
@@ -107,18 +107,18 @@ def test_ranks_are_counted_anew(tmp_path: Path) -> None:
     words += ", {what: partition, ranks: [2, 3], start: 4, end: 5}"
     settings = ("nodes=5", "faults.slow_nodes={4: 2.0, 3: 3.0}", "cluster.node_factors={1: 1.5}", f"faults.events=[{words}]")
     run = make_experiment(tmp_path, "model=mlp", "algo=sgp", "on_failure=continue", *settings).run
-    crew = whole_crew(run).without([0]).without([3])
-    assert crew == crew_of(run, [1, 2, 3]) and isinstance(crew, Crew)
-    assert (crew.names, crew.run.nodes) == ((1, 2, 3), 3)
-    assert (crew.run.faults.slow_nodes, crew.run.cluster.node_factors) == ({2: 3.0}, {0: 1.5})
-    assert crew.run.faults.events == [Event("pause", [0], 2, 3), Event("partition", [1, 2], 4, 5)]
+    membership = full_membership(run).without([0]).without([3])
+    assert membership == membership_of(run, [1, 2, 3]) and isinstance(membership, Membership)
+    assert (membership.original_ranks, membership.run.nodes) == ((1, 2, 3), 3)
+    assert (membership.run.faults.slow_nodes, membership.run.cluster.node_factors) == ({2: 3.0}, {0: 1.5})
+    assert membership.run.faults.events == [Event("pause", [0], 2, 3), Event("partition", [1, 2], 4, 5)]
 
 
 def test_without_its_server_a_run_ends(tmp_path: Path) -> None:
     run = make_experiment(tmp_path, "model=mlp", "algo=gap_aware", "nodes=2", "on_failure=continue").run
     with pytest.raises(RankFailed, match=r"^rank 2 is gone for good, with the model of all: that was the parameter server.$"):
-        whole_crew(run).without([2])
+        full_membership(run).without([2])
     with pytest.raises(RankFailed, match=r"^ranks 0, 1 are gone for good, and nobody is left.$"):
-        whole_crew(run).without([0, 1])
+        full_membership(run).without([0, 1])
     with pytest.raises(Deadlock, match="are down"):
         simulate(tmp_path / "run", "algo=gap_aware", "nodes=2", "epochs=1", "faults.events=[{what: crash, ranks: [2], start: 1}]")

@@ -134,7 +134,7 @@ def test_the_devices_of_a_node_agree_on_what_has_arrived() -> None:
 def test_places() -> None:
     """Two nodes of three devices and two servers."""
     places = [Place(process, 2, 3) for process in range(8)]
-    assert [place.rank for place in places] == [0, 0, 0, 1, 1, 1, 2, 3]
+    assert [place.node_rank for place in places] == [0, 0, 0, 1, 1, 1, 2, 3]
     assert [place.device for place in places] == [0, 1, 2, 0, 1, 2, 0, 0]
     assert [place.is_server for place in places] == [False] * 6 + [True] * 2
     assert [places[1].process_of(rank) for rank in range(4)] == [1, 4, 6, 7]

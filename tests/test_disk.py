@@ -13,7 +13,7 @@ import pytest
 from experiments import make_experiment
 
 from sgp_runner.cli.main import main
-from sgp_runner.recording.checkpoint import problem_of, saved_steps
+from sgp_runner.recording.checkpoint import invalid_reason, saved_steps
 from sgp_runner.recording.recorder import Recorder, read_metrics, write_summary
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(network: str, caps
     with files_up_to(lower):
         assert main(words) in (1, 2)
     assert saved_steps(experiment.checkpoints)[0] == before
-    assert problem_of(experiment.checkpoints / f"step-{before}", experiment.digest) is None
+    assert invalid_reason(experiment.checkpoints / f"step-{before}", experiment.digest) is None
     assert not list(experiment.checkpoints.glob(".part-*"))
 
 

@@ -26,7 +26,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.config.run import Run
 from sgp_runner.core.optim import Adam, Constant, Optimizer
 from sgp_runner.core.worker import Worker
-from sgp_runner.elastic.dry_run import MOST, prove_calls, steps_of
+from sgp_runner.elastic.dry_run import MOST, steps_of, verify_calls
 from sgp_runner.session.execution import perform
 from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, Phase, RandomMatching, Ring
 from sgp_runner.utils.errors import ConfigError, RankFailed
@@ -64,13 +64,13 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
 def test_what_every_algorithm_does_fits_together(name: str, run_of: Callable[..., Run]) -> None:
     for nodes in (1, 2, 5, 8):
         if nodes > 2 or not name.startswith("hybrid"):  # two peers need three nodes
-            prove_calls(run_of(GOOD[name], nodes))
+            verify_calls(run_of(GOOD[name], nodes))
 
 
 def test_momentum_buffers_and_devices_are_those_of_the_run(run_of: Callable[..., Run], tmp_path: Path) -> None:
-    prove_calls(run_of(SlowMo(SGP(Ring()), buffers="average"), 4, optim=Adam(Constant())))
+    verify_calls(run_of(SlowMo(SGP(Ring()), buffers="average"), 4, optim=Adam(Constant())))
     for words in (("algo=ad_psgd",), ("algo=sgp", "network.gossip=leader"), ("algo=gap_aware",)):
-        prove_calls(make_experiment(tmp_path / words[0][5:], "network=gloo", "nodes=4", "gpus_per_node=2", *words).run)
+        verify_calls(make_experiment(tmp_path / words[0][5:], "network=gloo", "nodes=4", "gpus_per_node=2", *words).run)
 
 
 def test_it_is_as_long_as_every_phase_needs(run_of: Callable[..., Run]) -> None:
@@ -225,24 +225,24 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
 def test_what_does_not_fit_is_refused_by_rank_and_step(name: str, run_of: Callable[..., Run]) -> None:
     body, sentence = BAD[name]
     with pytest.raises(ConfigError) as caught:
-        prove_calls(run_of(Wrong(body), 3))
+        verify_calls(run_of(Wrong(body), 3))
     assert (caught.value.key, caught.value.sentence) == ("algo", f"Wrong cannot run on 3 nodes: {sentence}.")
 
 
 def test_a_long_circle_is_cut_short(run_of: Callable[..., Run]) -> None:
     with pytest.raises(ConfigError, match=r"rank 7 would wait .*rank 6 would wait for a message from rank 5, and so on, 8 ranks\.$"):
-        prove_calls(run_of(Wrong(receives_first), 8))
+        verify_calls(run_of(Wrong(receives_first), 8))
 
 
 def test_servers_take_no_part_in_collectives(run_of: Callable[..., Run]) -> None:
     with pytest.raises(ConfigError, match="in step 0 rank 2, a server, would take part in an all-reduce of 4 numbers, which"):
-        prove_calls(run_of(Wrong(all_take_part, servers=1), 2))
+        verify_calls(run_of(Wrong(all_take_part, servers=1), 2))
 
 
 def test_an_algorithm_that_fails_by_itself_is_refused(run_of: Callable[..., Run]) -> None:
     sentence = "^algo: Wrong failed when it was tried without gradients: rank 1, step 2: ZeroDivisionError: too few neighbours.$"
     with pytest.raises(ConfigError, match=sentence):
-        prove_calls(run_of(Wrong(fails), 3))
+        verify_calls(run_of(Wrong(fails), 3))
 
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
@@ -255,11 +255,11 @@ def test_nothing_has_been_written_or_started_by_then(network: str, tmp_path: Pat
 
 
 def test_the_survivors_of_a_loss_are_proved_again(run_of: Callable[..., Run]) -> None:
-    from sgp_runner.elastic.membership import whole_crew
+    from sgp_runner.elastic.membership import full_membership
 
     async def needs_three(worker: Worker, k: int) -> None:
         if worker.size < 3:
             await receives_first(worker, k)
 
     with pytest.raises(RankFailed, match="^rank 1 is gone for good, and the others cannot go on: algo: Wrong cannot run on 2 nodes: ranks"):
-        whole_crew(run_of(Wrong(needs_three), 3)).without([1])
+        full_membership(run_of(Wrong(needs_three), 3)).without([1])

@@ -20,20 +20,20 @@ from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vma
 WORKERS = 7
 
 
-def problem_of(model: Any, data: Any, dtype: torch.dtype = torch.float64, batch_size: int = 4) -> Problem:
+def invalid_reason(model: Any, data: Any, dtype: torch.dtype = torch.float64, batch_size: int = 4) -> Problem:
     return make_problem(model, data, workers=WORKERS, batch_size=batch_size, seed=1, dtype=dtype)
 
 
 PROBLEMS = {
-    "mlp": lambda dtype: problem_of(MLP(hidden=(16, 16), dropout=0.3), Digits(), dtype),
+    "mlp": lambda dtype: invalid_reason(MLP(hidden=(16, 16), dropout=0.3), Digits(), dtype),
     # One hidden unit: PyTorch's kernels for a single worker round differently here.
-    "narrow": lambda dtype: problem_of(MLP(hidden=(1,)), Digits(), dtype, batch_size=8),
-    "transformer": lambda dtype: problem_of(
+    "narrow": lambda dtype: invalid_reason(MLP(hidden=(1,)), Digits(), dtype, batch_size=8),
+    "transformer": lambda dtype: invalid_reason(
         Transformer(width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1, dropout=0.2),
         NumbersEnDe(train_size=64, valid_size=8),
         dtype,
     ),
-    "resnet8": lambda dtype: problem_of(ResNet("resnet8"), Digits(), dtype),
+    "resnet8": lambda dtype: invalid_reason(ResNet("resnet8"), Digits(), dtype),
 }
 
 
@@ -159,7 +159,7 @@ def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
 def test_the_engine_suits_the_model() -> None:
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "auto", 32), Vmap)
     assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Loop)
-    assert isinstance(make_engine(problem_of(MLP(hidden=(550, 550)), Digits()), "auto", 32), Loop)  # 344,310 parameters
+    assert isinstance(make_engine(invalid_reason(MLP(hidden=(550, 550)), Digits()), "auto", 32), Loop)  # 344,310 parameters
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "loop", 32), Loop)
 
 

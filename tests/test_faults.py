@@ -30,7 +30,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
-from sgp_runner.cluster.rates import Course
+from sgp_runner.cluster.rates import RateSchedule
 from sgp_runner.config.schema import load_experiment
 from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock
 from sgp_runner.core.worker import Progress, Worker
@@ -66,11 +66,11 @@ def events(*each: Event) -> Faults:
     ],
 )
 def test_work_goes_on_after_a_stop_and_slowly_in_between(begin: float, end: float, finish: float) -> None:
-    assert Course(((2.0, 5.0, INF), (10.0, 19.0, 3.0))).finish(begin, end) == pytest.approx(finish, abs=1e-12)
+    assert RateSchedule(((2.0, 5.0, INF), (10.0, 19.0, 3.0))).finish(begin, end) == pytest.approx(finish, abs=1e-12)
 
 
 def test_what_stops_for_good_is_never_done() -> None:
-    course = Course(((2.0, INF, INF),))
+    course = RateSchedule(((2.0, INF, INF),))
     assert [course.finish(0, 1), course.finish(0, 3), course.clear(7), course.finish(INF, INF)] == [1, INF, INF, INF]
 
 
@@ -375,7 +375,7 @@ def test_a_bad_event_is_named(events: str, key: str, sentence: str, tmp_path: Pa
 
 
 @dataclass
-class Watch:
+class Watchdog:
     """A clock that a test sets."""
 
     now: float = 0.0
@@ -383,10 +383,10 @@ class Watch:
 
 def test_a_real_rank_sleeps_in_proportion_and_through_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    rank, watch = object.__new__(Rank), Watch(1.0)
+    rank, watch = object.__new__(Rank), Watchdog(1.0)
     monkeypatch.setattr("time.sleep", slept.append)
     monkeypatch.setattr(Rank, "now", lambda rank: watch.now)
-    rank.slow, rank.awake = Course(((0.0, INF, 4.0),)), Course(((5.0, 9.0, INF),))
+    rank.slow, rank.awake = RateSchedule(((0.0, INF, 4.0),)), RateSchedule(((5.0, 9.0, INF),))
 
     rank.clock, worker = RealClock(), SimpleNamespace(progress=Progress())
     result = torch.ones(1), torch.tensor(0.5)

@@ -43,7 +43,7 @@ from sgp_runner.topology.graphs import (
     Topology,
     Torus,
 )
-from sgp_runner.topology.verify import prove
+from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
 EXACT = 1e-9
@@ -324,7 +324,7 @@ def test_a_proof_agrees_with_its_definition(data: st.DataObject, size: int, peri
 
 def accepted(graph: Graph, size: int, needs: Literal["columns", "doubly stochastic"]) -> bool:
     try:
-        prove(graph, size, needs)
+        verify(graph, size, needs)
     except ConfigError:
         return False
     return True

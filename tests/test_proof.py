@@ -22,7 +22,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.optim import SGD, Constant
 from sgp_runner.topology.from_file import KEY, Edges
 from sgp_runner.topology.graphs import DirectedExponential, RandomMatching, Ring
-from sgp_runner.topology.verify import Need, prove, topologies
+from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
 OPTIM = SGD(Constant())
@@ -95,7 +95,7 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
 def test_a_bad_graph_is_refused_by_step_and_edge(name: str) -> None:
     topology, size, needs, sentence = BAD[name]
     with pytest.raises(ConfigError) as caught:
-        prove(topology, size, needs, "it")
+        verify(topology, size, needs, "it")
     assert caught.value.key == "algo.topology" and caught.value.sentence.startswith(sentence)
 
 
@@ -119,12 +119,12 @@ def test_what_each_algorithm_needs() -> None:
 
 def test_every_phase_of_a_schedule_is_proved() -> None:
     assert DirectedExponential(peers={0: 2, 30: 1}).phases(9) == [(0.0, 2), (30.0, 4)]
-    prove(DirectedExponential(peers={0: 2, 30: 1}), 9, "doubly stochastic")
+    verify(DirectedExponential(peers={0: 2, 30: 1}), 9, "doubly stochastic")
 
 
 def test_thousands_of_nodes() -> None:
     for topology in (DirectedExponential(), RandomMatching()):
-        prove(topology, 4096, "doubly stochastic")
+        verify(topology, 4096, "doubly stochastic")
 
 
 # Edges from a file.
@@ -146,7 +146,7 @@ def test_a_file_of_edges_is_a_graph(tmp_path: Path) -> None:
     ]
     assert [graph.in_peers(rank, 3, 1) for rank in range(3)] == [(1,), (2,), (0,)]
     assert not graph.symmetric
-    prove(graph, 3, "doubly stochastic")
+    verify(graph, 3, "doubly stochastic")
     assert Edges(written(tmp_path, "0 1\n1 0\n2 1\n1 2\n")).symmetric
 
 

@@ -18,7 +18,7 @@ from sgp_runner.topology.graphs import (
     Torus,
     matrix,
 )
-from sgp_runner.topology.verify import prove
+from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
 ALL: list[Topology] = [
@@ -100,7 +100,7 @@ def test_in_a_bipartite_graph_of_odd_numbers_one_even_node_sits_out(size: int) -
         peers = [graph.out_peers(rank, size, k) for rank in range(size)]
         assert [rank % 2 for rank in range(size) if not peers[rank]] == [0]
         assert all(peers[peer] == (rank,) and (peer - rank) % 2 for rank in range(size) for peer in peers[rank])
-    prove(graph, size, "odd with even")
+    verify(graph, size, "odd with even")
 
 
 def test_a_random_matching_pairs_and_leaves_one_out_of_an_odd_number() -> None:

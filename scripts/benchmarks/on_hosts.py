@@ -158,12 +158,12 @@ def send_around(bits_per_second: float, num_bytes: int, out: str) -> int:
         await comm.all_reduce(torch.zeros(1))  # all begin together
         start = clock.now
         for _ in range(MESSAGES):
-            comm.send((world.rank + 1) % world.size, message)
+            comm.send((world.process_rank + 1) % world.size, message)
         for _ in range(MESSAGES):
-            await comm.recv((world.rank - 1) % world.size)
+            await comm.recv((world.process_rank - 1) % world.size)
         rate = torch.tensor([8 * MESSAGES * message.numel() / (clock.now - start)])
         world.mean(rate)
-        if world.rank == 0:
+        if world.process_rank == 0:
             Path(out).write_text(str(rate.item()), encoding="utf-8")
 
     scheduler.spawn(exchange(), "exchange")

@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.topology.verify import prove
+from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ADPSGD(Algorithm):
             )
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        prove(self.topology, nodes, "odd with even", self.title)
+        verify(self.topology, nodes, "odd with even", self.title)
 
     def phases(self, size: int) -> list[Phase]:
         return self.topology.phases(size)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.topology.verify import prove
+from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class DPSGD(Algorithm):
                 "algo.topology",
                 "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.",
             )
-        prove(self.topology, nodes, "doubly stochastic", self.title)
+        verify(self.topology, nodes, "doubly stochastic", self.title)
 
     def phases(self, size: int) -> list[Phase]:
         return self.topology.phases(size)

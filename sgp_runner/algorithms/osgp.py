@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.push_sum import split, to_model, to_numerator
-from sgp_runner.topology.verify import prove
+from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class OSGP(Algorithm):
             raise ConfigError("algo.interval", f"{self.interval} must be at least 1 step.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        prove(self.topology, nodes)
+        verify(self.topology, nodes)
 
     def phases(self, size: int) -> list[Phase]:
         return [(epoch, self.interval * steps) for epoch, steps in self.topology.phases(size)]

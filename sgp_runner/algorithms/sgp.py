@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.push_sum import descend, split, to_model
-from sgp_runner.topology.verify import prove
+from sgp_runner.topology.verify import verify
 
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
@@ -31,7 +31,7 @@ class SGP(Algorithm):
     title: ClassVar[str] = "SGP"
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        prove(self.topology, nodes)
+        verify(self.topology, nodes)
 
     def phases(self, size: int) -> list[Phase]:
         return self.topology.phases(size)

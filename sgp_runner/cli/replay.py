@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.cli.command import Parser, exit_code, say
+from sgp_runner.cli.argparser import Parser, exit_code, say
 from sgp_runner.utils.errors import CannotWrite
 
 FILE = "replays.jsonl"  # in the folder of the run

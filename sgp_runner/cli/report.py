@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.cli.command import Parser, exit_code, say
+from sgp_runner.cli.argparser import Parser, exit_code, say
 
 EXAMPLES = """examples
   sgp-report results/runs                       everything that is there

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sgp_runner.cli.command import exit_code
+from sgp_runner.cli.argparser import exit_code
 from sgp_runner.utils.errors import ConfigError
 
 

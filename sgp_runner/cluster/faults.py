@@ -14,7 +14,7 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from sgp_runner.cluster.machines import check_positive, check_ranks
-from sgp_runner.cluster.rates import STEADY, Course, course
+from sgp_runner.cluster.rates import STEADY, RateSchedule, piecewise
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -249,12 +249,12 @@ class Timetable:
     def __init__(self, faults: Faults) -> None:
         self.events = faults.all_events
         self.steady = not self.events  # whoever asks often need not ask then
-        self.known: dict[tuple[str, int, int], Course] = {}
+        self.known: dict[tuple[str, int, int], RateSchedule] = {}
 
-    def slow(self, rank: int) -> Course:
+    def slow(self, rank: int) -> RateSchedule:
         return self.look_up("slow", rank, rank, lambda now: slowness("slow_node", now, rank))
 
-    def computing(self, rank: int) -> Course:
+    def computing(self, rank: int) -> RateSchedule:
         return self.look_up(
             "computing",
             rank,
@@ -262,22 +262,22 @@ class Timetable:
             lambda now: inf if halted(now, rank) else slowness("slow_node", now, rank),
         )
 
-    def awake(self, rank: int) -> Course:
+    def awake(self, rank: int) -> RateSchedule:
         return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
 
-    def link(self, rank: int) -> Course:
+    def link(self, rank: int) -> RateSchedule:
         """The interface of ``rank``."""
         return self.look_up(
             "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
         )
 
-    def path(self, src: int, dst: int) -> Course:
+    def path(self, src: int, dst: int) -> RateSchedule:
         """Between the two interfaces."""
         return self.look_up(
             "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
         )
 
-    def together(self, ranks: range, factor: Callable[[float], float]) -> Course:
+    def together(self, ranks: range, factor: Callable[[float], float]) -> RateSchedule:
         """A collective of ``ranks``, which takes ``factor(f)`` times longer on links that are ``f``
         times slower.
         """
@@ -293,16 +293,16 @@ class Timetable:
                 else factor(slower_link(now, ranks))
             )
 
-        return course(self.events, slower)
+        return piecewise(self.events, slower)
 
     def look_up(
         self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]
-    ) -> Course:
+    ) -> RateSchedule:
         if self.steady:
             return STEADY
         key = what, src, dst
         if key not in self.known:
-            self.known[key] = course(self.events, factor)
+            self.known[key] = piecewise(self.events, factor)
         return self.known[key]
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 
-class Spell(Protocol):
+class Interval(Protocol):
     """Something that lasts from ``start`` to ``stop`` (seconds)."""
 
     @property
@@ -19,11 +19,11 @@ class Spell(Protocol):
     def stop(self) -> float: ...
 
 
-S = TypeVar("S", bound=Spell)
+S = TypeVar("S", bound=Interval)
 
 
 @dataclass(frozen=True)
-class Course:
+class RateSchedule:
     """pieces: (from, to, factor), disjoint and in order: meanwhile a second of work takes
     ``factor`` seconds; it may stand still.
     """
@@ -53,17 +53,19 @@ class Course:
         return self.finish(moment, moment)
 
 
-STEADY = Course()
+STEADY = RateSchedule()
 
 
-def course(spells: Sequence[S], factor: Callable[[Sequence[S]], float]) -> Course:
-    """What ``factor`` says of the spells that overlap, piece by piece."""
-    if not spells:
+def piecewise(intervals: Sequence[S], factor: Callable[[Sequence[S]], float]) -> RateSchedule:
+    """What ``factor`` says of the intervals that overlap, piece by piece."""
+    if not intervals:
         return STEADY
-    bounds = sorted({moment for spell in spells for moment in (spell.start, spell.stop)})
+    bounds = sorted({moment for spell in intervals for moment in (spell.start, spell.stop)})
     pieces = []
     for start, stop in pairwise(bounds):
-        slower = factor([spell for spell in spells if spell.start <= start and stop <= spell.stop])
+        slower = factor(
+            [spell for spell in intervals if spell.start <= start and stop <= spell.stop]
+        )
         if slower != 1:
             pieces.append((start, stop, slower))
-    return Course(tuple(pieces))
+    return RateSchedule(tuple(pieces))

@@ -11,11 +11,11 @@ from sgp_runner.core.optim import Horizon, Optimizer, lr_at
 from sgp_runner.core.state import State, packed, unpacked
 from sgp_runner.utils.errors import (
     Aborted,
+    CallMismatch,
     Diverged,
     LostConnection,
-    Misfit,
+    MembershipChanged,
     RankFailed,
-    RollCalled,
     Stopped,
 )
 
@@ -330,8 +330,8 @@ async def naming_the_rank(worker: Worker, coroutine: Coroutine[Future[Any], None
         Aborted,
         Diverged,
         LostConnection,
-        Misfit,
-        RollCalled,
+        CallMismatch,
+        MembershipChanged,
         Stopped,
         GeneratorExit,
     ):

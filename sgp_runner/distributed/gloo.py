@@ -35,7 +35,7 @@ import torch.distributed as dist
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.distributed.values import STRANGER
-from sgp_runner.utils.errors import Aborted, LostConnection, RankFailed, RollCalled
+from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
 from sgp_runner.utils.waits import waiting_for
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class GlooTransport(Transport):
     ) -> Transfer:
         """left: when it did so, over an imitated link."""
         src, message = (
-            self.place.rank_of(process),
+            self.place.node_rank_of(process),
             torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda"),
         )
         part, arrive = message[self.part.of(length)], partial(self.arrived, src, tag, message)
@@ -299,7 +299,7 @@ def named(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, RollCalled | Aborted | RankFailed):
+        if isinstance(error, MembershipChanged | Aborted | RankFailed):
             raise
         raise LostConnection(f"rank {dist.get_rank()} {what}") from error
 

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from sgp_runner.core.state import State
     from sgp_runner.distributed.world import World
 
-STOP, OF_NODE, OF_ALL, SAVE, RESTORE = range(
-    5
-)  # what the first device of a node asks of the others
+STOP, LOCAL, MEAN, SAVE, RESTORE = range(5)  # what the first device of a node asks of the others
 NOWHERE = torch.empty(0)
 
 
@@ -85,7 +83,7 @@ class Gradients:
 
     def __init__(self, problem: Problem, world: World) -> None:
         self.problem, self.world = problem, world
-        self.rank = world.place.rank
+        self.rank = world.place.node_rank
         self.buffers = (
             problem.flat.fresh_buffers()
         )  # BatchNorm's statistics are those of this device's batches
@@ -97,24 +95,24 @@ class Gradients:
         if problem.compute.device != "cpu":
             self.stream = torch.cuda.Stream(problem.compute.device)  # type: ignore[no-untyped-call]
 
-    def of_node(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    def local(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Gradient [D] of the node's batch, and the loss on this device's part of it."""
-        self.agree(OF_NODE, at, number)
+        self.agree(LOCAL, at, number)
         return self.compute(at, number, self.world.node)
 
-    def aside(self, at: Tensor, number: int) -> Callable[[], tuple[Tensor, Tensor]]:
-        """`of_node` for another thread to call, done when that returns: on CUDA the device has
+    def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Tensor, Tensor]]:
+        """`local` for another thread to call, done when that returns: on CUDA the device has
         other things to do meanwhile.
         """
         if (stream := self.stream) is None:
-            return partial(self.of_node, at, number)
+            return partial(self.local, at, number)
         here = torch.cuda.current_stream(stream.device)
         written = here.record_event()
 
         def compute() -> tuple[Tensor, Tensor]:
             with torch.cuda.stream(stream):
                 stream.wait_event(written)
-                value, loss = self.of_node(at, number)
+                value, loss = self.local(at, number)
                 value.record_stream(here)
                 with waiting_for(f"waits for its device to compute gradient {number}"):
                     stream.synchronize()
@@ -122,17 +120,17 @@ class Gradients:
 
         return compute
 
-    def of_all(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    def mean(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Mean gradient [D] over all nodes."""
-        self.agree(OF_ALL, at, number)
+        self.agree(MEAN, at, number)
         return self.compute(at, number, self.world.workers)
 
-    def follow(self) -> None:
+    def serve(self) -> None:
         """On a device that does not run the algorithm: do what the first one asks for, until it has
         finished. Raises Stopped if it has.
         """
         at = self.problem.start()
-        groups = {OF_NODE: self.world.node, OF_ALL: self.world.workers}
+        groups = {LOCAL: self.world.node, MEAN: self.world.workers}
         while True:
             request, number = self.agree(STOP, at)
             if request in groups:
@@ -142,20 +140,20 @@ class Gradients:
             elif request == RESTORE:
                 self.take(self.spread_states([self.state()] * self.world.place.devices))
             else:
-                reason = self.tell(None)
+                reason = self.send_reason(None)
                 if reason is not None:
                     raise Stopped(reason)
                 return
 
-    def dismiss(self, reason: str | None = None) -> None:
+    def release(self, reason: str | None = None) -> None:
         """The others need not follow any longer; ``reason``: why the run stops before its end."""
-        if self.followed:
+        if self.served:
             self.agree(STOP)
-            self.tell(reason)
+            self.send_reason(reason)
 
     def state_dict(self) -> list[State]:
         """What a checkpoint keeps of this device and of those that follow it."""
-        if not self.followed:
+        if not self.served:
             return [self.state()]
         self.agree(SAVE)
         return self.gather_states()
@@ -163,7 +161,7 @@ class Gradients:
     def load_state_dict(self, states: list[State]) -> None:
         """Bring this device, and those that follow it, to where they were saved."""
         self.take(states)
-        if self.followed:
+        if self.served:
             self.agree(RESTORE)
             self.spread_states(states)
 
@@ -184,7 +182,7 @@ class Gradients:
     # Between the devices of a node whose first one leads.
 
     @property
-    def followed(self) -> bool:
+    def served(self) -> bool:
         return self.world.leads and self.world.hosts is not None
 
     def agree(self, request: int, at: Tensor = NOWHERE, number: int = 0) -> tuple[int, int]:
@@ -192,17 +190,17 @@ class Gradients:
         others they are written to ``at``.
         """
         world = self.world
-        if not self.followed:
+        if not self.served:
             return request, number
         word = torch.tensor([request, number])
         with waiting_for("waits for the devices of its node"):
             dist.broadcast(word, group=world.hosts, group_src=0)
             request, number = word.tolist()
-            if request in (OF_NODE, OF_ALL):
+            if request in (LOCAL, MEAN):
                 dist.broadcast(at, group=world.node, group_src=0)
         return request, number
 
-    def tell(self, reason: str | None) -> Any:
+    def send_reason(self, reason: str | None) -> Any:
         """That of the first device, on all of them."""
         assert self.world.hosts is not None
         with waiting_for("waits for the devices of its node"):

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from sgp_runner.elastic.vote import DEATHS
-from sgp_runner.recording.checkpoint import hearing
+from sgp_runner.recording.checkpoint import stop_signals
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.utils.launchers import PARENT, STORE, loopback_interface
@@ -77,7 +77,7 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
         for child in children:
             child.send_signal(number)
 
-    with hearing(forward):
+    with stop_signals(forward):
         try:
             for rank in range(ranks):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}

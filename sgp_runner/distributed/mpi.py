@@ -33,9 +33,9 @@ from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.distributed.gloo import DTYPES
 from sgp_runner.distributed.store import LocalStore
 from sgp_runner.distributed.values import check_lengths, pack, unpack
-from sgp_runner.utils.errors import StoodStill
+from sgp_runner.utils.errors import StallTimeout
 from sgp_runner.utils.place import Place
-from sgp_runner.utils.waits import leave_if_interrupted, waiting_for
+from sgp_runner.utils.waits import raise_if_interrupted, waiting_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,10 +64,10 @@ class MpiWorld:
         atexit.unregister(MPI.Finalize)
         meet(timeout_seconds)
         self.everybody = MPI.COMM_WORLD.Dup()
-        self.rank, self.size = self.everybody.rank, self.everybody.size
+        self.process_rank, self.size = self.everybody.rank, self.everybody.size
         self.running = range(self.size)
         hosts = self.gather(socket.gethostname())
-        self.local = hosts.count(hosts[self.rank])
+        self.local = hosts.count(hosts[self.process_rank])
         store = self.store_among(hosts)
         self.stores = store, store.clone()  # a store that is written in Python ends with its object
         self.store, self.alarm = (
@@ -78,13 +78,13 @@ class MpiWorld:
     def store_among(self, hosts: list[str]) -> Any:  # a store that can be cloned
         """On one host a file in a private folder; among several, rank 0 listens on its port."""
         if len(set(hosts)) == 1:
-            folder = tempfile.mkdtemp(prefix="sgp-run-") if self.rank == 0 else ""
-            if self.rank == 0:
+            folder = tempfile.mkdtemp(prefix="sgp-run-") if self.process_rank == 0 else ""
+            if self.process_rank == 0:
                 atexit.register(shutil.rmtree, folder, ignore_errors=True)
             return LocalStore(f"{self.gather(folder)[0]}/store")
         keeper = (
             TCPStore(hosts[0], 0, is_master=True, wait_for_workers=False)
-            if self.rank == 0
+            if self.process_rank == 0
             else None
         )
         port = self.gather(keeper.port if keeper is not None else 0)[0]
@@ -95,9 +95,9 @@ class MpiWorld:
             cores = os.cpu_count() or 1
             bound_to = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
             torch.set_num_threads(max(1, min(bound_to, cores // self.local)))
-        self.place = Place(self.rank, nodes)
+        self.place = Place(self.process_rank, nodes)
         wait_for(self.everybody)
-        self.group = self.everybody.Split(0 if self.rank < nodes else MPI.UNDEFINED)
+        self.group = self.everybody.Split(0 if self.process_rank < nodes else MPI.UNDEFINED)
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> MpiTransport:
         return MpiTransport(scheduler, clock, mailbox, self.everybody, self.group)
@@ -248,7 +248,7 @@ def meet(timeout_seconds: float) -> None:
         waited = (
             f"rank {world.rank} has waited for all {world.size} ranks to start for {seconds:g} s"
         )
-        raise StoodStill(
+        raise StallTimeout(
             f"{waited} (network.timeout_seconds), and one or more do not come."
         ) from None
 
@@ -260,7 +260,7 @@ def wait_for(group: MPI.Comm, deadline: float = math.inf) -> None:
     request = group.Ibarrier()
     with waiting_for("waits for all ranks to come together"):
         while not request.Test():
-            leave_if_interrupted()
+            raise_if_interrupted()
             if time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(POLL_SECONDS)

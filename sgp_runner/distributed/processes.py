@@ -27,7 +27,7 @@ from sgp_runner.distributed.values import all_gather
 from sgp_runner.utils.errors import RankFailed
 from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.utils.place import WHOLE, Part, Place
-from sgp_runner.utils.waits import left_if_interrupted, waiting_for
+from sgp_runner.utils.waits import run_abandonable, waiting_for
 
 if TYPE_CHECKING:
     from sgp_runner.core.comm import Transport
@@ -110,7 +110,7 @@ class DistributedWorld:
         paired: bool = False,
         link: Link | None = None,
     ) -> None:
-        store, self.rank, self.size = meet()
+        store, self.process_rank, self.size = meet()
         self.stores = store, store.clone()  # a store that is written in Python ends with its object
         attempt = os.environ.get(
             "TORCHELASTIC_RESTART_COUNT", "0"
@@ -132,15 +132,19 @@ class DistributedWorld:
     def connect(self, nodes: int) -> None:
         def start() -> None:
             dist.init_process_group(
-                "gloo", store=self.store, rank=self.rank, world_size=self.size, timeout=FOREVER
+                "gloo",
+                store=self.store,
+                rank=self.process_rank,
+                world_size=self.size,
+                timeout=FOREVER,
             )
 
-        left_if_interrupted(start, "waits for all ranks to start")
+        run_abandonable(start, "waits for all ranks to start")
         with waiting_for("waits for all ranks to make their groups"):
             self.make_groups(nodes)
 
     def make_groups(self, nodes: int) -> None:
-        self.place = place = Place(self.rank, nodes, self.devices)
+        self.place = place = Place(self.process_rank, nodes, self.devices)
         workers = range(nodes * self.devices)
         self.running: Sequence[int] = [
             *workers[:: self.devices if self.leads else 1],
@@ -158,14 +162,14 @@ class DistributedWorld:
                 self.group(place.node(rank)),
                 dist.new_group(place.node(rank), timeout=FOREVER),
             )
-            if rank == place.rank:
+            if rank == place.node_rank:
                 self.node, self.hosts = node, hosts
 
     def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
         group: dist.ProcessGroup = dist.new_group(
             list(processes), backend=self.backend, timeout=FOREVER
         )
-        if self.backend == "nccl" and self.rank in processes:
+        if self.backend == "nccl" and self.process_rank in processes:
             dist.all_reduce(
                 torch.zeros(1, device=self.device), group=group
             )  # what comes first must be something that all take part in
@@ -220,19 +224,19 @@ class DistributedWorld:
 
     def gather(self, value: object) -> list[Any]:
         with named("lost a connection while all ranks came together"):
-            return left_if_interrupted(
+            return run_abandonable(
                 lambda: all_gather(value, self.everybody), "waits for all ranks to come together"
             )
 
     def consult(self, value: object) -> list[Any]:
         with named("lost a connection while all nodes came together"):
-            return left_if_interrupted(
+            return run_abandonable(
                 lambda: all_gather(value, self.speakers), "waits for all nodes to come together"
             )
 
     def mean(self, tensor: torch.Tensor) -> None:
         with named("lost a connection while all models were averaged"):
-            left_if_interrupted(
+            run_abandonable(
                 lambda: dist.all_reduce(tensor, group=self.averaging),
                 "waits for the average of all models",
             )
@@ -241,7 +245,7 @@ class DistributedWorld:
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """From the process ``source`` to all, in place."""
         with named("lost a connection while all took one model"):
-            left_if_interrupted(
+            run_abandonable(
                 lambda: dist.broadcast(tensor, source, group=self.everybody), "waits for a model"
             )
 
@@ -250,7 +254,7 @@ class DistributedWorld:
         waits for is left behind.
         """
         smaller = copy(self)
-        smaller.rank, smaller.size = list(present).index(self.rank), len(present)
+        smaller.process_rank, smaller.size = list(present).index(self.process_rank), len(present)
         smaller.store, smaller.alarm = (
             PrefixStore(f"of {list(present)}", store) for store in (self.store, self.alarm)
         )

@@ -85,7 +85,10 @@ class Rank:
         self.paused = 0.0
         self.step_snapshot: State | None = None
         times = Timetable(faults)
-        self.slow, self.awake = times.slow(world.place.rank), times.awake(world.place.rank)
+        self.slow, self.awake = (
+            times.slow(world.place.node_rank),
+            times.awake(world.place.node_rank),
+        )
         self.overlaps = (
             world.workers is not None and not faults.any
         )  # or a slow node would wait for the others while it is timed
@@ -122,14 +125,14 @@ class Rank:
         number = worker.progress.gradients
         worker.progress.gradients += 1
         if self.scheduler.in_order or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
-            timed = self.paced(partial(self.gradients.of_node, at, number))
+            timed = self.paced(partial(self.gradients.local, at, number))
             return resolved(self.complete(worker, *timed))
         future: Future[Tensor] = Future(("its gradient",))
 
         def finish(done: concurrent.futures.Future[Timed]) -> None:
             self.scheduler.resolve(future, self.complete(worker, *done.result()))
 
-        done = self.thread.submit(self.paced, self.gradients.aside(at, number))
+        done = self.thread.submit(self.paced, self.gradients.local_async(at, number))
         done.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
         return future
 
@@ -159,7 +162,7 @@ class Rank:
         worker.progress.gradients += 1
         self.comm.transport.flush()
         self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
-        value, worker.progress.loss = self.gradients.of_all(worker.params, number)
+        value, worker.progress.loss = self.gradients.mean(worker.params, number)
         return resolved(value)
 
     async def grad_then_reduce(self, worker: Worker) -> Tensor:
@@ -171,12 +174,12 @@ class Rank:
             self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
             self.scheduler.run()
         except Stopped as stop:
-            self.gradients.dismiss(str(stop))
+            self.gradients.release(str(stop))
             self.comm.close()
             raise
         finally:
             self.scheduler.close()
-        self.gradients.dismiss()
+        self.gradients.release()
         with waiting_for("waits for everybody's last messages"):
             unread = self.comm.close()
         self.settle()

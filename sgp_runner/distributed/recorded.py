@@ -134,7 +134,7 @@ class Recorder:
             format=FORMAT,
             run=experiment.digest,
             execution=world.gather(uuid.uuid4().hex)[0],
-            rank=world.place.rank,
+            rank=world.place.node_rank,
             ranks=world.size,
             host=platform.node(),
             code=code_version(),

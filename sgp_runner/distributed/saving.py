@@ -81,7 +81,7 @@ class RankSaver:
         """Ask for a checkpoint if one is due, and say how far this rank is once any has asked."""
         if self.asked:
             return
-        alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.rank
+        alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.process_rank
         if self.world.leads and alarm.check([told := passed_on(self.world.place)]):
             self.trigger.signal = int(alarm.get(told))
         due = self.trigger.signal is not None or (rank == 0 and self.trigger.late)
@@ -146,7 +146,7 @@ class RankSaver:
         """Whether all ranks are ready and nothing is under way; False when one has no step left."""
         store, comm = self.world.store, self.runtime.comm
         keys = [f"pause {self.pauses} {process}" for process in self.world.running]
-        store.set(f"pause {self.pauses} {self.world.rank}", "")
+        store.set(f"pause {self.pauses} {self.world.process_rank}", "")
         self.pauses += 1
         while not store.check(keys):
             if store.check([NO_STEP_LEFT]):
@@ -171,16 +171,16 @@ class RankSaver:
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
         draft = Draft(self.experiment.checkpoints, world.consult(self.steps)[0])
-        if world.rank == 0:
+        if world.process_rank == 0:
             draft.clear()
         world.consult(None)
-        name = f"rank{world.rank}.pt"
+        name = f"rank{world.process_rank}.pt"
         draft.add(name, self.state_dict())
         each = world.consult((draft.files[name], self.trigger.signal_name))
         draft.files = {
             f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)
         }
-        if world.rank == 0:
+        if world.process_rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
         world.consult(None)
         return draft.place, next((name for _, name in each if name is not None), None)
@@ -205,7 +205,7 @@ class RankSaver:
 
 def passed_on(place: Place) -> str:
     """Where a device that follows says which signal it has got."""
-    return f"signal for rank {place.rank}"
+    return f"signal for rank {place.node_rank}"
 
 
 def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:

@@ -13,29 +13,29 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from sgp_runner.utils.errors import Aborted, RollCalled, StoodStill
+from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
 from sgp_runner.utils.launchers import kept_elsewhere, launched, orphaned
-from sgp_runner.utils.waits import interrupt, longest_wait, waits_in_words
+from sgp_runner.utils.waits import interrupt, longest_wait, stall_report
 
 if TYPE_CHECKING:
     from sgp_runner.config.run import Run
     from sgp_runner.core.scheduler import RealClock
     from sgp_runner.distributed.world import World
-    from sgp_runner.elastic.membership import Crew
-    from sgp_runner.elastic.vote import RollCall
+    from sgp_runner.elastic.membership import Membership
+    from sgp_runner.elastic.vote import Vote
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank has failed
 
 
 @dataclass
-class Watch:
+class Watchdog:
     """What the watching thread needs to know. world: the processes that are there now; None for one
     that is not needed any more.
     """
 
     world: World | None
-    roll_call: RollCall
+    vote: Vote
     ended: Event = field(default_factory=Event)
     clock: RealClock | None = None
     on_tick: Callable[[], None] | None = None
@@ -44,26 +44,28 @@ class Watch:
         """From now on let errors out of ``clock``, and call ``on_tick`` twice a second."""
         self.clock, self.on_tick = clock, on_tick
 
-    def reduce(self, crew: Crew) -> None:
-        """To a crew that was smaller when it was saved."""
+    def reduce(self, membership: Membership) -> None:
+        """To a membership that was smaller when it was saved."""
         from sgp_runner.distributed.processes import DistributedWorld
 
         assert isinstance(self.world, DistributedWorld)
-        own = self.world.rank
-        self.world = self.world.among(crew.names if own in crew.names else [own])
-        self.roll_call.members = list(crew.names)
-        if own in crew.names:
-            self.world.connect(crew.run.nodes)
+        own = self.world.process_rank
+        self.world = self.world.among(
+            membership.original_ranks if own in membership.original_ranks else [own]
+        )
+        self.vote.members = list(membership.original_ranks)
+        if own in membership.original_ranks:
+            self.world.connect(membership.run.nodes)
         else:
             self.world = None
 
 
 @contextmanager
-def watching(watch: Watch, run: Run) -> Iterator[None]:
+def watching(watch: Watchdog, run: Run) -> Iterator[None]:
     """Answer roll calls, and stop this process when another rank has failed, it waits for too long,
     or whoever keeps the store is gone.
     """
-    world, roll_call = watch.world, watch.roll_call
+    world, vote = watch.world, watch.vote
     assert world is not None
 
     def end(error: Exception) -> None:
@@ -83,24 +85,26 @@ def watching(watch: Watch, run: Run) -> Iterator[None]:
                 if world.alarm.check(["failed"]):
                     return end(Aborted("another rank failed"))
                 if not told and world.alarm.check(["stands still"]):
-                    world.alarm.set(f"waits {world.rank}", waits_in_words())
+                    world.alarm.set(f"waits {world.process_rank}", stall_report())
                     told = True
                 if longest_wait() > run.network.timeout_seconds:
                     if run.on_failure == "continue":
-                        roll_call.call(
-                            f"rank {world.rank} {waits_in_words()} (network.timeout_seconds)"
+                        vote.start(
+                            f"rank {world.process_rank} {stall_report()} (network.timeout_seconds)"
                         )
                     elif not told and world.alarm.add("errors", 1) == 1:
                         return end(report(world))
                 if run.on_failure == "continue":
-                    roll_call.beat()
-                    if (why := roll_call.suspicion(longest_wait())) is not None:
-                        roll_call.call(why)
-                with roll_call.lock:
-                    if roll_call.answer():
-                        interrupt(RollCalled("somebody asks who is still there"))
+                    vote.heartbeat()
+                    if (why := vote.suspicion(longest_wait())) is not None:
+                        vote.start(why)
+                with vote.lock:
+                    if vote.answer():
+                        interrupt(MembershipChanged("somebody asks who is still there"))
                         if run.on_failure == "continue" and watch.clock is not None:
-                            watch.clock.post_error(RollCalled("somebody asks who is still there"))
+                            watch.clock.post_error(
+                                MembershipChanged("somebody asks who is still there")
+                            )
                 if watch.on_tick is not None:
                     watch.on_tick()
             except Exception:
@@ -120,7 +124,7 @@ def watching(watch: Watch, run: Run) -> Iterator[None]:
 def store_is_gone(world: World) -> Exception:
     """Under srun rank 1 says so; mpirun says it itself, and ends all ranks."""
     process = launched()
-    if kept_elsewhere() or world.rank != 1 or process is None or process.launcher != "srun":
+    if kept_elsewhere() or world.process_rank != 1 or process is None or process.launcher != "srun":
         return Aborted("whoever kept the store is gone")
     sentence = "rank 0 is gone for good, which kept the store and the records of the run: nobody can go on without it."
     print(
@@ -131,12 +135,12 @@ def store_is_gone(world: World) -> Exception:
     return Aborted(sentence)
 
 
-def report(world: World) -> StoodStill:
+def report(world: World) -> StallTimeout:
     """What every rank that still answers waits for, on stderr and, in short, for the launching
     process.
     """
-    alarm, own = world.alarm, waits_in_words()
-    alarm.set(f"waits {world.rank}", own)
+    alarm, own = world.alarm, stall_report()
+    alarm.set(f"waits {world.process_rank}", own)
     alarm.set("stands still", "")
     time.sleep(4 * POLL_SECONDS)
     answers = [
@@ -148,7 +152,7 @@ def report(world: World) -> StoodStill:
         "\n".join(["The run stands still:", *lines]), file=sys.__stderr__, flush=True
     )  # not into the progress display, if there is one
     silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
-    sentence = f"the run stood still (network.timeout_seconds): rank {world.rank} {own}"
+    sentence = f"the run stood still (network.timeout_seconds): rank {world.process_rank} {own}"
     sentence += f"; rank {silent} does not answer." if silent else "."
     alarm.set("failed", sentence)
-    return StoodStill(sentence)
+    return StallTimeout(sentence)

@@ -26,7 +26,7 @@ class World(Protocol):
     """The processes of one run. All of them call the same methods in the same order: ``connect``
     first, ``close`` last.
 
-    rank, size: this process and their number, servers included. place: which device of which node
+    process_rank, size: this process and their number, servers included. place: which device of which node
     it is.
     store: of this run. alarm: where the first rank that fails says so; a connection of its own, for
     the thread that watches it.
@@ -41,7 +41,7 @@ class World(Protocol):
     """
 
     @property
-    def rank(self) -> int: ...
+    def process_rank(self) -> int: ...
     @property
     def size(self) -> int: ...
     @property

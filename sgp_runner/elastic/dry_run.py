@@ -33,7 +33,7 @@ from sgp_runner.core.scheduler import Call, Deadlock, Future, Scheduler, Virtual
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import activity_name, naming_the_rank
 from sgp_runner.models.timing_only import TimingOnly
-from sgp_runner.utils.errors import ConfigError, Misfit, RankFailed
+from sgp_runner.utils.errors import CallMismatch, ConfigError, RankFailed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,14 +48,14 @@ MOST = 2**13
 NAMED = 3  # ranks of a circle
 
 
-def prove_calls(run: Run) -> None:
+def verify_calls(run: Run) -> None:
     """Raises ConfigError, naming ranks and step, unless all ranks of ``run`` do what fits together."""
     if run.model.trains and (run.data.train_size or run.nodes) < run.nodes:
         return  # too few samples, as will be said when they are read
     attempt = DryRun(run)
     try:
         attempt.run()
-    except Misfit as error:
+    except CallMismatch as error:
         nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}"
         raise ConfigError("algo", f"{run.algo.title} cannot run on {nodes}: {error}.") from error
     except RankFailed as error:
@@ -116,11 +116,11 @@ class DryRun:
             )
 
     def run(self) -> None:
-        """Raises Misfit."""
+        """Raises CallMismatch."""
         try:
             self.scheduler.run()
         except Deadlock:
-            raise Misfit(self.standstill()) from None
+            raise CallMismatch(self.standstill()) from None
         finally:
             self.scheduler.close()
         for rank, mailbox in enumerate(self.mailboxes):
@@ -129,12 +129,12 @@ class DryRun:
                     self.sent[src, rank, tag][-count],
                     f" (tag {tag})" if tag else "",
                 )
-                raise Misfit(
+                raise CallMismatch(
                     f"{when_sent} rank {src} would send rank {rank} a message{number} that nobody receives"
                 )
         for collective in self.collectives:
             if collective.missing:
-                raise Misfit(
+                raise CallMismatch(
                     f"{collective.begun}, in which rank {min(collective.missing)} does not take part"
                 )
 
@@ -185,7 +185,7 @@ class DryRun:
         """Take part in the collective ``number`` with ``tensor``."""
         rank, what = worker.rank, f"{kind} of {tensor.numel()} numbers"
         if worker.is_server:
-            raise Misfit(
+            raise CallMismatch(
                 f"{when(worker)} rank {rank}, a server, would take part in {what}, which is for workers alone"
             )
         if number == len(self.collectives):
@@ -197,7 +197,7 @@ class DryRun:
             worker.steps_taken != collective.taken and not self.asynchronous
         ):
             order = "all ranks must take part in the same ones in the same order (the model has 4 parameters here)"
-            raise Misfit(
+            raise CallMismatch(
                 f"{collective.begun}, but rank {rank} next {what}, {when(worker)}; {order}"
             )
         future: Future[T] = Future(("collective", number, collective.missing))
@@ -289,6 +289,6 @@ class DryTransport(Transport):
         last = len(self.attempt.mailboxes) - 1
         if rank == self.rank or not 0 <= rank <= last:
             whom = "itself" if rank == self.rank else f"rank {rank}; ranks are 0 to {last}"
-            raise Misfit(
+            raise CallMismatch(
                 f"{when(self.attempt.workers[self.rank])} rank {self.rank} would {would} {whom}"
             )

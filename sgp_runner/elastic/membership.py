@@ -1,11 +1,11 @@
 """Going on without workers that are gone for good (``on_failure=continue``), the same in simulated
 and in real runs.
 
-1. The survivors agree on who is left. That takes `ROLL_CALL_SECONDS`: who does not answer by then
+1. The survivors agree on who is left. That takes `VOTE_SECONDS`: who does not answer by then
 is gone.
 2. Each drops the step it is in and goes back to where it was between two steps (`step_snapshot`).
 What was on its way is lost.
-3. They form a smaller run (`Crew`): as if it had been configured for them alone, ranks counted
+3. They form a smaller run (`Membership`): as if it had been configured for them alone, ranks counted
    anew, so that graphs, data and learning rates are those of so many nodes, and proved for them.
 4. All go on from the epoch of the one that is furthest behind, each from its own model, with
    push-sum weight 1: the model is the numerator over the weight, so this is what makes the mass of
@@ -30,51 +30,51 @@ if TYPE_CHECKING:
     from sgp_runner.core.state import State
     from sgp_runner.core.worker import Worker
 
-ROLL_CALL_SECONDS = 5.0
+VOTE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Crew:
+class Membership:
     """Those who take part. run: as if it had been configured for them. names: the rank at the start
     of the run of what is now rank i.
     """
 
     run: Run
-    names: tuple[int, ...]
+    original_ranks: tuple[int, ...]
 
     def lost(self, run: Run) -> list[int]:
         """The original ranks of ``run`` that are not here any more."""
-        return sorted({*range(run.ranks)} - {*self.names})
+        return sorted({*range(run.ranks)} - {*self.original_ranks})
 
-    def without(self, gone: Sequence[int]) -> Crew:
+    def without(self, gone: Sequence[int]) -> Membership:
         """Those left when the present ranks ``gone`` are. Raises RankFailed where they cannot go
         on.
         """
-        from sgp_runner.elastic.dry_run import prove_calls
+        from sgp_runner.elastic.dry_run import verify_calls
 
         if not gone:
             return self
         run = self.run
         left = [rank for rank in range(run.ranks) if rank not in gone]
-        words = f"{listed([self.names[rank] for rank in sorted(gone)])} gone for good"
+        words = f"{listed([self.original_ranks[rank] for rank in sorted(gone)])} gone for good"
         if any(rank >= run.nodes for rank in gone):
             raise RankFailed(f"{words}, with the model of all: that was the parameter server.")
         if len(left) == run.algo.servers:
             raise RankFailed(f"{words}, and nobody is left.")
         try:
             smaller = run.among(left)
-            prove_calls(smaller)
+            verify_calls(smaller)
         except ConfigError as error:
             raise RankFailed(f"{words}, and the others cannot go on: {error}") from error
-        return Crew(smaller, tuple(self.names[rank] for rank in left))
+        return Membership(smaller, tuple(self.original_ranks[rank] for rank in left))
 
 
-def whole_crew(run: Run) -> Crew:
-    return Crew(run, tuple(range(run.ranks)))
+def full_membership(run: Run) -> Membership:
+    return Membership(run, tuple(range(run.ranks)))
 
 
-def crew_of(run: Run, names: Sequence[int]) -> Crew:
-    return whole_crew(run).without([rank for rank in range(run.ranks) if rank not in names])
+def membership_of(run: Run, names: Sequence[int]) -> Membership:
+    return full_membership(run).without([rank for rank in range(run.ranks) if rank not in names])
 
 
 def listed(ranks: Sequence[int]) -> str:

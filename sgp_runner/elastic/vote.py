@@ -2,7 +2,7 @@
 the same answer for the truth.
 
 The store of the run holds the call, the answers and the verdict. Each rank answers on its watching
-thread, whatever it computes. Who asks waits until all have answered, or for `ROLL_CALL_SECONDS`;
+thread, whatever it computes. Who asks waits until all have answered, or for `VOTE_SECONDS`;
 the first list of those present that is proposed is the verdict for all, also for a rank that was
 only slow: it is given up, and ends. Where the others would not go on anyway, a rank may be silent
 for as long as `network.timeout_seconds` allows, and only a lost connection makes somebody ask.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from sgp_runner.elastic.membership import ROLL_CALL_SECONDS
+from sgp_runner.elastic.membership import VOTE_SECONDS
 from sgp_runner.utils.errors import Aborted
 
 if TYPE_CHECKING:
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 DEATHS = "deaths"  # counted in the store by a launching process
 POLL_SECONDS = 0.05
-BEAT_SECONDS = 5.0  # between two signs of life
+HEARTBEAT_SECONDS = 5.0  # between two signs of life
 SILENCE_SECONDS = 30.0  # of a rank, while another one waits, until the roll is called: gloo does not tell who only receives of an end
 
 
-class RollCall:
+class Vote:
     """On one rank; ``rank`` and ``members`` are numbers of the start of the run."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        self.store, self.rank, self.members = store, rank, list(range(size))
+    def __init__(self, store: Store, original_rank: int, size: int) -> None:
+        self.store, self.original_rank, self.members = store, original_rank, list(range(size))
         self.number = 0
         self.answered = False
         self.lock = Lock()  # between the watching thread and the one that asks
         self.deaths = 0
-        self.next_beat = 0.0
+        self.next_heartbeat = 0.0
         self.heard: dict[
             int, tuple[bytes, float]
         ] = {}  # the latest sign of life of each, and when it was new
@@ -45,11 +45,11 @@ class RollCall:
     def key(self, word: str, rank: int | None = None) -> str:
         return f"roll call {self.number} {word}" + ("" if rank is None else f" {rank}")
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """A sign of life, from the watching thread."""
-        if (now := time.monotonic()) >= self.next_beat:
-            self.store.set(f"beat {self.rank}", str(now))
-            self.next_beat = now + BEAT_SECONDS
+        if (now := time.monotonic()) >= self.next_heartbeat:
+            self.store.set(f"beat {self.original_rank}", str(now))
+            self.next_heartbeat = now + HEARTBEAT_SECONDS
 
     def suspicion(self, waited: float) -> str | None:
         """Why the roll should be called: the launching process has seen a death, or we wait and
@@ -73,22 +73,22 @@ class RollCall:
                 return f"rank {rank} has given no sign of life for {now - since:.0f} s"
         return None
 
-    def call(self, why: str) -> None:
+    def start(self, why: str) -> None:
         self.store.compare_set(self.key("why"), "", why)
 
     def answer(self) -> bool:
         """If the roll is called and this rank has not answered yet, it does now."""
         if self.answered or not self.store.check([self.key("why")]):
             return False
-        self.store.set(self.key("here", self.rank), "")
+        self.store.set(self.key("here", self.original_rank), "")
         self.answered = True
         return True
 
-    def verdict(self) -> tuple[list[int], str]:
+    def decide(self) -> tuple[list[int], str]:
         """Who is gone, of those who were there before, and why it was asked. Raises Aborted if a
         rank has failed, which explains all.
         """
-        deadline = time.monotonic() + ROLL_CALL_SECONDS
+        deadline = time.monotonic() + VOTE_SECONDS
         while (
             self.silent()
             and not any(self.store.check([key]) for key in ("failed", self.key("present")))

@@ -67,11 +67,11 @@ class Trigger:
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number
 
-        return hearing(ask)
+        return stop_signals(ask)
 
 
 @contextmanager
-def hearing(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """The signals that ask a run to save and stop go to ``handler``."""
     try:
         before = {number: signal.signal(number, handler) for number in SIGNALS}
@@ -102,10 +102,10 @@ def stopped(signal_name: str, path: Path) -> Stopped:
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that a run resumes from. names: the original ranks that had a part in it."""
+    """A checkpoint that a run resumes from. original_ranks: of those that had a part in it."""
 
     path: Path
-    names: list[int]
+    original_ranks: list[int]
 
 
 def latest_of(experiment: Experiment) -> Path | None:
@@ -149,7 +149,7 @@ class Draft:
                 os.fsync(file.fileno())
             sync(self.path)
             if (
-                problem_of(self.place, run) is None
+                invalid_reason(self.place, run) is None
             ):  # of the same step; between two moves there would be none
                 shutil.rmtree(self.path)
             else:
@@ -202,14 +202,14 @@ def latest(folder: Path, run: str) -> Path | None:
     """
     for steps in saved_steps(folder):
         path = folder / f"step-{steps}"
-        problem = problem_of(path, run)
+        problem = invalid_reason(path, run)
         if problem is None:
             return path
         print(f"warning: the checkpoint {path} is not used: {problem}", file=sys.stderr, flush=True)
     return None
 
 
-def problem_of(path: Path, run: str) -> str | None:
+def invalid_reason(path: Path, run: str) -> str | None:
     """Why a checkpoint cannot be used, in a sentence."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))

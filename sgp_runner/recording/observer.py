@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.elastic.membership import whole_crew
+from sgp_runner.elastic.membership import full_membership
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.recorder import Recorder, metrics_path, trim
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import Worker
-    from sgp_runner.elastic.membership import Crew
+    from sgp_runner.elastic.membership import Membership
 
 
 @contextmanager
@@ -150,7 +150,7 @@ class Observer:
         problem: Problem,
         recorder: Recorder,
         settle: Callable[[], None] = lambda: None,
-        crew: Crew | None = None,
+        membership: Membership | None = None,
         started: float | None = None,
     ) -> None:
         self.run, self.problem, self.recorder, self.settle = run, problem, recorder, settle
@@ -159,25 +159,30 @@ class Observer:
         self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
         self.first_losses: dict[int, float] = {}  # rank -> what it recorded first
         self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
-        self.crew = crew or whole_crew(run)
+        self.membership = membership or full_membership(run)
 
-    def follow(self, crew: Crew, problem: Problem, now: float, epoch: float, records: bool) -> None:
-        """Watch a smaller crew, which continues from ``epoch``; ``records``: say who is gone."""
-        gone = [name for name in self.crew.names if name not in crew.names]
-        self.crew, self.problem = crew, problem
+    def follow(
+        self, membership: Membership, problem: Problem, now: float, epoch: float, records: bool
+    ) -> None:
+        """Watchdog a smaller membership, which continues from ``epoch``; ``records``: say who is gone."""
+        gone = [
+            name for name in self.membership.original_ranks if name not in membership.original_ranks
+        ]
+        self.membership, self.problem = membership, problem
         self.gatherings.clear()
-        self.evaluated = dict.fromkeys(crew.names, int(epoch))
+        self.evaluated = dict.fromkeys(membership.original_ranks, int(epoch))
         if records:
             stamp = {"kind": "lost", "time_s": now, "clock": self.run.network.clock}
-            total = crew.run.budget(problem).total
+            total = membership.run.budget(problem).total
             self.recorder.write(
-                stamp | {"ranks": gone, "epoch": epoch, "nodes": crew.run.nodes, "steps": total}
+                stamp
+                | {"ranks": gone, "epoch": epoch, "nodes": membership.run.nodes, "steps": total}
             )
 
     @property
     def gone(self) -> list[int]:
         """Who was lost for good."""
-        return self.crew.lost(self.run)
+        return self.membership.lost(self.run)
 
     @property
     def lost(self) -> dict[str, object]:
@@ -185,7 +190,7 @@ class Observer:
         return {"lost": self.gone} if self.gone else {}
 
     def name(self, worker: Worker) -> int:
-        return self.crew.names[worker.rank]
+        return self.membership.original_ranks[worker.rank]
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to know."""
@@ -196,7 +201,7 @@ class Observer:
             "first_losses": self.first_losses,
             "average": self.average,
             "metrics_bytes": self.recorder.num_bytes(),
-            "names": self.crew.names,
+            "names": self.membership.original_ranks,
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -300,7 +305,7 @@ class Observer:
             [cost_of(worker) for worker in gradient_workers], time.monotonic() - self.started
         )
         if not self.problem.trains:
-            return out | self.crew.run.study.extended(max(worker.now for worker in workers))
+            return out | self.membership.run.study.extended(max(worker.now for worker in workers))
         self.gatherings.clear()
         metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
         return out | results(

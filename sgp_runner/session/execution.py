@@ -34,7 +34,7 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     A launcher's ranks all come here; the first writes and prints. Raises ConfigError, leaving
     nothing behind, when the settings turn out not to fit the data, and whatever the run raises.
     """
-    from sgp_runner.elastic.dry_run import prove_calls
+    from sgp_runner.elastic.dry_run import verify_calls
 
     rank = launched_rank()
     if rank in (None, 0) and experiment.run.resume == "auto":
@@ -47,7 +47,7 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
-    prove_calls(experiment.run)
+    verify_calls(experiment.run)
     with locked(experiment.directory) if rank in (None, 0) else nullcontext():
         return execute(experiment, rank)
 

@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.distributed.networks import RealNetwork
-from sgp_runner.elastic.membership import Crew, crew_of, whole_crew
+from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, resume_message
 from sgp_runner.recording.observer import Observer, recording
 from sgp_runner.simulator.network import Sim
-from sgp_runner.utils.errors import Lost, LostConnection, RollCalled
+from sgp_runner.utils.errors import Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.launchers import launched
 from sgp_runner.utils.memory import use_huge_pages
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sgp_runner.core.worker import StepListener, Worker
     from sgp_runner.recording.recorder import Recorder
 
-LOSSES = (Lost, LostConnection, RollCalled)
+LOSSES = (Lost, LostConnection, MembershipChanged)
 
 
 class Saver(Protocol):
@@ -52,7 +52,9 @@ class Backend(Protocol):
     def open(self) -> Found | None:
         """Where the run resumes, the same for all of its processes."""
 
-    def build(self, crew: Crew, found: Found | None, listener: StepListener) -> int | None:
+    def build(
+        self, membership: Membership, found: Found | None, listener: StepListener
+    ) -> int | None:
         """Make the machines and workers, which have not started; returns how many bytes of metrics
         were recorded before.
 
@@ -68,7 +70,7 @@ class Backend(Protocol):
     def run(self) -> None:
         """Run the algorithm to its end. Raises one of `LOSSES` when ranks are gone."""
 
-    def shrink(self, crew: Crew, loss: Exception) -> tuple[Crew, float]:
+    def shrink(self, membership: Membership, loss: Exception) -> tuple[Membership, float]:
         """Make machines and workers for those that are left; returns them, and the epoch that they
         continue from.
         """
@@ -97,20 +99,27 @@ class Session:
         """The summary, where there is one."""
         run, backend = self.experiment.run, self.backend
         found = backend.open()
-        crew = whole_crew(run) if found is None else crew_of(run, found.names)
-        metrics_bytes = backend.build(crew, found, self)
+        membership = (
+            full_membership(run) if found is None else membership_of(run, found.original_ranks)
+        )
+        metrics_bytes = backend.build(membership, found, self)
         if metrics_bytes is None:
             return None
         with closing(backend.problem), self.recording(metrics_bytes) as recorder:
             if recorder is not None:
                 self.observer = Observer(
-                    run, backend.problem, recorder, backend.settle, crew, self.experiment.started
+                    run,
+                    backend.problem,
+                    recorder,
+                    backend.settle,
+                    membership,
+                    self.experiment.started,
                 )
             if found is not None:
                 if backend.original_rank == 0:
-                    print(resume_message(found.path, crew.lost(run)), flush=True)
+                    print(resume_message(found.path, membership.lost(run)), flush=True)
                 backend.restore(self.observer)
-            summary = self.train(crew)
+            summary = self.train(membership)
             if recorder is not None:
                 recorder.finish(summary)
         return summary
@@ -125,13 +134,13 @@ class Session:
         with recording(self.experiment, rank, total, metrics_bytes) as recorder:
             yield recorder
 
-    def train(self, crew: Crew) -> dict[str, object] | None:
+    def train(self, membership: Membership) -> dict[str, object] | None:
         """To the end of the algorithm, however many ranks are lost on the way, and to the summary."""
         loss: Exception | None = None
         while True:
             try:
                 if loss is not None:
-                    crew = self.shrink(crew, loss)
+                    membership = self.shrink(membership, loss)
                 self.run_algorithm()
                 results = self.backend.conclude(self.observer)
                 break
@@ -153,8 +162,8 @@ class Session:
         with self.saver.trigger.listening():
             self.backend.run()
 
-    def shrink(self, crew: Crew, loss: Exception) -> Crew:
-        smaller, epoch = self.backend.shrink(crew, loss)
+    def shrink(self, membership: Membership, loss: Exception) -> Membership:
+        smaller, epoch = self.backend.shrink(membership, loss)
         if self.observer is not None:
             self.observer.follow(
                 smaller,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sgp_runner.core.comm import Transport
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import StepListener, Worker
-    from sgp_runner.elastic.membership import Crew
+    from sgp_runner.elastic.membership import Membership
     from sgp_runner.recording.observer import Observer
     from sgp_runner.simulator.engine import Engine
     from sgp_runner.simulator.network import Sim
@@ -46,22 +46,22 @@ class SimulatedBackend:
         self.saved = read(path / "run.pt")
         return Found(path, self.saved["observer"]["names"])
 
-    def build(self, crew: Crew, found: Found | None, listener: StepListener) -> int:
-        self.crew, self.found, self.listener = crew, found, listener
-        self.problem = crew.run.make_problem()
+    def build(self, membership: Membership, found: Found | None, listener: StepListener) -> int:
+        self.membership, self.found, self.listener = membership, found, listener
+        self.problem = membership.run.make_problem()
         choose_threads(self.problem)
         self.make_machines()
         return 0 if found is None else int(self.saved["observer"]["metrics_bytes"])
 
     def make_machines(self) -> None:
-        run, network = self.crew.run, self.network
+        run, network = self.membership.run, self.network
         engine = make_engine(self.problem, network.engine, network.vmap_width)
         survives = self.experiment.run.on_failure == "continue"
         self.simulation, self.workers = simulate(
             run,
             self.problem,
             engine,
-            names=self.crew.names,
+            names=self.membership.original_ranks,
             survives=survives,
             listener=self.listener,
         )
@@ -70,7 +70,7 @@ class SimulatedBackend:
     def restore(self, observer: Observer | None) -> None:
         assert self.found is not None and observer is not None
         at_steps = (read(self.found.path / f"rank{worker.rank}.pt") for worker in self.workers)
-        restore(self.simulation, self.workers, self.crew.run.algo, at_steps, self.saved)
+        restore(self.simulation, self.workers, self.membership.run.algo, at_steps, self.saved)
         observer.load_state_dict(self.saved["observer"])
         self.begun, self.waiting = self.saved["begun"], []
 
@@ -83,13 +83,15 @@ class SimulatedBackend:
 
     def run(self) -> None:
         for worker in self.waiting:
-            self.simulation.start(worker, self.crew.run.algo.run(worker))
+            self.simulation.start(worker, self.membership.run.algo.run(worker))
         self.simulation.run()
         check_mass(
-            fmean(float(worker.push_sum[-1]) for worker in self.workers[: self.crew.run.nodes])
+            fmean(
+                float(worker.push_sum[-1]) for worker in self.workers[: self.membership.run.nodes]
+            )
         )
 
-    def shrink(self, crew: Crew, loss: Exception) -> tuple[Crew, float]:
+    def shrink(self, membership: Membership, loss: Exception) -> tuple[Membership, float]:
         """Survivors are to take over from where they were when they began the steps that they are
         in.
         """
@@ -103,19 +105,19 @@ class SimulatedBackend:
             for worker, at_step in zip(left, at_steps, strict=True)
         )
         per_epoch = left[0].steps_per_epoch
-        self.crew = crew = crew.without(loss.ranks)
-        self.problem = crew.run.share(self.problem)
+        self.membership = membership = membership.without(loss.ranks)
+        self.problem = membership.run.share(self.problem)
         self.make_machines()
         own = [at_step["taken"] / per_epoch for at_step in at_steps]
-        epoch = common_epoch(crew.run, own, (left[0].budget.taken - dropped) / per_epoch)
+        epoch = common_epoch(membership.run, own, (left[0].budget.taken - dropped) / per_epoch)
         after = self.simulation
         after.clock.now = before.clock.now
         after.free_at[:] = [before.clock.now] * len(after.free_at)
         for old, new, at_step in zip(left, self.workers, at_steps, strict=True):
             take_over(new, at_step, old.comm.num_bytes_sent, epoch)
-        for new in self.workers if crew.run.algo.servers else ():
+        for new in self.workers if membership.run.algo.servers else ():
             new.params.copy_(self.workers[-1].params)
-        return crew, epoch
+        return membership, epoch
 
     def now(self) -> float:
         return self.simulation.now()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sgp_runner.cluster.faults import Faults, Timetable
 from sgp_runner.cluster.machines import Cluster
-from sgp_runner.cluster.rates import Course
+from sgp_runner.cluster.rates import RateSchedule
 from sgp_runner.core.mailbox import check_unwritten
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.utils.seeding import seed_of
@@ -224,7 +224,7 @@ class Fabric:
         return float(extra.max(axis=1).sum())
 
     def occupy(
-        self, ranks: range, start: float, seconds: float, num_bytes: float, course: Course
+        self, ranks: range, start: float, seconds: float, num_bytes: float, course: RateSchedule
     ) -> float:
         """A collective, in which each of ``ranks`` sends ``num_bytes`` and receives as many, uses
         all their interfaces from ``start`` on, after their queues; returns its end.

@@ -13,7 +13,7 @@ from sgp_runner.core.mailbox import Mailbox, check_unwritten
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_the_rank
-from sgp_runner.elastic.membership import ROLL_CALL_SECONDS, step_snapshot
+from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
 from sgp_runner.simulator.fabric import Arrive, Fabric, Reach, Sent
 from sgp_runner.utils.errors import Lost
@@ -281,7 +281,7 @@ class Simulation:
         self.listener = listener
         for death in faults.deaths if survives else ():
             if max(death.ranks) < size:
-                self.clock.at_first(death.start + ROLL_CALL_SECONDS, Death(death.ranks))
+                self.clock.at_first(death.start + VOTE_SECONDS, Death(death.ranks))
 
     # What a worker asks of its runtime.
 

@@ -30,7 +30,7 @@ Need = Literal["columns", "doubly stochastic", "odd with even", "balanced"]
 KEY = "algo.topology"
 
 
-def prove(
+def verify(
     topology: Topology, size: int, needs: Need = "columns", by: str = "this algorithm"
 ) -> None:
     """Raises ConfigError, naming step and edge, unless ``topology`` gives ``by`` what it ``needs``.

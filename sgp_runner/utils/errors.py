@@ -58,7 +58,7 @@ class RankFailed(RuntimeError):
     """What went wrong on one rank, in one sentence that names the rank and its step."""
 
 
-class Misfit(Exception):
+class CallMismatch(Exception):
     """What the ranks of an algorithm do does not fit together, in a clause without a full stop."""
 
 
@@ -66,15 +66,15 @@ class LostConnection(RuntimeError):
     """Between this rank and another one, which may be gone."""
 
 
-class RollCalled(RuntimeError):
+class MembershipChanged(RuntimeError):
     """Somebody asks who is still there."""
 
 
-class GivenUp(RuntimeError):
+class Evicted(RuntimeError):
     """The others have taken this rank for gone, and go on without it."""
 
 
-class StoodStill(RankFailed):
+class StallTimeout(RankFailed):
     """A rank has waited for others longer than ``network.timeout_seconds``."""
 
 

@@ -22,16 +22,16 @@ class Place:
         return self.process >= self.nodes * self.devices
 
     @property
-    def rank(self) -> int:
+    def node_rank(self) -> int:
         """As algorithms count: the nodes, then the servers."""
-        return self.rank_of(self.process)
+        return self.node_rank_of(self.process)
 
     @property
     def device(self) -> int:
         """Of its node; 0 for a server."""
         return 0 if self.is_server else self.process % self.devices
 
-    def rank_of(self, process: int) -> int:
+    def node_rank_of(self, process: int) -> int:
         return (
             max(0, process - self.nodes * self.devices)
             + min(process, self.nodes * self.devices) // self.devices

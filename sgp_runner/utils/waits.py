@@ -41,7 +41,7 @@ def longest_wait() -> float:
     return max((time.monotonic() - since for _, since in list(_waits.values())), default=0.0)
 
 
-def waits_in_words() -> str:
+def stall_report() -> str:
     now = time.monotonic()
     words = [
         f"{what if isinstance(what, str) else what()} for {now - since:.1f} s"
@@ -51,17 +51,17 @@ def waits_in_words() -> str:
 
 
 def interrupt(error: Exception | None) -> None:
-    """Raise ``error`` from every call that is `left_if_interrupted`, now and later; None: no more."""
+    """Raise ``error`` from every call that is `run_abandonable`, now and later; None: no more."""
     _interruptions[:] = [] if error is None else [error]
 
 
-def leave_if_interrupted() -> None:
+def raise_if_interrupted() -> None:
     """For whoever waits by looking again and again."""
     if _interruptions:
         raise _interruptions[0]
 
 
-def left_if_interrupted(call: Callable[[], T], what: Name) -> T:
+def run_abandonable(call: Callable[[], T], what: Name) -> T:
     """The result of a call that may never return and that nothing can end: at an interruption it is
     left behind, on a thread.
     """

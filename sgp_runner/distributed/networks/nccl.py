@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.distributed.networks import check_devices, check_real, leads
-from sgp_runner.topology.verify import prove, topologies
+from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import rendezvous
 
@@ -53,7 +53,7 @@ class Nccl:
             )
         check_devices(run, self.gossip, self.autocast)
         for topology in topologies(run.algo) if not leads(run, "auto") else ():
-            prove(topology, run.nodes, "balanced", "network=nccl")
+            verify(topology, run.nodes, "balanced", "network=nccl")
 
     def check_start(self, run: Run, process: Launched | None) -> None:
         if process is not None:

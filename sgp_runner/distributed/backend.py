@@ -1,0 +1,315 @@
+"""A real rank as a `Backend`: this process among others, which may be lost."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.distributed.gloo import GlooTransport, named
+from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.rank import Rank, SharedBudget
+from sgp_runner.distributed.recorded import Recorder
+from sgp_runner.distributed.saving import RankSaver, passed_on, restore
+from sgp_runner.distributed.watchdog import Watchdog
+from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.elastic.membership import common_epoch, listed, step_snapshot, take_over
+from sgp_runner.recording.checkpoint import Found, Trigger, latest_of, read
+from sgp_runner.recording.observer import cost_of, results, spread, total_cost
+from sgp_runner.utils import waits
+from sgp_runner.utils.errors import (
+    ConfigError,
+    Evicted,
+    LostConnection,
+    RankFailed,
+)
+from sgp_runner.utils.place import Part
+from sgp_runner.utils.provenance import code_version
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.state import State
+    from sgp_runner.core.worker import Budget, StepListener
+    from sgp_runner.elastic.membership import Membership
+    from sgp_runner.recording.observer import Observer
+    from sgp_runner.utils.place import Place
+
+
+class RankBackend:
+    """This process as a `Backend`: one rank among those of ``watch.world``."""
+
+    def __init__(self, experiment: Experiment, watch: Watchdog) -> None:
+        self.experiment, self.watch = experiment, watch
+        self.snapshot: State | None = (
+            None  # of the worker, when it last began a step in which nothing was lost
+        )
+        self.record: Recorder | None = None
+
+    @property
+    def world(self) -> World:
+        assert self.watch.world is not None
+        return self.watch.world
+
+    @property
+    def original_rank(self) -> int | None:
+        """The first device of a node records and evaluates for all."""
+        place = self.world.place
+        return None if place.device else self.membership.original_ranks[place.node_rank]
+
+    def open(self) -> Found | None:
+        world = self.world
+        check_agreement(world, "configuration", self.experiment.digest[:16])
+        check_agreement(world, "code version", code_version())
+        name, names = world.gather(
+            cut_off(self.experiment) if world.process_rank == 0 else ("", [])
+        )[0]
+        if name and self.experiment.run.record:
+            began = f"this run was cut off and would resume from {Path(name).name}, but its beginning was not recorded"
+            raise ConfigError(
+                "record", f"{began}: use record=false, or resume=never to start over."
+            )
+        return Found(Path(name), names) if name else None
+
+    def build(
+        self, membership: Membership, found: Found | None, listener: StepListener
+    ) -> int | None:
+        self.membership, self.listener = membership, listener
+        if len(membership.original_ranks) < self.experiment.run.ranks:
+            self.watch.reduce(membership)
+            if self.watch.world is None:
+                return None
+        world, run, place = self.world, membership.run, self.world.place
+        self.problem = replace(
+            run.make_problem(world.compute), part=Part(place.device, place.devices)
+        )
+        if not place.is_server:
+            self.problem.warm_up(place.node_rank)
+        check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
+        if world.leads and place.device:
+            with closing(self.problem):
+                serve(self.experiment, Gradients(self.problem, world), self.watch)
+            world.gather(None)
+            return None
+        self.saved = (
+            read(found.path / f"rank{world.process_rank}.pt", self.problem.compute.device)
+            if found is not None
+            else None
+        )
+        if run.record:
+            self.record = Recorder(self.experiment, self.problem, world)
+        self.make_worker()
+        return (
+            0
+            if self.saved is None or place.device
+            else int(self.saved["observer"]["metrics_bytes"])
+        )
+
+    def make_worker(self) -> None:
+        """The runtime and worker of this rank in the present membership."""
+        run, world, problem = self.membership.run, self.world, self.problem
+        survives = self.experiment.run.on_failure == "continue"
+        own = run.budget(problem)
+        shared = run.algo.asynchronous and world.place.node_rank < run.nodes
+        budget: Budget = SharedBudget(world.store, own.total) if shared else own
+        if self.record is None:
+            self.runtime = Rank(
+                problem, world, run.faults, survives=survives, listener=self.listener
+            )
+        else:
+            self.runtime = Rank(
+                problem,
+                world,
+                run.faults,
+                self.record.clock,
+                self.record.wrap,
+                listener=self.listener,
+            )
+            budget = self.record.budget(budget) if shared else budget
+        runtime = self.runtime
+        self.worker = run.make_worker(
+            problem, world.place.node_rank, runtime.comm, budget, runtime, runtime.gradients.buffers
+        )
+        self.watch.attend(runtime.clock)
+
+    def restore(self, observer: Observer | None) -> None:
+        assert self.saved is not None
+        restore(self.saved, self.runtime, self.worker, observer)
+
+    def make_saver(self, observer: Observer | None) -> RankSaver | None:
+        if self.record is not None:  # a replay begins at the beginning, so nothing is saved
+            return None
+        saver = RankSaver(self.experiment, self.world, self.runtime, self.worker, observer)
+        self.watch.attend(self.runtime.clock, saver.on_tick)
+        return saver
+
+    def run(self) -> None:
+        algorithm = self.membership.run.algo.run(self.worker)
+        with self.record.recording(self.worker) if self.record is not None else nullcontext():
+            self.runtime.run(self.worker, algorithm)
+
+    def shrink(self, membership: Membership, loss: Exception) -> tuple[Membership, float]:
+        self.leave_behind()
+        self.membership = self.agree(membership, loss)
+        return self.membership, self.start_over(membership)
+
+    def leave_behind(self) -> None:
+        """Stop what computes and sends for the old membership; what it waits for stays on its
+        threads.
+        """
+        transport = self.runtime.comm.transport
+        assert isinstance(transport, GlooTransport)
+        waits.left_behind.append("waits for ranks that are gone")
+        self.runtime.thread.shutdown()
+        transport.abandon()
+        self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
+
+    def agree(self, membership: Membership, loss: Exception) -> Membership:
+        """Who is left, the same for all of them."""
+        vote = self.watch.vote
+        if isinstance(loss, LostConnection):
+            vote.start(str(loss))
+        gone, why = vote.decide()
+        waits.interrupt(None)
+        own = vote.original_rank
+        if own in gone:
+            raise Evicted(f"rank {own} was slow to answer, and the others go on without it: {why}.")
+        if not gone:
+            raise RankFailed(why)
+        if 0 in gone:
+            raise RankFailed(
+                f"{listed(gone)} gone for good: {why}. Nobody can go on without rank 0, which keeps the records of the run."
+            )
+        return membership.without(
+            [
+                membership.original_ranks.index(name)
+                for name in gone
+                if name in membership.original_ranks
+            ]
+        )
+
+    def start_over(self, before: Membership) -> float:
+        """Bring this rank to where the smaller membership begins; the epoch that it continues from."""
+        from sgp_runner.distributed.processes import DistributedWorld
+
+        assert isinstance(self.world, DistributedWorld) and self.snapshot is not None
+        run, old, old_runtime, snapshot = (
+            self.membership.run,
+            self.worker,
+            self.runtime,
+            self.snapshot,
+        )
+        dropped = old.steps_taken - snapshot["steps_taken"]
+        world = self.watch.world = self.world.among(
+            [before.original_ranks.index(name) for name in self.membership.original_ranks]
+        )
+        with named("lost a connection while those that are left came together"):
+            world.connect(run.nodes)
+        own = (
+            snapshot["taken"] / old.steps_per_epoch,
+            old.budget.taken / old.steps_per_epoch,
+            dropped / old.steps_per_epoch,
+        )
+        each = world.gather(own)
+        shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
+        epoch = common_epoch(run, [at_rest for at_rest, *_ in each], shared)
+        self.problem = run.share(self.problem)
+        self.make_worker()
+        self.runtime.clock.start = old_runtime.clock.start
+        take_over(self.worker, snapshot, old.comm.num_bytes_sent, epoch)
+        if run.algo.servers:
+            world.broadcast(self.worker.params, world.size - 1)
+        self.snapshot = step_snapshot(self.worker)
+        return epoch
+
+    def now(self) -> float:
+        return self.runtime.now()
+
+    def settle(self) -> None:
+        self.runtime.settle()
+
+    def conclude(self, observer: Observer | None) -> dict[str, object] | None:
+        """Evaluate every rank's model and their average (or the server's)."""
+        worker, world = self.worker, self.world
+        if observer is None:
+            world.mean(worker.params.clone())
+            check_alike(world.gather({"checksum": checksum(worker.params)}), world.place)
+            return None
+        run = self.membership.run
+        own: dict[str, Any] = {
+            "cost": cost_of(worker),
+            "weight": float(worker.push_sum[-1]),
+            "checksum": checksum(worker.params),
+        }
+        observer.record_training(worker)
+        own["metrics"] = observer.evaluate(worker, run.epochs)
+        mean = worker.params.clone()
+        if not worker.is_server:
+            world.mean(mean)
+            own["square"] = float((worker.params - mean).norm()) ** 2
+        processes = world.gather(own)
+        check_alike(processes, world.place)
+        if self.original_rank != 0:
+            return None
+        ranks = [each for each in processes if each is not None and "cost" in each]
+        nodes = ranks[: run.nodes]
+        metrics = [each["metrics"] for each in nodes]
+        if run.algo.servers:
+            average = ranks[-1]["metrics"]
+        else:
+            squares = sum(each["square"] for each in nodes)
+            observer.record_average(
+                worker,
+                run.epochs,
+                mean,
+                spread(squares, metrics, [each["weight"] for each in nodes]),
+            )
+            average = observer.average
+        costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
+        return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
+
+
+def cut_off(experiment: Experiment) -> tuple[str, list[int]]:
+    """The checkpoint from which the run resumes, empty if there is none, and who was there."""
+    found = latest_of(experiment)
+    return (
+        (str(found), list(read(found / "rank0.pt")["observer"]["names"]))
+        if found is not None
+        else ("", [])
+    )
+
+
+def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None:
+    """Serve the first device of this node until its algorithm has ended."""
+    trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
+
+    def pass_signal_on() -> None:
+        if trigger.signal is not None:
+            world.alarm.set(passed_on(world.place), str(trigger.signal))
+
+    watch.attend(None, pass_signal_on)
+    with trigger.listening():
+        gradients.serve()
+
+
+def checksum(params: Tensor) -> str:
+    return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def check_alike(processes: list[Any], place: Place) -> None:
+    """Raises RankFailed unless all devices of a node that ran the algorithm have ended with the
+    same parameters.
+    """
+    ends = [
+        each["checksum"]
+        for process, each in enumerate(processes)
+        if each is not None and place.node_rank_of(process) == place.node_rank
+    ]
+    if len(set(ends)) > 1:
+        raise RankFailed(
+            f"the devices of rank {place.node_rank} ended with different parameters: {', '.join(ends)}"
+        )
