@@ -22,7 +22,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.optim import SGD, Constant
 from sgp_runner.topology.from_file import KEY, Edges
 from sgp_runner.topology.graphs import DirectedExponential, RandomMatching, Ring
-from sgp_runner.topology.verify import verify
+from sgp_runner.topology.verify import Need, topologies, verify
 from sgp_runner.utils.errors import ConfigError
 
 OPTIM = SGD(Constant())
