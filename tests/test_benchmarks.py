@@ -112,15 +112,15 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> N
             frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=f"/x/sgp_runner/{path}", co_name=function), f_back=frame)
         return frame
 
-    run = ("rank.py:go", "real.py:run", "scheduler.py:step", "algorithms/sgp.py:run")
+    run = ("session/rank.py:main", "distributed/rank.py:run", "core/scheduler.py:step", "algorithms/sgp.py:run")
     parts = {
-        "compute": "problem.py:gradient",
-        "update": "optim.py:direction",
-        "mix": "push_sum.py:split",
-        "send": "comm/distributed.py:send",
+        "compute": "core/problem.py:gradient",
+        "update": "core/optim.py:direction",
+        "mix": "core/push_sum.py:split",
+        "send": "distributed/gloo.py:send",
     }
     assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {name: name for name in parts}
-    assert part_of(stack(*run, "problem.py:gradient", "flat.py:take_gradient")) == "pack"
+    assert part_of(stack(*run, "core/problem.py:gradient", "core/flat.py:take_gradient")) == "pack"
     assert [part_of(stack(*names)) for names in (run[:2], run[:1], ())] == ["the rest", None, None]
 
 

@@ -24,12 +24,14 @@ def test_it_names_versions_and_the_command_as_typed_and_no_secrets(monkeypatch: 
     assert "do-not-write-me" not in json.dumps(seen)
 
 
-@pytest.mark.parametrize("module", ["environment", "recorder", "console", "loggers.wandb", "loggers.jsonl"])
+@pytest.mark.parametrize(
+    "module", ["utils.provenance", "recording.recorder", "recording.console", "recording.loggers.wandb", "recording.loggers.jsonl"]
+)
 def test_nothing_heavy_is_imported(module: str) -> None:
     code = f"""
 import sys
 import sgp_runner.{module} as module
-if "{module}" == "environment":
+if "{module}" == "utils.provenance":
     module.environment()
 print(sorted({{"torch", "torchvision", "wandb", "rich", "hydra", "sklearn"}} & set(sys.modules)))
 """

@@ -50,7 +50,7 @@ def test_a_wheel_holds_the_package_and_its_data_alone(built: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = [name for name in file.namelist() if ".dist-info/" not in name]
     assert sorted(names) == sorted([*tracked("sgp_runner"), *(f"sgp_runner/{name}" for name in tracked("configs"))])
-    assert {"sgp_runner/published.csv", "sgp_runner/configs/config.yaml", "sgp_runner/report/page/page.css"} <= set(names)
+    assert {"sgp_runner/report/published.csv", "sgp_runner/configs/config.yaml", "sgp_runner/report/page/page.css"} <= set(names)
     assert not [name for name in names if {"claims", "reproduce", "results", "tests"} & set(PurePosixPath(name).parts)]
 
 
