@@ -123,9 +123,12 @@ def page(rows: Sequence[Sequence[str]], words: Mapping[str, str]) -> str:
     lines = [
         "# What faults do to each algorithm: simulated",
         "",
-        "`make faults` writes this page. ResNet-50's messages and compute times on eight nodes with 10 Gbit/s, 200 steps of each node, the",
-        "algorithms with their default settings; all times are simulated. *Slows*: the run takes so many times longer. *Waits*:",
-        f"at least half of the {SPELL:g} s that the fault lasts are lost. *Goes on*: less than half, or less than 2 %. *Stops*: ends with",
+        "`make faults` writes this page. ResNet-50's messages and compute times on eight nodes "
+        "with 10 Gbit/s, 200 steps of each node, the",
+        "algorithms with their default settings; all times are simulated. *Slows*: the run takes "
+        "so many times longer. *Waits*:",
+        f"at least half of the {SPELL:g} s that the fault lasts are lost. *Goes on*: less than "
+        "half, or less than 2 %. *Stops*: ends with",
         "an error, or is refused.",
         "",
         "| " + " | ".join(head) + " |",
@@ -143,14 +146,21 @@ def page(rows: Sequence[Sequence[str]], words: Mapping[str, str]) -> str:
             lines += ["", f"**{name}**", "", *(f"    {line}" for line in text.splitlines())]
     lines += [
         "",
-        "Synchronous algorithms end with the parameters of the undisturbed run, to the bit, only later. OSGP, AD-PSGD and the parameter",
-        "server without a barrier take messages as they come, so their result depends on when that is; they lose no push-sum mass, no part",
-        "of the sum of all parameters and no gradient. `tests/test_faults.py` asserts this for every algorithm under every fault.",
+        "Synchronous algorithms end with the parameters of the undisturbed run, to the bit, only "
+        "later. OSGP, AD-PSGD and the parameter",
+        "server without a barrier take messages as they come, so their result depends on when "
+        "that is; they lose no push-sum mass, no part",
+        "of the sum of all parameters and no gradient. `tests/test_faults.py` asserts this for "
+        "every algorithm under every fault.",
         "",
-        "An all-reduce stands still with any of its ranks, and each of its rounds waits for the latest message. A parameter server's own",
-        "link is what its runs wait for here. When a member never comes back, the simulator finds that nobody can go on and says who waits",
-        "for whom; real runs end, and name it. With `on_failure=continue` gossip and asynchronous algorithms notice after 5 s and go on as",
-        "a smaller run; here seven nodes then do the work of eight. Algorithms that need an all-reduce refuse it.",
+        "An all-reduce stands still with any of its ranks, and each of its rounds waits for the "
+        "latest message. A parameter server's own",
+        "link is what its runs wait for here. When a member never comes back, the simulator finds "
+        "that nobody can go on and says who waits",
+        "for whom; real runs end, and name it. With `on_failure=continue` gossip and asynchronous "
+        "algorithms notice after 5 s and go on as",
+        "a smaller run; here seven nodes then do the work of eight. Algorithms that need an "
+        "all-reduce refuse it.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -74,12 +74,14 @@ def main(words: Sequence[str] | None = None) -> int:
     for asked, made in ((folders.train, shards.train), (folders.valid, shards.valid)):
         if not torch.equal(asked.labels, made.labels):
             print(
-                f"make_shards.py: {out} has other shards too, or with another --samples; remove them.",
+                f"make_shards.py: {out} has other shards too, or with another --samples; remove "
+                "them.",
                 file=sys.stderr,
             )
             return 2
     print(
-        f"{out}: {len(shards.train)} training images (complete: 1281167), {len(shards.valid)} validation images (complete: 50000)"
+        f"{out}: {len(shards.train)} training images (complete: 1281167), {len(shards.valid)} "
+        "validation images (complete: 50000)"
     )
     return 0
 

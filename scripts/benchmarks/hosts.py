@@ -68,7 +68,10 @@ class Hosts:
                     f"address add {address}/24 dev {LINK}",
                     f"link set {LINK} gso_max_size {PIECE} up",
                 ]
-                route = f"route replace 10.77.0.0/24 dev {LINK} proto kernel scope link src {address} congctl cubic"
+                route = (
+                    f"route replace 10.77.0.0/24 dev {LINK} proto kernel scope link src {address} "
+                    "congctl cubic"
+                )
                 self.tell(inside, "ip", [*commands, route])
         except (OSError, subprocess.CalledProcessError) as error:
             self.open.close()

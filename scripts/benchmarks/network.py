@@ -155,7 +155,10 @@ def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
         }
         achieved = bench.achieved()
         if network.imitated and abs(median(achieved) / network.bits_per_second - 1) > TOLERANCE:
-            what = f"{median(achieved) / 1e6:.1f} Mbit/s were achieved here, more than {100 * TOLERANCE:g} % off: nothing is reported."
+            what = (
+                f"{median(achieved) / 1e6:.1f} Mbit/s were achieved here, more than "
+                f"{100 * TOLERANCE:g} % off: nothing is reported."
+            )
             yield Table(network.title, text=what)
             continue
         predicted[network.title] = bench.predict(cells | slow, seconds)
@@ -393,7 +396,10 @@ def accuracy(
     results.append(Result("mean error of all cells", "%", (mean(sizes),), Goal("less than", 10)))
     results.append(Result("worst error", "%", (max(sizes),), Goal("less than", 20)))
     results.append(Result("pairs in the wrong order", "", (float(swapped),), Goal("at most", 0)))
-    text = "Predictions were written down before anything was measured. Pairs whose times are within 3 % of each other have no order."
+    text = (
+        "Predictions were written down before anything was measured. Pairs whose times are within "
+        "3 % of each other have no order."
+    )
     return Table("What the simulator predicted", tuple(results), text)
 
 

@@ -101,7 +101,8 @@ def on_hosts(
             process.join(TIMEOUT_SECONDS)
             if process.exitcode != 0:
                 raise RuntimeError(
-                    f"a rank ended with {process.exitcode}; the end of {log}:\n{log.read_text()[-2000:]}"
+                    f"a rank ended with {process.exitcode}; the end of "
+                    f"{log}:\n{log.read_text()[-2000:]}"
                 )
     finally:
         for process in processes:

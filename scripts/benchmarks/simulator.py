@@ -312,5 +312,8 @@ def memory(repeats: int, few_and_many: tuple[int, int]) -> Table:
                 what, "x", tuple(each / (vectors * vector) for each in grown), Goal("at most", 1.1)
             )
         )
-    text = f"Parameters ({vector / 2**20:.0f} MiB), momentum, and where there are any one message in flight; {few} and {many} workers."
+    text = (
+        f"Parameters ({vector / 2**20:.0f} MiB), momentum, and where there are any one message in "
+        f"flight; {few} and {many} workers."
+    )
     return Table("Memory", tuple(results), text)

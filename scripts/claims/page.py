@@ -15,21 +15,26 @@ from reproduce.archives import archived
 from sgp_runner.session.job_pool import Job, outdated
 
 INTRO = (
-    "Each finding is an effect with its 95 % confidence interval over seeds, the same for both sides, and the range that is "
-    "expected: reproduced if the interval lies inside it, contradicted if outside, else undecided at this scale. A claim is contradicted "
-    "by any of its findings and reproduced by all of them. Simulated results without randomness have one seed and no width; seeds that "
-    "all gave the same difference say nothing of its spread and decide nothing. Where a second sample was set down after a first one had "
-    "been seen, it decides alone, and the first stays in sight. Ranges were committed before the runs that they judge; a claim says what "
-    "had been seen by then. The answers in words were written after the runs. The link of a log names an archive and, behind #, the file "
-    "in it; `make logs` unpacks all archives."
+    "Each finding is an effect with its 95 % confidence interval over seeds, the same for both "
+    "sides, and the range that is expected: reproduced if the interval lies inside it, "
+    "contradicted if outside, else undecided at this scale. A claim is contradicted by any of its "
+    "findings and reproduced by all of them. Simulated results without randomness have one seed "
+    "and no width; seeds that all gave the same difference say nothing of its spread and decide "
+    "nothing. Where a second sample was set down after a first one had been seen, it decides "
+    "alone, and the first stays in sight. Ranges were committed before the runs that they judge; a "
+    "claim says what had been seen by then. The answers in words were written after the runs. The "
+    "link of a log names an archive and, behind #, the file in it; `make logs` unpacks all "
+    "archives."
 )
 NOT_JUDGED = "Some of their runs have not finished; `make claims` runs what is missing."
 TUNING = (
-    f"What the papers tune is chosen once for each algorithm, by the same search for all, on {HOLDOUT:.0%} of the training samples, "
-    f"which are not trained on meanwhile, with seeds {' and '.join(map(str, SEEDS))}. A score is the mean accuracy, or BLEU on the "
-    "language task, 0 for a run that diverged. The search of digits and shapes first went from 0.025 to 0.4; when its first runs, of "
-    "AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all algorithms of both tasks, before any run of a claim. "
-    "On images the schedule's warm-up of 1 or 3 epochs is none: it starts at the learning rate of 256 samples, which no update exceeds."
+    "What the papers tune is chosen once for each algorithm, by the same search for all, on "
+    f"{HOLDOUT:.0%} of the training samples, which are not trained on meanwhile, with seeds "
+    f"{' and '.join(map(str, SEEDS))}. A score is the mean accuracy, or BLEU on the language task, "
+    "0 for a run that diverged. The search of digits and shapes first went from 0.025 to 0.4; when "
+    "its first runs, of AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all "
+    "algorithms of both tasks, before any run of a claim. On images the schedule's warm-up of 1 or "
+    "3 epochs is none: it starts at the learning rate of 256 samples, which no update exceeds."
 )
 TRIALS = "Tried on held-out samples, to understand; it decides nothing:"
 WAITS = ". It has a further sample, set down but not yet run, which this command adds."
@@ -178,7 +183,10 @@ def markdown(
     )
     for each in views:
         number = each.claim.number
-        yield f"| [{number}. {each.claim.subject}](#claim{number}) | {each.verdict.value} | {each.answer} |"
+        yield (
+            f"| [{number}. {each.claim.subject}](#claim{number}) | {each.verdict.value} | "
+            f"{each.answer} |"
+        )
     yield from ("", INTRO, "")
     for each in views:
         claim = each.claim
@@ -234,14 +242,20 @@ def markdown(
 def how_hard(kind: str, job: Job) -> str:
     """One run says it."""
     assert job.summary is not None
-    return f"On shapes of {kind} ResNet-20 reaches {float(str(job.summary['average'])):.1%} (`{job.command}`, one seed)."
+    return (
+        f"On shapes of {kind} ResNet-20 reaches {float(str(job.summary['average'])):.1%} "
+        f"(`{job.command}`, one seed)."
+    )
 
 
 def table_of(rows: Sequence[Row]) -> Iterator[str]:
     yield "| # | finding | effect (95 % interval) | expected | seeds | verdict |"
     yield "| ---: | --- | --- | --- | ---: | --- |"
     for each in rows:
-        yield f"| {each.number} | {each.what} | {each.effect} | {each.expected} | {each.seeds} | {each.verdict} |"
+        yield (
+            f"| {each.number} | {each.what} | {each.effect} | {each.expected} | {each.seeds} | "
+            f"{each.verdict} |"
+        )
 
 
 def table_of_searches(searches: Iterable[Search], verb: str = "chosen") -> Iterator[str]:

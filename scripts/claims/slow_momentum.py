@@ -165,7 +165,10 @@ def claims(results: Path) -> Iterator[Claim]:
                 yield compare(what, taus[TAU], taus[tau], Between(least=0.0))
         for row in TIMED:
             with_it, without = timed(f"{row}_slowmo"), timed(row)
-            what = f"{row}: time per iteration with SlowMo over that without, simulated on the paper's cluster"
+            what = (
+                f"{row}: time per iteration with SlowMo over that without, simulated on the "
+                "paper's cluster"
+            )
             yield Finding(
                 what, exactly(ms(with_it) / ms(without)), Between(most=1.02), (with_it, without)
             )
@@ -202,22 +205,35 @@ def claims(results: Path) -> Iterator[Claim]:
     yield Claim(
         number=7,
         subject="SlowMo",
-        sentence="SlowMo improves local SGD, SGP and OSGP at negligible time; it suits Nesterov to reset its buffers; skipping the exact "
-        "average changes little; it does not help AR-SGD; tau has an optimum.",
-        answer="Not in runs this short: on images it changes between {1} and {0} points, within the scatter of seeds ({26} with ResNet-8). "
-        "Over local Adam it is {25} BLEU where each has its own learning rate, and {10} where it takes its base's. Its time is negligible "
-        "({22} times as long).",
+        sentence=(
+            "SlowMo improves local SGD, SGP and OSGP at negligible time; it suits Nesterov to "
+            "reset its buffers; skipping the exact average changes little; it does not help "
+            "AR-SGD; tau has an optimum."
+        ),
+        answer=(
+            "Not in runs this short: on images it changes between {1} and {0} points, within the "
+            "scatter of seeds ({26} with ResNet-8). Over local Adam it is {25} BLEU where each has "
+            "its own learning rate, and {10} where it takes its base's. Its time is negligible "
+            "({22} times as long)."
+        ),
         source="Wang et al. 2020, Tables 1 and 2 and ablations",
-        tried=f"A slow step every {TAU} fast ones for all bases, as runs are short: 150 to 160 steps. The slow momentum is tuned, one of "
-        f"{', '.join(map(str, BETAS))}, over the learning rate that was tuned for the base alone; on the language task, with Adam, it is "
-        "0.5, and buffers are kept, as in the paper. 'Not help' is at most half a point, 'changes little' within one point. An optimum of "
-        f"tau is {TAU} being better than {TAUS[0]} and than {TAUS[-1]}. Times are the timing studies of the published rows with the "
-        f"published tau; they were known. {WITH_RESNET} That SlowMo over Adam loses so much is no error: tests follow the paper's "
-        "recursion step by step, and with beta 0 a run ends with the bytes of local Adam. On held-out samples (below) its scores are "
-        "lower than its base's with every learning rate from 0.005, the more so the larger beta, with tau of 4, 12 and 48, and without "
-        f"warm-up. Why is not known; a guess is that {LANGUAGE.epochs} epochs are the steep part of training, where the direction of the "
-        "last slow step soon misleads. A second sample over local Adam, which decides, was set down after this and before its own runs: "
-        f"{LONGER.epochs} epochs, and for SlowMo the same search of learning rates as for its base, with each of two betas.",
+        tried=(
+            f"A slow step every {TAU} fast ones for all bases, as runs are short: 150 to 160 "
+            f"steps. The slow momentum is tuned, one of {', '.join(map(str, BETAS))}, over the "
+            "learning rate that was tuned for the base alone; on the language task, with Adam, it "
+            "is 0.5, and buffers are kept, as in the paper. 'Not help' is at most half a point, "
+            f"'changes little' within one point. An optimum of tau is {TAU} being better than "
+            f"{TAUS[0]} and than {TAUS[-1]}. Times are the timing studies of the published rows "
+            f"with the published tau; they were known. {WITH_RESNET} That SlowMo over Adam loses "
+            "so much is no error: tests follow the paper's recursion step by step, and with beta 0 "
+            "a run ends with the bytes of local Adam. On held-out samples (below) its scores are "
+            "lower than its base's with every learning rate from 0.005, the more so the larger "
+            "beta, with tau of 4, 12 and 48, and without warm-up. Why is not known; a guess is "
+            f"that {LANGUAGE.epochs} epochs are the steep part of training, where the direction of "
+            "the last slow step soon misleads. A second sample over local Adam, which decides, was "
+            f"set down after this and before its own runs: {LONGER.epochs} epochs, and for SlowMo "
+            "the same search of learning rates as for its base, with each of two betas."
+        ),
         samples=(
             Sample(
                 lambda: (

@@ -130,13 +130,15 @@ def linear_speed_up(results: Path) -> Claim:
         pairs = [(alone(seed), job(results, NODES[-1], STEPS, seed)) for seed in SEEDS]
         return [
             fitted(
-                f"exponent of n in the mean squared gradient norm, {NODES[0]} to {NODES[-1]} nodes, K = {STEPS}",
+                f"exponent of n in the mean squared gradient norm, {NODES[0]} to {NODES[-1]} "
+                f"nodes, K = {STEPS}",
                 over_nodes,
             ),
             fitted(of_steps, over_steps, earlier=second.finished),
             fitted("exponent of nK, all of these runs", over_both),
             Finding(
-                f"one node with the learning rate of {NODES[-1]}, over {NODES[-1]} nodes: mean squared gradient norm",
+                f"one node with the learning rate of {NODES[-1]}, over {NODES[-1]} nodes: mean "
+                "squared gradient norm",
                 mean_of([mean_square(one) / mean_square(many) for one, many in pairs]),
                 Between(least=8.0),
                 tuple(job for pair in pairs for job in pair),
@@ -146,17 +148,27 @@ def linear_speed_up(results: Path) -> Claim:
     return Claim(
         number=10,
         subject="Linear speed-up",
-        sentence="Linear speed-up: after K steps on n nodes the squared gradient norm of SGP, averaged over the iterates, is proportional "
-        "to 1 / sqrt(nK) on a problem that is not convex.",
-        answer="Yes: the exponent is {0} in n, {4} in K, which took ten more seeds to tell, and {2} in nK.",
+        sentence=(
+            "Linear speed-up: after K steps on n nodes the squared gradient norm of SGP, averaged "
+            "over the iterates, is proportional to 1 / sqrt(nK) on a problem that is not convex."
+        ),
+        answer=(
+            "Yes: the exponent is {0} in n, {4} in K, which took ten more seeds to tell, and {2} "
+            "in nK."
+        ),
         source="Assran et al. 2019, Theorem 1",
-        tried="A network of eight tanh units learns the outputs of another one from targets whose noise (standard deviation 2) is new at "
-        "every reading; the true gradient is that without noise. lr = sqrt(n / K) / 2, as in the theorem up to the constant; no momentum; "
-        f"the gradient is taken at the averaged model, {LOOKS} times in a run. Exponents are fitted for each seed by least squares of "
-        "logarithms. A larger learning rate alone shortens the way to the optimum but does not lower the noise: the last finding shows "
-        "that nodes do. Expected, before any run: -0.5, and at most 0.1 off it. Of K, the first five seeds left "
-        "an interval as wide as that range. A second sample of ten other seeds, set down before it was run, decides alone, by the same "
-        "range; no seed was added to the first.",
+        tried=(
+            "A network of eight tanh units learns the outputs of another one from targets whose "
+            "noise (standard deviation 2) is new at every reading; the true gradient is that "
+            "without noise. lr = sqrt(n / K) / 2, as in the theorem up to the constant; no "
+            f"momentum; the gradient is taken at the averaged model, {LOOKS} times in a run. "
+            "Exponents are fitted for each seed by least squares of logarithms. A larger learning "
+            "rate alone shortens the way to the optimum but does not lower the noise: the last "
+            "finding shows that nodes do. Expected, before any run: -0.5, and at most 0.1 off it. "
+            "Of K, the first five seeds left an interval as wide as that range. A second sample of "
+            "ten other seeds, set down before it was run, decides alone, by the same range; no "
+            "seed was added to the first."
+        ),
         samples=(
             Sample(
                 jobs=lambda: [job for seed in SEEDS for job in (*over_both(seed), alone(seed))],

@@ -112,10 +112,12 @@ RESNET = replace(  # a convolutional network at full size: few images, as a grad
     small_batch=4,
 )
 WITH_RESNET = (
-    "The runs of shapes32, ResNet-8 on images of 32 x 32 pixels, were set down with the same ranges when all others had been seen, and "
-    "before any of their own. Their size is 2,048 images and 15 epochs since the first runs of a search with half of it, on held-out "
-    "samples, had ended at 20 %; the rates are those from 0.4 on, as AR-SGD had been better the higher the rate, from 0.1 to 0.8. Their "
-    "noise is 0.15, at which ResNet-20 with 16,000 images turned out to reach 99 %; with so few images ResNet-8 is far from that."
+    "The runs of shapes32, ResNet-8 on images of 32 x 32 pixels, were set down with the same "
+    "ranges when all others had been seen, and before any of their own. Their size is 2,048 images "
+    "and 15 epochs since the first runs of a search with half of it, on held-out samples, had "
+    "ended at 20 %; the rates are those from 0.4 on, as AR-SGD had been better the higher the "
+    "rate, from 0.1 to 0.8. Their noise is 0.15, at which ResNet-20 with 16,000 images turned out "
+    "to reach 99 %; with so few images ResNet-8 is far from that."
 )
 LANGUAGE = Task(
     name="language",

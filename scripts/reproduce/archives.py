@@ -143,7 +143,8 @@ def compressed(name: str, tar: bytes) -> bytes:
     content = lzma.compress(tar)
     if len(content) > LARGEST:
         raise ValueError(
-            f"{name} has {len(content)} bytes, over {LARGEST}: begin the names of some of its runs with a word of their own."
+            f"{name} has {len(content)} bytes, over {LARGEST}: begin the names of some of its runs "
+            "with a word of their own."
         )
     return content
 

@@ -167,16 +167,23 @@ def timing_section() -> str:
         "log",
         "commit",
     ]
-    verdict = f"Of the {len(errors)} predicted rows the largest error is {max(errors):.1f} %, the mean {sum(errors) / len(errors):.1f} %."
+    verdict = (
+        f"Of the {len(errors)} predicted rows the largest error is {max(errors):.1f} %, the mean "
+        f"{sum(errors) / len(errors):.1f} %."
+    )
     return "\n".join(
         [
             "## Time per iteration: simulated",
             "",
-            "Event simulation of the papers' clusters (`configs/cluster/sgp_ethernet.yaml`, `slowmo_ethernet.yaml`), at most three fitted",
-            f"constants for each paper. {verdict} What kind of machine it is (half or full duplex, which",
-            "all-reduce, what the host does) was chosen knowing all rows; the profiles say why. A tilde marks a time derived from hours.",
+            "Event simulation of the papers' clusters (`configs/cluster/sgp_ethernet.yaml`, "
+            "`slowmo_ethernet.yaml`), at most three fitted",
+            f"constants for each paper. {verdict} What kind of machine it is (half or full "
+            "duplex, which",
+            "all-reduce, what the host does) was chosen knowing all rows; the profiles say why. A "
+            "tilde marks a time derived from hours.",
             "",
-            "AD-PSGD is timed as the authors' implementation ran it, with half an average per gradient; Algorithm 1's one per gradient",
+            "AD-PSGD is timed as the authors' implementation ran it, with half an average per "
+            "gradient; Algorithm 1's one per gradient",
             "takes as long, since both hide behind the gradients.",
             "",
             *table(head, lines),
@@ -209,7 +216,8 @@ def scaling_section() -> str:
     ]
     return "\n".join(
         [
-            "## Time per iteration at other sizes and on InfiniBand: simulated, and no published number is available here",
+            "## Time per iteration at other sizes and on InfiniBand: simulated, and no published "
+            "number is available here",
             "",
             *table(head, lines),
             "",
@@ -240,8 +248,10 @@ def pipe_sgd_section() -> str:
         [
             "## Pipe-SGD against PS-Sync and D-Sync on 4 nodes: simulated",
             "",
-            f"Published: up to {figure.value:g} times faster ({figure.source}). The models and times behind that number are not available",
-            "here and compute times are derived from operation counts (`configs/cluster/pipesgd_titanxp.yaml`), so these are not errors.",
+            f"Published: up to {figure.value:g} times faster ({figure.source}). The models and "
+            "times behind that number are not available",
+            "here and compute times are derived from operation counts "
+            "(`configs/cluster/pipesgd_titanxp.yaml`), so these are not errors.",
             "",
             *table(head, lines),
             "",
@@ -296,7 +306,8 @@ def rehearsal_section(name: str) -> str:
         [
             f"## {TABLES[name]}: rehearsal, not comparable with the published numbers",
             "",
-            f"Ours: {' and '.join(sorted(data))}; the same algorithms and settings, other data and models. Mean over the seeds, and",
+            f"Ours: {' and '.join(sorted(data))}; the same algorithms and settings, other data "
+            "and models. Mean over the seeds, and",
             "lowest to highest.",
             "",
             *table(head, lines),
@@ -316,20 +327,29 @@ def readme(sections: Sequence[str]) -> str:
             "# Results",
             "",
             "- [paper/](paper): the published numbers, each with its source.",
-            "- [reproduced/](reproduced): ours, made by `make reproduce` on one machine without a GPU; every run with its settings, raw",
-            "  log and versions in an archive in `reproduced/logs/`, a table of all runs, `reproduced/runs.csv`, and those of these tables",
-            "  in one page, `reproduced/report/index.html`. The link of a log names the archive and, behind #, the file in it; `make logs`",
+            "- [reproduced/](reproduced): ours, made by `make reproduce` on one machine without a "
+            "GPU; every run with its settings, raw",
+            "  log and versions in an archive in `reproduced/logs/`, a table of all runs, "
+            "`reproduced/runs.csv`, and those of these tables",
+            "  in one page, `reproduced/report/index.html`. The link of a log names the archive "
+            "and, behind #, the file in it; `make logs`",
             "  unpacks all archives into `reproduced/runs/`.",
             "",
             "What these are, plainly:",
             "",
-            "- **Reproduced here, for real:** nothing of ImageNet, CIFAR or WMT'16. No published accuracy has been reproduced.",
-            "- **Only simulated:** times per iteration and hours, from models of the papers' clusters.",
-            "- **Rehearsed:** whether the published settings train, and how the algorithms compare on small data. A rehearsal's accuracy",
-            "  says nothing about ImageNet's, and on digits, where nearly every row ends near its ceiling, little about their order;",
+            "- **Reproduced here, for real:** nothing of ImageNet, CIFAR or WMT'16. No published "
+            "accuracy has been reproduced.",
+            "- **Only simulated:** times per iteration and hours, from models of the papers' "
+            "clusters.",
+            "- **Rehearsed:** whether the published settings train, and how the algorithms "
+            "compare on small data. A rehearsal's accuracy",
+            "  says nothing about ImageNet's, and on digits, where nearly every row ends near its "
+            "ceiling, little about their order;",
             "  [claims.md](reproduced/claims.md) compares them on harder data, with intervals.",
-            "- **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/` are the commands, for",
-            "  example `sbatch --nodes=32 --gpus-per-node=8 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.",
+            "- **Needs a cluster and the data:** every published accuracy; the presets in "
+            "`configs/experiment/` are the commands, for",
+            "  example `sbatch --nodes=32 --gpus-per-node=8 slurm/run.sbatch "
+            "experiment=sgp_sgp_90 network=nccl`.",
             "",
             *("\n\n".join(sections).split("\n")),
             "",
