@@ -41,9 +41,7 @@ def find() -> Sequence[Finding]:
 
 
 def unevenness(nodes: int) -> float:
-    """How far one period of the one-peer directed exponential graph is from an exact average,
-    relative to ``1 / nodes``.
-    """
+    """Largest relative deviation from ``1 / nodes`` after one period of the one-peer graph."""
     import numpy as np
 
     topology = DirectedExponential()

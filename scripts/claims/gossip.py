@@ -1,6 +1,4 @@
-"""Claims about the quality of models that are averaged by gossip. Expectations were written down
-before any of the runs.
-"""
+"""Claims about the quality of models averaged by gossip; expectations precede all runs."""
 
 from __future__ import annotations
 
@@ -169,10 +167,10 @@ FRACTIONS = (4, 2, 1)  # of the tuned learning rate
 
 
 def consensus(results: Path) -> Claim:
-    """At constant learning rates, which are fractions of the tuned ones."""
+    """Consensus distance at constant learning rates, fractions of the tuned ones."""
 
     def jobs(algo: str, fraction: int) -> tuple[Job, ...]:
-        """One for each seed."""
+        """One run for each seed."""
         best = tuned(results, SHAPES, algo).best
         words = (
             *side(results, SHAPES, algo).words,

@@ -1,6 +1,4 @@
-"""The page of the claims, as Markdown and as HTML: a table of answers, then each claim with its
-findings, its logs and what was tried.
-"""
+"""The page of the claims in Markdown and HTML: a table of answers, then each claim in detail."""
 
 from __future__ import annotations
 
@@ -43,8 +41,9 @@ EARLIER = "Earlier sample, which no longer decides:"
 
 @dataclass(frozen=True)
 class Row:
-    """A finding as it is shown. runs: the name of each group of runs, and the log of each of its
-    seeds.
+    """A finding as it is shown.
+
+    runs: each group of runs, by name, with the seeds and the paths of their logs.
     """
 
     number: int
@@ -66,7 +65,7 @@ class View:
     rows: tuple[Row, ...]
     earlier: tuple[Row, ...]
     trials: tuple[Search, ...]
-    outdated: str  # which of its runs are from before a correction
+    outdated: str  # names the runs from before a correction; empty without any
 
     @property
     def command(self) -> str:
@@ -74,9 +73,7 @@ class View:
 
 
 def view(claim: Claim, out: Path) -> View:
-    """Of a claim whose runs have finished. out: the folder of the page, which links are relative
-    to.
-    """
+    """Prepare a judged claim for the page in the folder ``out``, which links are relative to."""
     findings = claim.find()
     rows = [
         (finding.earlier, row(number, finding, out))
@@ -111,7 +108,7 @@ def row(number: int, finding: Finding, out: Path) -> Row:
 
 
 def shown(effect: Interval) -> str:
-    """The mean, and the interval if it has a width."""
+    """Format the mean, and the interval if it has a width."""
     mean, low, high = map(rounded, (effect.mean, effect.low, effect.high))
     if effect.spreadless:
         return f"{mean} (all seeds alike)"
@@ -119,12 +116,12 @@ def shown(effect: Interval) -> str:
 
 
 def rounded(value: float) -> str:
-    """Three digits; what is left of zero after rounding errors is zero."""
+    """Format three digits; values below 1e-9, which are rounding errors, are shown as zero."""
     return f"{0.0 if abs(value) < 1e-9 else value:.3g}"
 
 
 def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    """Runs that differ in their seed alone, which their names end in."""
+    """Group runs whose names differ in the seed at their end alone."""
     found: dict[str, list[tuple[str, str]]] = {}
     for job in jobs:
         name, *seed = re.split(r"-s(?=\d+$)", job.name)
@@ -138,8 +135,9 @@ def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, 
 
 
 def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list[View]:
-    """``claims.md`` and ``claims.html`` in ``out``, of the claims that are judged; the others are
-    named. shapes: ResNet-20, by kind.
+    """Write ``claims.md`` and ``claims.html`` into ``out`` and return the judged claims.
+
+    Claims that are not judged yet are listed. shapes: the ResNet-20 runs of `trained.how_hard`.
     """
     from jinja2 import Environment, PackageLoader
 
@@ -240,7 +238,7 @@ def markdown(
 
 
 def how_hard(kind: str, job: Job) -> str:
-    """One run says it."""
+    """Report the accuracy of one run as a sentence."""
     assert job.summary is not None
     return (
         f"On shapes of {kind} ResNet-20 reaches {float(str(job.summary['average'])):.1%} "
@@ -265,7 +263,7 @@ def table_of_searches(searches: Iterable[Search], verb: str = "chosen") -> Itera
 
 
 def finished_searches(claims: Sequence[Claim]) -> list[Search]:
-    """Each once."""
+    """All finished searches, each once."""
     return list(
         {
             search.name: search for claim in claims for search in claim.searches if search.finished

@@ -1,6 +1,4 @@
-"""Pipe-SGD: as accurate as AR-SGD, by how much faster than synchronous training, and what a wider
-pipeline adds.
-"""
+"""Claims about Pipe-SGD: its accuracy, its speed, and the gain of wider pipelines."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from claims.timing import ms
 from claims.tuning import Search, quality
 from sgp_runner.session.job_pool import Job
 
-# Of the timing studies: all parameters and times are ResNet-18's, or those of a model with more
-# parameters for its compute time.
+# The timing studies: ResNet-18, or AlexNet, which has more parameters for its compute time.
 MODELS = {"resnet18": (), "alexnet": ("timed_as.model=alexnet", "timed_as.num_parameters=61100840")}
 BASELINES = {"PS-Sync": "pipesgd_ps_sync", "D-Sync": "pipesgd_d_sync"}
 PIPES = {

@@ -1,4 +1,4 @@
-"""Claims about SlowMo. Expectations were written down before any of the runs."""
+"""Claims about SlowMo; expectations precede all runs."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ TIMED = (
 
 def claims(results: Path) -> Iterator[Claim]:
     def beta(task: Task, base: str) -> Search:
-        """The slow momentum, over the learning rate that was tuned for the base alone; on the
-        language task that is all.
+        """The search of the slow momentum, after that of the base's learning rate.
+
+        On the language task the learning rate alone is searched.
         """
         first = tuned(results, task, base)
         if task is LANGUAGE:
@@ -69,9 +70,7 @@ def claims(results: Path) -> Iterator[Claim]:
         return side(results, task, "slowmo", name, (*over(base), *words), like=beta(task, base))
 
     def fairly(base: str) -> tuple[Side, Side]:
-        """SlowMo and its base on the longer language task, each with the learning rate that is best
-        for it, and SlowMo with its beta.
-        """
+        """SlowMo and its base on the longer language task, all settings tuned for each."""
         alone = side(results, LONGER, base, seeds=NEW_SEEDS)
         words = side(results, LONGER, "slowmo", words=over(base), like=alone.search).words
         rate = Search(
@@ -95,7 +94,7 @@ def claims(results: Path) -> Iterator[Claim]:
         }
 
     def other_buffers(task: Task, base: str) -> Side:
-        """What does not suit the optimizer: to keep Nesterov's, to reset Adam's."""
+        """SlowMo with the unsuitable buffer strategy: keep for Nesterov, reset for Adam."""
         return (
             slow(task, base, "keep", "algo.buffers=keep")
             if task is not LANGUAGE
@@ -103,9 +102,7 @@ def claims(results: Path) -> Iterator[Claim]:
         )
 
     def trials() -> Iterator[Search]:
-        """Over local Adam, of the same length, without what is chosen for the base alone: is it the
-        learning rate, tau, or the warm-up?
-        """
+        """Searches over local Adam that vary the learning rate, tau and the warm-up."""
 
         def trial(
             name: str,
@@ -126,7 +123,7 @@ def claims(results: Path) -> Iterator[Claim]:
         yield trial("constant", *wrapped, CONSTANT, values=(0.005, 0.01))
 
     def timed(row: str) -> Job:
-        """The timing study of ``make reproduce``."""
+        """The timing study of a published row, shared with ``make reproduce``."""
         return Job(
             f"timing-{row}", (f"experiment={row}", "model=timing_only", "log_every=480"), results
         )

@@ -1,5 +1,6 @@
-"""Linear speed-up: n nodes reach a gradient norm in one n-th of the steps, on a problem that is not
-convex and whose gradient is known.
+"""The claim of linear speed-up: n nodes reach a gradient norm in one n-th of the steps.
+
+The problem is not convex, and its true gradient is known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NODES = (1, 4, 16, 64)  # with STEPS
 STEPS = 1024
 MORE_STEPS = (256, 1024, 4096)  # with FEW nodes
 FEW = 4
-LOOKS = 64  # at the gradient of the averaged model, evenly spaced over a run
+LOOKS = 64  # evaluations of the averaged model's gradient, evenly spaced over a run
 BATCH = 4
 HALF = Between(-0.6, -0.4)
 
@@ -32,7 +33,7 @@ def learning_rate(nodes: int, steps: int) -> float:
 
 
 def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = None) -> Job:
-    """A run of ``steps`` on ``nodes``; ``lr``: another learning rate than that of the theorem."""
+    """A run of ``steps`` on ``nodes``; ``lr`` overrides the theorem's learning rate."""
     words = (
         *(
             "algo=sgp",
@@ -65,9 +66,7 @@ def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = Non
 
 
 def mean_square(job: Job) -> float:
-    """Squared norm of the true gradient at the averaged model, mean over the iterates that were
-    looked at.
-    """
+    """Mean squared norm of the true gradient at the averaged model, over the evaluations."""
     squares = [
         float(str(record["gradient_norm"])) ** 2
         for record in read_metrics(job.folder)
@@ -78,8 +77,9 @@ def mean_square(job: Job) -> float:
 
 
 def exponent(points: Mapping[Job, int]) -> float:
-    """The power of its number that a run's mean squared gradient norm follows, by least squares of
-    the logarithms.
+    """The exponent of the mean squared gradient norm in the numbers of ``points``.
+
+    It is fitted by least squares of the logarithms.
     """
     from scipy.stats import linregress
 

@@ -1,6 +1,4 @@
-"""Claims about time. They are simulated without training: event by event, on the clusters of the
-papers.
-"""
+"""Claims about time, simulated without training on the papers' clusters."""
 
 from __future__ import annotations
 

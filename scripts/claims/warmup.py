@@ -1,6 +1,4 @@
-"""Linear scaling and warm-up: a batch many times larger, its learning rate scaled alike, with and
-without a gradual start.
-"""
+"""The claim about warm-up: a large batch and a scaled learning rate, with and without warm-up."""
 
 from __future__ import annotations
 
@@ -17,8 +15,10 @@ SEEDS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 @dataclass(frozen=True)
 class Design:
-    """name: of its runs. words: model, data and schedule. batch: the small one. warmup: epochs.
-    learning_rates: tried for ``batch``.
+    """The settings of one sample.
+
+    name: the beginning of run names. words: settings of data and schedule. batch: the small batch.
+    warmup: in epochs. learning_rates: values tried for ``batch``.
     """
 
     name: str
