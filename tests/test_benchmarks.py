@@ -78,7 +78,7 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
 
 def test_an_unknown_section_is_refused(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["stepp"]) == 2
-    assert capsys.readouterr().err.startswith("scripts/bench.py: 'stepp' is none of the sections ")
+    assert capsys.readouterr().err.startswith("scripts/bench.py: 'stepp' is not a section; choose from ")
 
 
 def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(bench: ModuleType) -> None:

@@ -17,25 +17,26 @@ INTRO = (
     "sides, and the range that is expected: reproduced if the interval lies inside it, "
     "contradicted if outside, else undecided at this scale. A claim is contradicted by any of its "
     "findings and reproduced by all of them. Simulated results without randomness have one seed "
-    "and no width; seeds that all gave the same difference say nothing of its spread and decide "
-    "nothing. Where a second sample was set down after a first one had been seen, it decides "
-    "alone, and the first stays in sight. Ranges were committed before the runs that they judge; a "
-    "claim says what had been seen by then. The answers in words were written after the runs. The "
-    "link of a log names an archive and, behind #, the file in it; `make logs` unpacks all "
-    "archives."
+    "and no width; seeds that all gave the same difference do not show its spread and decide "
+    "nothing. Where a second sample was specified after a first one had been seen, it decides "
+    "alone, and the first is still shown. Ranges were committed before the runs that they judge; a "
+    "claim says which results were known by then. The answers in words were written after the "
+    "runs. The link of a log names an archive and, behind #, the file in it; `make logs` unpacks "
+    "all archives."
 )
-NOT_JUDGED = "Some of their runs have not finished; `make claims` runs what is missing."
+NOT_JUDGED = "Some of their runs have not finished; `make claims` runs the missing ones."
 TUNING = (
-    "What the papers tune is chosen once for each algorithm, by the same search for all, on "
-    f"{HOLDOUT:.0%} of the training samples, which are not trained on meanwhile, with seeds "
+    "Settings that the papers tune are chosen once for each algorithm, by the same search for all, "
+    f"on {HOLDOUT:.0%} of the training samples, which are not trained on meanwhile, with seeds "
     f"{' and '.join(map(str, SEEDS))}. A score is the mean accuracy, or BLEU on the language task, "
     "0 for a run that diverged. The search of digits and shapes first went from 0.025 to 0.4; when "
     "its first runs, of AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all "
     "algorithms of both tasks, before any run of a claim. On images the schedule's warm-up of 1 or "
-    "3 epochs is none: it starts at the learning rate of 256 samples, which no update exceeds."
+    "3 epochs has no effect: it starts at the learning rate of 256 samples, which no update "
+    "exceeds."
 )
-TRIALS = "Tried on held-out samples, to understand; it decides nothing:"
-WAITS = ". It has a further sample, set down but not yet run, which this command adds."
+TRIALS = "Trials on held-out samples, which decide nothing:"
+WAITS = ". It has a further sample, specified but not yet run, which this command adds."
 EARLIER = "Earlier sample, which no longer decides:"
 
 
@@ -232,9 +233,9 @@ def markdown(
             "",
         )
     if searches:
-        yield from ("## What was tuned", "", TUNING, "", *table_of_searches(searches), "")
+        yield from ("## Tuned settings", "", TUNING, "", *table_of_searches(searches), "")
     if hard:
-        yield from ("## How hard shapes is", "", *hard)
+        yield from ("## Difficulty of shapes", "", *hard)
 
 
 def how_hard(kind: str, job: Job) -> str:
