@@ -150,19 +150,19 @@ def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, obj
 
 def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
     """The page of effects by algorithm and fault, with the ``errors`` of SGP by fault."""
-    results = [["algorithm", "undisturbed", *CASES], ["---"] * (len(CASES) + 2), *rows]
     settings = [(name, f"`{case.words}`") for name, case in CASES.items()]
     said = [f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text]
     return PAGE.format(
         seconds=SPELL,
-        results=table(results),
-        settings=table([("fault", "settings"), ("---", "---"), *settings]),
+        results=table(["algorithm", "undisturbed", *CASES], rows),
+        settings=table(["fault", "settings"], settings),
         errors="\n\n".join(said),
     )
 
 
-def table(rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    first, *others = ("| " + " | ".join(row) + " |" for row in (head, *rows))
+    return "\n".join([first, "|---" * len(head) + "|", *others])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training over real slow networks, compared with the simulator's predictions.
+"""Real training over slow networks, compared with the simulator's predictions.
 
 Each node is a process on a virtual host: a network namespace whose link a token bucket limits to
 100, 300 or 1000 Mbit/s in either direction, which a transfer over TCP checks first. The ranks are
