@@ -21,32 +21,33 @@ test: .venv/.fairseq  ## run the fast tests
 test-slow: .venv/.fairseq  ## run the slow tests
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not slurm and not gpu"
 
-test-slurm: .venv/.installed  ## run the tests on a Slurm cluster of this machine alone; skipped without Slurm
+test-slurm: .venv/.installed  ## run the tests that need Slurm on a local cluster; skipped without Slurm
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m slurm
 
 test-gpu: .venv/.installed  ## run the tests that need GPUs
 	.venv/bin/pytest -m gpu
 
-reproduce: .venv/.installed  ## the papers' tables, simulated and rehearsed, into results/; about an hour, finished runs are not repeated
+reproduce: .venv/.installed  ## reproduce the papers' tables in results/; about an hour, resumable
 	.venv/bin/python scripts/reproduce.py
 
-claims: .venv/.installed  ## whether the papers' conclusions hold here, into results/reproduced/; finished runs are not repeated
+claims: .venv/.installed  ## test the papers' conclusions, into results/reproduced/; resumable
 	.venv/bin/python scripts/claims.py
 
-logs:  ## unpack the runs behind both, of results/reproduced/logs/, into results/reproduced/runs/
+logs:  ## unpack the runs behind both into results/reproduced/runs/
 	PYTHONPATH=scripts $(PYTHON) -m reproduce.archives results/reproduced
 
-faults: .venv/.installed  ## what each fault does to each algorithm, simulated, into docs/faults.md; minutes
+faults: .venv/.installed  ## simulate each fault with each algorithm and write docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
 
-bench: .venv/.bench  ## real runs against what one would use instead, into results/benchmarks/
+bench: .venv/.bench  ## benchmark real runs against other libraries, into results/benchmarks/
 	.venv/bin/python scripts/bench.py
 
-lint: .venv/.installed  ## check style, format and types
+lint: .venv/.installed  ## check style, format, wording and types
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .
+	.venv/bin/python scripts/check_prose.py
 	.venv/bin/mypy
 
-release-check:  ## build wheel and source distribution of the last commit, check them, install and run them; minutes
+release-check:  ## build, check, install and run the distributions of the last commit; minutes
 	scripts/release_check.sh $(PYTHON)
 
 clean:  ## remove .venv, caches and build products; results stay
@@ -58,7 +59,7 @@ clean:  ## remove .venv, caches and build products; results stay
 	@$(PYTHON) -c '$(CHECK_VERSION)' && echo "Installing into .venv (minutes the first time)"
 	$(PYTHON) -m venv .venv && $(PIP) torch && $(PIP) --editable '.[dev]' && touch $@
 
-# What the benchmarks compare with; without them they say what they left out.
+# Libraries that the benchmarks compare with; a missing one is left out and named.
 .venv/.bench: .venv/.installed
 	@$(PIP) --editable '.[bench]' && touch $@
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Do the papers' conclusions hold here? ``make claims`` runs what is missing and writes
-``results/reproduced/claims.md`` and ``.html``.
+"""Tests of the papers' conclusions: ``make claims`` runs what is missing and writes the pages.
 
-Archived runs are unpacked first, and all runs archived at the end.
+The pages are ``results/reproduced/claims.md`` and ``.html``. Archived runs are unpacked first, and
+all runs are archived at the end.
 
-scripts/claims.py [NUMBER ...]     only these claims; the pages are made of whatever has finished
+    scripts/claims.py [NUMBER ...]     run only these; the pages show all finished claims
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> int:
     known = {str(claim.number): claim for claim in all_claims()}
     if unknown := [word for word in words if word not in known]:
         print(
-            f"scripts/claims.py: '{unknown[0]}' is none of the claims {', '.join(known)}",
+            f"scripts/claims.py: '{unknown[0]}' is not a claim; choose from {', '.join(known)}",
             file=sys.stderr,
         )
         return 2

@@ -1,16 +1,18 @@
 #!/usr/bin/env python
-"""What each fault does to each algorithm: ``make faults`` simulates all of them and writes
-``docs/faults.md``.
+"""Table of the effect of each fault on each algorithm, simulated.
+
+``make faults`` runs this script, which writes ``docs/faults.md``.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import indent
 
 from sgp_runner.config.choices import groups
 from sgp_runner.session.job_pool import Job, run_all
@@ -24,7 +26,7 @@ WINDOW = f"start: 20, end: {20 + SPELL:g}"
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, and how long it lasts if it ends; None: all the time."""
+    """The settings of a fault, and its length in seconds; None if it lasts all the time."""
 
     words: str
     seconds: float | None = None
@@ -41,21 +43,49 @@ CASES = {
     "partition and heal": Case(
         f"faults.events=[{{what: partition, ranks: [0, 1, 2, 3], {WINDOW}}}]", SPELL
     ),
-    "crash for good": Case("faults.events=[{what: crash, ranks: [1], start: 20}]"),
-    "crash for good, the others go on": Case(
+    "permanent crash": Case("faults.events=[{what: crash, ranks: [1], start: 20}]"),
+    "permanent crash, the others continue": Case(
         "on_failure=continue faults.events=[{what: crash, ranks: [1], start: 20}]"
     ),
-    "partition for good": Case("faults.events=[{what: partition, ranks: [0, 1, 2, 3], start: 20}]"),
-    "messages lost for good": Case("faults=drop faults.resend_seconds=null"),
+    "permanent partition": Case(
+        "faults.events=[{what: partition, ranks: [0, 1, 2, 3], start: 20}]"
+    ),
+    "permanent loss of messages": Case("faults=drop faults.resend_seconds=null"),
 }
 NONE = Case("")
+# Beginnings of the errors of runs that stop because of their fault.
+MEANT = ("deadlock: ", "faults.", "on_failure: ")
 
 
-MEANT = (
-    "deadlock: ",
-    "faults.",
-    "on_failure: ",
-)  # how the errors of a run begin that stops because of its fault
+PAGE = """\
+# The effect of faults on each algorithm: simulated
+
+`make faults` writes this page. The runs have ResNet-50's messages and compute times on eight nodes
+with 10 Gbit/s, 200 steps of each node and the algorithms' default settings; all times are
+simulated. *Slows*: the run takes so many times longer. *Waits*: it loses at least half of the
+{seconds:g} s that the fault lasts. *Continues*: it loses less than half, or less than 2 %. *Stops*:
+it ends with an error or is refused.
+
+{results}
+
+{settings}
+
+A run that stops ends with one of these errors, here of SGP:
+
+{errors}
+
+Synchronous algorithms end with the parameters of the undisturbed run, to the bit, only later. OSGP,
+AD-PSGD and the parameter server without a barrier take messages in the order of arrival, so their
+result depends on time; they lose no push-sum mass, no part of the sum of all parameters and no
+gradient. `tests/test_faults.py` asserts this for every algorithm under every fault.
+
+An all-reduce stalls with any of its ranks, and each of its rounds waits for the latest message. The
+runs of a parameter server wait for the server's own link here. When a node never comes back, the
+simulator detects the deadlock and reports who waits for whom; real runs end and name the lost rank.
+With `on_failure=continue` gossip and asynchronous algorithms detect the loss after 5 s and continue
+as a smaller run; here seven nodes then do the work of eight. Algorithms that need an all-reduce
+refuse that setting.
+"""
 
 
 def words_of(algo: str, case: Case) -> tuple[str, ...]:
@@ -97,9 +127,9 @@ def main() -> int:
             assert plain is not None
             cells = [verdict(case, plain, jobs[algo, name].summary) for name, case in CASES.items()]
             rows.append([str(plain["algorithm"]), f"{seconds(plain):.1f} s", *cells])
-        words = {name: errors.get(jobs["sgp", name].name, "") for name in CASES}
+        of_sgp = {name: errors.get(jobs["sgp", name].name, "") for name in CASES}
     OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(page(rows, words), encoding="utf-8")
+    OUT.write_text(page(rows, of_sgp), encoding="utf-8")
     return 0
 
 
@@ -108,51 +138,31 @@ def seconds(summary: Mapping[str, object]) -> float:
 
 
 def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, object] | None) -> str:
-    """What became of a run. It waits if it lost at least half of the time that the fault lasted."""
+    """The effect of a fault. A run waits if it loses at least half of the fault's length."""
     if disturbed is None:
         return "stops"
     if case.seconds is None:
         ratio = seconds(disturbed) / seconds(plain)
-        return f"{'slows' if ratio >= 1.02 else 'goes on'}, ×{ratio:.2f}"
+        return f"{'slows' if ratio >= 1.02 else 'continues'}, ×{ratio:.2f}"
     lost = seconds(disturbed) - seconds(plain)
-    return f"{'waits' if lost >= case.seconds / 2 else 'goes on'}, {lost:+.1f} s"
+    return f"{'waits' if lost >= case.seconds / 2 else 'continues'}, {lost:+.1f} s"
 
 
-def page(rows: Sequence[Sequence[str]], words: Mapping[str, str]) -> str:
-    head = ["algorithm", "undisturbed", *CASES]
-    lines = [
-        "# What faults do to each algorithm: simulated",
-        "",
-        "`make faults` writes this page. ResNet-50's messages and compute times on eight nodes with 10 Gbit/s, 200 steps of each node, the",
-        "algorithms with their default settings; all times are simulated. *Slows*: the run takes so many times longer. *Waits*:",
-        f"at least half of the {SPELL:g} s that the fault lasts are lost. *Goes on*: less than half, or less than 2 %. *Stops*: ends with",
-        "an error, or is refused.",
-        "",
-        "| " + " | ".join(head) + " |",
-        "|---" * len(head) + "|",
-        *("| " + " | ".join(row) + " |" for row in rows),
-        "",
-        "| fault | settings |",
-        "|---|---|",
-        *(f"| {name} | `{case.words}` |" for name, case in CASES.items()),
-        "",
-        "What a run that stops says, with SGP as the example:",
-    ]
-    for name, text in words.items():
-        if text:
-            lines += ["", f"**{name}**", "", *(f"    {line}" for line in text.splitlines())]
-    lines += [
-        "",
-        "Synchronous algorithms end with the parameters of the undisturbed run, to the bit, only later. OSGP, AD-PSGD and the parameter",
-        "server without a barrier take messages as they come, so their result depends on when that is; they lose no push-sum mass, no part",
-        "of the sum of all parameters and no gradient. `tests/test_faults.py` asserts this for every algorithm under every fault.",
-        "",
-        "An all-reduce stands still with any of its ranks, and each of its rounds waits for the latest message. A parameter server's own",
-        "link is what its runs wait for here. When a member never comes back, the simulator finds that nobody can go on and says who waits",
-        "for whom; real runs end, and name it. With `on_failure=continue` gossip and asynchronous algorithms notice after 5 s and go on as",
-        "a smaller run; here seven nodes then do the work of eight. Algorithms that need an all-reduce refuse it.",
-    ]
-    return "\n".join(lines) + "\n"
+def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
+    """The page of effects by algorithm and fault, with the ``errors`` of SGP by fault."""
+    settings = [(name, f"`{case.words}`") for name, case in CASES.items()]
+    said = [f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text]
+    return PAGE.format(
+        seconds=SPELL,
+        results=table(["algorithm", "undisturbed", *CASES], rows),
+        settings=table(["fault", "settings"], settings),
+        errors="\n\n".join(said),
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    first, *others = ("| " + " | ".join(row) + " |" for row in (head, *rows))
+    return "\n".join([first, "|---" * len(head) + "|", *others])
 
 
 if __name__ == "__main__":

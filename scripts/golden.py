@@ -1,13 +1,11 @@
 #!/usr/bin/env python
-"""Small runs of every algorithm, to show that a refactoring changes nothing: run them before and
-after, and compare what they recorded.
+"""Small runs of every algorithm, to verify that a refactoring changes no record.
 
-    scripts/golden.py FOLDER            run all of them into FOLDER, in the simulator, on gloo and
-    over MPI; some five minutes scripts/golden.py BEFORE AFTER      compare two such folders; exit
-    code 1 where they differ
+    scripts/golden.py FOLDER            run all, simulated, on gloo and over MPI; some five minutes
+    scripts/golden.py BEFORE AFTER      compare two such folders; exit code 1 if they differ
 
-Simulated runs must record equal numbers, to the last bit; real synchronous runs equal ones to
-1e-10, but for measured times.
+Simulated runs must record the same numbers to the last bit; real synchronous runs the same to
+1e-10, except for measured times.
 """
 
 from __future__ import annotations
@@ -78,11 +76,8 @@ OTHERS = {
         "faults.events=[{what: crash, ranks: [2], start: 0.5}]",
     ),
 }
-UNEQUAL = (
-    "real_s",
-    "time_s",
-    "bytes_sent",
-)  # in a real run: measured, or counted when a message happens to leave
+# Numbers of a real run that are measured, or counted when a message happens to leave.
+UNEQUAL = ("real_s", "time_s", "bytes_sent")
 
 
 def jobs(out: Path) -> Iterator[Job]:
@@ -107,7 +102,7 @@ def jobs(out: Path) -> Iterator[Job]:
 
 
 def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
-    """Each as it ends, with its exit code."""
+    """Run each synchronous algorithm over MPI and yield its name and exit code."""
     root = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -133,7 +128,7 @@ def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
 
 
 def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a record, with its name."""
+    """The numbers of a record with their names."""
     if isinstance(value, Mapping):
         for name in sorted(value):
             if not (name == "real_s" or (real and name in UNEQUAL)):
@@ -146,16 +141,16 @@ def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, flo
 
 
 def difference(before: Path, after: Path) -> str | None:
-    """The first one between the records of two runs, in words."""
+    """Describe the first difference between the records of two runs; None without any."""
     if not all(metrics_path(folder, 0).exists() for folder in (before, after)):
-        return "it has no records"
+        return "one of the runs has no records"
     real = not before.name.startswith(("sim", "timing"))
     for rank in range(8):
         both = (read_lines(metrics_path(folder, rank)) for folder in (before, after))
         for line, (a, b) in enumerate(zip_longest(*both), start=1):
             ours, theirs = list(numbers(a, real)), list(numbers(b, real))
             if [name for name, _ in ours] != [name for name, _ in theirs]:
-                return f"rank {rank}, record {line}: other numbers are recorded"
+                return f"rank {rank}, record {line}: the recorded quantities differ"
             for (name, x), (_, y) in zip(ours, theirs, strict=True):
                 if x != y and not (real and abs(x - y) <= 1e-10 * max(1.0, abs(x))):
                     return f"rank {rank}, record {line}: {name[1:]} is {x!r} before and {y!r} after"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""From ImageNet's folders to the shards that data.shards= reads: tar archives in webdataset's
-layout, in the order of the folders.
+"""Convert ImageNet's folders to shards for ``data.shards=``, in the order of the folders.
 
     scripts/make_shards.py [--root data/imagenet] [--out data/imagenet-shards] [--samples 1000]
 
-What is there already is not made again: after an interruption, give the same command.
+Shards are tar archives in webdataset's layout. Existing ones are kept, so run an interrupted
+command again to resume it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write(shard: Path, samples: Sequence[tuple[str, int]]) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        description="Make shards of ImageNet's folders, for data.shards=."
+        description="Convert ImageNet's folders to shards for data.shards=."
     )
     parser.add_argument(
         "--root",
@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
         default="data/imagenet-shards",
         help="folder for train-*.tar and val-*.tar (%(default)s)",
     )
-    parser.add_argument("--samples", type=int, default=1000, help="in each shard (%(default)s)")
+    parser.add_argument("--samples", type=int, default=1000, help="samples per shard (%(default)s)")
     given = parser.parse_args(words)
     if given.samples < 1:
         parser.error(f"--samples must be at least 1, not {given.samples}")
@@ -74,12 +74,14 @@ def main(words: Sequence[str] | None = None) -> int:
     for asked, made in ((folders.train, shards.train), (folders.valid, shards.valid)):
         if not torch.equal(asked.labels, made.labels):
             print(
-                f"make_shards.py: {out} has other shards too, or with another --samples; remove them.",
+                f"make_shards.py: {out} has other shards too, or with another --samples; remove "
+                "them.",
                 file=sys.stderr,
             )
             return 2
     print(
-        f"{out}: {len(shards.train)} training images (complete: 1281167), {len(shards.valid)} validation images (complete: 50000)"
+        f"{out}: {len(shards.train)} training images (complete: 1281167), {len(shards.valid)} "
+        "validation images (complete: 50000)"
     )
     return 0
 

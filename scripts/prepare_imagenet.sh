@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# From the archives of ILSVRC 2012 (image-net.org) to what data=imagenet reads, ROOT/train/<wnid>/*.JPEG and ROOT/val/<wnid>/*.JPEG:
+# Unpacks the archives of ILSVRC 2012 (image-net.org) for data=imagenet, to ROOT/train/<wnid>/*.JPEG
+# and ROOT/val/<wnid>/*.JPEG:
 #
-#   scripts/prepare_imagenet.sh ILSVRC2012_img_train.tar ILSVRC2012_img_val.tar ILSVRC2012_devkit_t12.tar.gz [data/imagenet]
+#   scripts/prepare_imagenet.sh ILSVRC2012_img_train.tar ILSVRC2012_img_val.tar \
+#       ILSVRC2012_devkit_t12.tar.gz [data/imagenet]
 #
-# In place of the development kit, which needs scipy, a text file may tell the classes: lines such as
-# "ILSVRC2012_val_00000293.JPEG n01440764". What is there already is not unpacked again: after an interruption, give the same command.
+# In place of the development kit, which needs scipy, a text file may list the classes, in lines such
+# as "ILSVRC2012_val_00000293.JPEG n01440764". Unpacked classes are kept, so run an interrupted command
+# again to resume it.
 set -euo pipefail
 
 fail() {
@@ -55,7 +58,7 @@ def fail(sentence):
 
 
 def of_devkit():
-    """Image and class, of every validation image."""
+    """The class of every validation image, by file name."""
     try:
         from scipy.io import loadmat
     except ImportError:

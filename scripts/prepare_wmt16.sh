@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# From Google's preprocessed WMT'16 English-German text to what data=wmt16_en_de reads:
+# Binarises Google's preprocessed WMT'16 English-German text for data=wmt16_en_de:
 #
 #   scripts/prepare_wmt16.sh wmt16_en_de.tar.gz [data/wmt16_en_de]
 #
-# The archive: https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8 (see fairseq's examples/scaling_nmt). It is
-# binarised as Ott et al. (2018) did, with one dictionary. Needs fairseq. What has been prepared is left alone.
+# The archive is https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8 (see
+# fairseq's examples/scaling_nmt). As in Ott et al. (2018) both languages share one dictionary. Needs
+# fairseq. A prepared folder is left unchanged.
 set -euo pipefail
 
 fail() {

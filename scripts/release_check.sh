@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the distributions of the last commit, checks them, installs the wheel with all it needs into an empty environment, and runs it
-# there. Leaves wheel and source distribution in dist/.
+# Builds the distributions of the last commit, checks them, installs the wheel with its dependencies
+# into an empty environment, and runs it there. Leaves wheel and source distribution in dist/.
 #
 #   scripts/release_check.sh [PYTHON]
 set -euo pipefail

@@ -1,12 +1,11 @@
 #!/usr/bin/env python
-"""The papers' tables, as far as one machine can: ``make reproduce`` fills ``results/reproduced/``
-and writes ``results/README.md``.
+"""The papers' tables, as far as one machine can reproduce them: ``make reproduce``.
 
-Finished runs are not repeated, so run an interrupted call again to resume it. Archived runs are
-unpacked first, and all runs archived at the end.
+Writes ``results/reproduced/`` and ``results/README.md``. Run an interrupted call again to resume
+it; finished runs are not repeated. Archived runs are unpacked first, and all runs are archived at
+the end.
 
-    scripts/reproduce.py [timing | rehearsal] ...     only these parts; the tables are made of
-    whatever has finished
+    scripts/reproduce.py [timing | rehearsal] ...     run only these; the tables show all finished
 """
 
 from __future__ import annotations

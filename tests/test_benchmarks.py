@@ -78,7 +78,7 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
 
 def test_an_unknown_section_is_refused(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["stepp"]) == 2
-    assert capsys.readouterr().err.startswith("scripts/bench.py: 'stepp' is none of the sections ")
+    assert capsys.readouterr().err.startswith("scripts/bench.py: 'stepp' is not a section; choose from ")
 
 
 def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(bench: ModuleType) -> None:
@@ -91,7 +91,7 @@ def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(benc
         gpu.throughput("NVIDIA H100 PCIe", {}).text
         == "NVIDIA H100 PCIe: 756.5 Tflop/s (NVIDIA H100 datasheet, PCIe), at most 30827 images/s."
     )
-    assert gpu.throughput("another card", {"SGP": (1.0,)}).text == "No published rate is at hand for the another card."
+    assert gpu.throughput("another card", {"SGP": (1.0,)}).text == "There is no published rate for the another card here."
 
 
 def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: ModuleType) -> None:

@@ -52,7 +52,7 @@ def test_without_root_there_are_no_hosts(monkeypatch: pytest.MonkeyPatch) -> Non
     from benchmarks.measure import Skipped
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(Skipped, match="Hosts of one's own need root, and ip and tc of iproute2."), Hosts(2):
+    with pytest.raises(Skipped, match="Virtual hosts need root, and ip and tc of iproute2."), Hosts(2):
         pass
 
 

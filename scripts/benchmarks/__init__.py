@@ -1,5 +1,5 @@
-"""The sections of ``make bench``: a module each, with a docstring of what is measured and how, and
-``measure(...)`` that yields tables.
+"""Sections of ``make bench``: modules with a function ``measure(...)`` that yields tables.
 
-What ``measure`` takes has defaults, the sizes that are reported; tests call it with small ones.
+The docstring of a section describes on the page what is measured and how. Arguments of ``measure``
+default to the sizes that are reported; tests pass small ones.
 """

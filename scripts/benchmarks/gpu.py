@@ -1,5 +1,4 @@
-"""One GPU: what the runner adds to a step of ResNet-50, and how far that is from what the card can
-do.
+"""One GPU: the overhead of the runner in a step of ResNet-50, and the distance to the card's bound.
 
 Synthetic ImageNet, bf16 and channels-last, one process. The plain loop is PyTorch's: the same
 model, data and batches, SGD with momentum, timed as ours is. The bound counts 3 x 4.09 billion
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
-FLOPS = (
-    3 * 2 * 4.09e9
-)  # of an image of 224 x 224 pixels; He et al. 2016 count multiply-adds, torchvision's table says 4.09 G
-# Published dense bf16 operations per second with their source, by what torch calls the card,
-# special ones first. Datasheets that give the rate with sparsity say that it is twice the dense
-# one.
+# Operations for an image of 224 x 224 pixels; torchvision's table says 4.09 G multiply-adds.
+FLOPS = 3 * 2 * 4.09e9
+# Published dense bf16 operations per second with their source, by a part of torch's name of the
+# card; the first match counts. Rates with sparsity, which are twice as high, are halved.
 CARDS = {
     "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
     "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
@@ -80,7 +77,7 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
 
 
 def settings(steps: int, batch_size: int) -> list[str]:
-    """One epoch of twice ``steps`` on one node."""
+    """Settings of one epoch of twice ``steps`` on one node."""
     words = [
         "model=resnet50",
         "data=synthetic",
@@ -104,7 +101,9 @@ def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
     results = [Result(name, "images/s", values) for name, values in images.items()]
     known = next((rate for name, rate in CARDS.items() if name in card), None)
     if known is None:
-        return Table("Throughput", tuple(results), f"No published rate is at hand for the {card}.")
+        return Table(
+            "Throughput", tuple(results), f"There is no published rate for the {card} here."
+        )
     rate, source = known
     results += [
         Result(f"{name}, of the bound", "%", tuple(100 * each * FLOPS / rate for each in values))
@@ -120,9 +119,7 @@ def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
 def simulated_workers(
     device: str, repeats: int, workers: int = 64, batch_size: int = 16, rounds: int = 20
 ) -> Table:
-    """Gradients of ``workers`` models per second, ``rounds`` of each at a time. On a CPU there are
-    no graphs.
-    """
+    """Simulated workers per second, timed over ``rounds`` steps; without CUDA graphs on a CPU."""
     results = []
     for model in ("mlp", "transformer"):
         turns = {
@@ -142,7 +139,7 @@ def simulated_workers(
 def ways(
     model: str, device: str, workers: int, batch_size: int
 ) -> dict[str, Callable[[int], object]]:
-    """How to compute all workers' gradients of a step."""
+    """Functions that compute all workers' gradients of a step, by name."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.problem import Compute
     from sgp_runner.simulator.engine import Gradient, Vmap
@@ -178,19 +175,20 @@ def ways(
 def as_graph(
     call: Callable[..., tuple[Tensor, Tensor]], stacked: Callable[[int], tuple[Any, ...]]
 ) -> Callable[[int], object]:
-    """``call``, recorded once and played back on what `stacked` gives. Raises RuntimeError if that
-    computes something else.
+    """Capture ``call`` as a CUDA graph that is replayed on the output of ``stacked``.
+
+    Raises RuntimeError if the graph computes something else.
     """
     import torch
     from torch.utils._pytree import tree_leaves
 
     kept = stacked(0)
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # what libraries allocate on first use must not be recorded
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # allocations of the first calls must not be captured
         for _ in range(3):
             expected, _ = call(*kept)
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         values, losses = call(*kept)
@@ -208,7 +206,7 @@ def as_graph(
 
 
 def timed(work: Callable[[int], object], device: str, rounds: int) -> Callable[[], float]:
-    """``work``, saying how long one of ``rounds`` steps takes."""
+    """A function that runs ``rounds`` steps of ``work`` and returns the seconds per step."""
 
     def measure() -> float:
         rivals.settle(device)

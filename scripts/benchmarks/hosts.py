@@ -1,10 +1,8 @@
-"""Hosts of one's own on this machine: a network namespace each, joined by a switch, with links as
-slow as one likes.
+"""Virtual hosts on this machine: network namespaces, joined by a switch over links of any rate.
 
-A namespace without a name lives as long as a process has it open, so none is left behind, whatever
-becomes of this one. Each link is a token bucket (``tbf`` of ``tc``) in either direction. TCP is
-CUBIC on them, whatever the machine's default is. They have equal shares of the machine's
-processors.
+A namespace without a name lives as long as a process has it open, so none is left behind even if
+this process is killed. Each link is a token bucket (``tbf`` of ``tc``) in either direction. TCP is
+CUBIC on them, whatever the machine's default is. Hosts have equal shares of the processors.
 """
 
 from __future__ import annotations
@@ -27,13 +25,15 @@ from benchmarks.processors import Processors
 CLONE_NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
 PORT = 5001
-PIECE = 8192  # bytes: what TCP hands down at once, so that no bucket need be large enough for the usual 64 KiB
+# Bytes that TCP hands down at once: less than the usual 64 KiB, so that buckets can be small.
+PIECE = 8192
 LINK = "eth0"
 
 
 class Hosts:
-    """``count`` hosts with the addresses 10.77.0.1, 10.77.0.2, ...; a context manager. Raises
-    Skipped where it cannot be done.
+    """A context manager that makes ``count`` hosts with addresses 10.77.0.1, 10.77.0.2, ...
+
+    Raises Skipped where they cannot be made.
     """
 
     interface = LINK
@@ -47,14 +47,16 @@ class Hosts:
 
     def __enter__(self) -> Hosts:
         if os.geteuid() != 0 or any(shutil.which(program) is None for program in ("ip", "tc")):
-            raise Skipped("Hosts of one's own need root, and ip and tc of iproute2.")
+            raise Skipped("Virtual hosts need root, and ip and tc of iproute2.")
         self.open.enter_context(self.processors)
         try:
             self.switch, *self.hosts = (self.namespace() for _ in range(self.count + 1))
-            self.tell(self.switch, "ip", ["link add name switch type bridge", "link set switch up"])
+            self.batch(
+                self.switch, "ip", ["link add name switch type bridge", "link set switch up"]
+            )
             for host, inside in enumerate(self.hosts):
                 end = f"type veth peer name {LINK} netns {path_of(inside)}"
-                self.tell(
+                self.batch(
                     self.switch,
                     "ip",
                     [
@@ -68,12 +70,15 @@ class Hosts:
                     f"address add {address}/24 dev {LINK}",
                     f"link set {LINK} gso_max_size {PIECE} up",
                 ]
-                route = f"route replace 10.77.0.0/24 dev {LINK} proto kernel scope link src {address} congctl cubic"
-                self.tell(inside, "ip", [*commands, route])
+                route = (
+                    f"route replace 10.77.0.0/24 dev {LINK} proto kernel scope link src {address} "
+                    "congctl cubic"
+                )
+                self.batch(inside, "ip", [*commands, route])
         except (OSError, subprocess.CalledProcessError) as error:
             self.open.close()
             raise Skipped(
-                f"Hosts of one's own cannot be made here: {getattr(error, 'stderr', None) or error}"
+                f"Virtual hosts cannot be made here: {getattr(error, 'stderr', None) or error}"
             ) from error
         return self
 
@@ -91,33 +96,32 @@ class Hosts:
         return f"10.77.0.{host + 1}"
 
     def path(self, host: int) -> str:
-        """What a process has to `enter` to be on this host."""
+        """The namespace of a host, for `enter`."""
         return path_of(self.hosts[host])
 
     def place(self, host: int) -> tuple[str, Path]:
-        """What a process has to `enter` and to `join`."""
+        """The namespace and the control group of a host, for `enter` and `join`."""
         return self.path(host), self.processors.path(host)
 
     def divide(self, hosts: int) -> None:
-        """The processors, among so many hosts."""
+        """Divide the processors among ``hosts`` hosts."""
         self.processors.divide(hosts)
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
-        """Give the links of ``hosts``, or all, this rate in either direction, and buffers of 8 ms
-        or 200 kB.
+        """Limit the links of ``hosts``, by default all, in either direction.
 
-        What the bucket has saved up passes at once, which a real link would not do: it is as small
-        as timers allow.
+        Buffers hold 8 ms or 200 kB. Unlike on a real link, a full bucket passes at once, so it is
+        as small as timers allow.
         """
         bytes_per_second = bits_per_second / 8
         burst = max(3 * PIECE // 2, round(bytes_per_second * 0.4e-3))
         limit = burst + max(200_000, round(bytes_per_second * 8e-3))
         bucket = f"root tbf rate {round(bits_per_second)}bit burst {burst} limit {limit}"
         for host in range(self.count) if hosts is None else hosts:
-            self.tell(self.hosts[host], "tc", [f"qdisc replace dev {LINK} {bucket}"])
-            self.tell(self.switch, "tc", [f"qdisc replace dev port{host} {bucket}"])
+            self.batch(self.hosts[host], "tc", [f"qdisc replace dev {LINK} {bucket}"])
+            self.batch(self.switch, "tc", [f"qdisc replace dev port{host} {bucket}"])
 
-    def tell(self, namespace: int, program: str, commands: Sequence[str]) -> None:
+    def batch(self, namespace: int, program: str, commands: Sequence[str]) -> None:
         with excursion(namespace):
             words = [program, "-batch", "-"]
             subprocess.run(
@@ -130,9 +134,7 @@ class Hosts:
             )
 
     def achieved(self, num_bytes: int) -> float:
-        """Bits per second of TCP, when each host sends ``num_bytes`` to the next, all at once: the
-        mean over hosts.
-        """
+        """Mean bits per second of TCP when all hosts send ``num_bytes`` to the next at once."""
         servers = [self.listen(host) for host in range(self.count)]
         with ThreadPoolExecutor(2 * self.count) as threads:
             rates = [threads.submit(receive, server) for server in servers]
@@ -153,7 +155,7 @@ class Hosts:
 
 
 def receive(server: socket.socket) -> float:
-    """Bits per second from the first byte to the last."""
+    """Receive from one connection and return its bits per second."""
     buffer = bytearray(2**20)
     with server, server.accept()[0] as connection:
         connection.recv_into(buffer)
@@ -177,7 +179,7 @@ def path_of(file: int) -> str:
 
 
 def enter(path: str | Path) -> None:
-    """Move this thread, and what it starts, into a namespace."""
+    """Move this thread, with the processes it starts, into a namespace."""
     namespace = os.open(path, os.O_RDONLY)
     try:
         check(libc().setns(namespace, CLONE_NEWNET))
@@ -187,7 +189,7 @@ def enter(path: str | Path) -> None:
 
 @contextmanager
 def excursion(namespace: int | None = None) -> Iterator[None]:
-    """This thread is somewhere else meanwhile: in ``namespace``, or wherever it moves."""
+    """Move this thread into ``namespace`` if one is given, and back to its own at the end."""
     home = os.open(OWN, os.O_RDONLY)
     try:
         if namespace is not None:

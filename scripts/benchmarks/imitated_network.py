@@ -1,13 +1,12 @@
-"""Training over slow links that are imitated: what section network measures, without root, on any
-machine.
+"""Training over imitated slow links: the measurements of section network without root.
 
-The ranks of ``sgp-run network=gloo network.bandwidth=...`` send no earlier, and take in no earlier,
-than links of 100 or 300 Mbit/s would let them (`sgp_runner.distributed.link`). Messages and
-all-reduces are slowed so, not what ranks agree on at the start and the end. What would be used
-instead has no such links, and is left out. Nor has a node a share of the processors to itself, so
-it computes faster while others wait, which the simulator does not know of. First the ranks measure
-what they achieve: if that is more than 5 % off, nothing is reported. Everything else is as in
-section network; profiles and predictions are in ``imitated_network/``.
+The ranks of ``sgp-run network=gloo network.bandwidth=...`` send and receive no earlier than links
+of 100 or 300 Mbit/s would let them (`sgp_runner.distributed.link`). Messages and all-reduces are
+slowed, coordination at the start and the end is not. Other libraries have no such links and are
+left out. A node has no share of the processors of its own, so it computes faster while others wait,
+which the simulator does not model. First the ranks measure the rate that they achieve: if it is
+more than 5 % off, nothing is reported. Everything else is as in section network; profiles and
+predictions are in ``imitated_network/``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NETWORKS = Network(4, 100e6, 8, imitated=True), Network(4, 300e6, 12, imitated=T
 
 
 def measure(networks: Sequence[Network] = NETWORKS, seconds: float = 0.7) -> Iterator[Table]:
-    """seconds: for each part of a calibration."""
+    """Compare predictions and measurements; ``seconds`` limits each part of a calibration."""
     with TemporaryDirectory() as folder:
         yield from columns(
             [Bench(Here(network.nodes), network, Path(folder), OUT) for network in networks],

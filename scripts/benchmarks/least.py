@@ -1,8 +1,8 @@
-"""What a step of SGP costs a processor at least: each part alone, with nobody to wait for.
+"""Lower bound of the processor time of a step of SGP: each part alone, without waiting.
 
 A process computes a gradient, takes its step, divides and copies its parameters, passes the copy
-through TCP to itself (which is what sending one message and receiving another costs, without gloo)
-and adds it. All processes do so at once, as in a step.
+through TCP to itself (the cost of sending one message and receiving another, without gloo) and adds
+it. All processes do so at once, as in a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMES = 10
 
 
 def parts(words: list[str]) -> dict[str, float]:
-    """Seconds of the processor, by part; in a process of its own."""
+    """Processor seconds by part; runs in a process of its own."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.push_sum import split
     from sgp_runner.core.worker import OwnBudget
@@ -30,8 +30,8 @@ def parts(words: list[str]) -> dict[str, float]:
     keep_freed_memory()
     run = experiment_of(words).run
     problem = run.make_problem()
-    nobody: Any = None
-    worker = run.make_worker(problem, 0, nobody, OwnBudget(1), nobody)
+    unused: Any = None
+    worker = run.make_worker(problem, 0, unused, OwnBudget(1), unused)
     buffers, x = problem.flat.fresh_buffers(), worker.push_sum
     gradients = [problem.gradient(worker.params, buffers, 0, 0)[0] for _ in range(TIMES + 1)]
     message, received = x.clone(), x.clone()
@@ -48,7 +48,7 @@ def parts(words: list[str]) -> dict[str, float]:
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
-    """Of all threads of this process."""
+    """Median processor seconds of ``work`` over all threads of this process."""
     work()
     seconds = []
     for _ in range(TIMES):

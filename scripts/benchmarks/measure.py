@@ -1,8 +1,7 @@
-"""How things are measured: interleaved repeats, medians with quartiles, ratios of what ran side by
-side, goals as data.
+"""Measuring: interleaved repeats, medians with quartiles, ratios within a turn, goals as data.
 
-A machine is never equally fast for long, so what is compared takes turns (A B C A B C ...) and a
-ratio is taken within each turn.
+The speed of a machine varies, so the alternatives take turns (A B C A B C ...) and a ratio is taken
+within each turn.
 """
 
 from __future__ import annotations
@@ -24,12 +23,15 @@ RELATIONS = {"at most": operator.le, "less than": operator.lt, "at least": opera
 
 
 class Skipped(Exception):
-    """Why a section, or a part of it, was not run here: one sentence."""
+    """Raised with a sentence that explains why a section cannot run here."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """relation: a key of `RELATIONS`. bound: in the unit of what is measured."""
+    """A bound on a median.
+
+    relation: a key of `RELATIONS`. bound: in the unit of the result.
+    """
 
     relation: str
     bound: float
@@ -43,8 +45,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Result:
-    """One number, all its repeats in the order in which they were taken. unit: ``x`` for ratios.
-    goal: of the median.
+    """One quantity with all its repeats in order.
+
+    unit: ``x`` for ratios. goal: for the median.
     """
 
     what: str
@@ -58,7 +61,7 @@ class Result:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Of at least two values, the least and the greatest counted in; of one, that."""
+        """Lower and upper quartile, with the extremes included; a single value twice."""
         if len(self.values) == 1:
             return self.values[0], self.values[0]
         low, _, high = quantiles(self.values, n=4, method="inclusive")
@@ -66,13 +69,13 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        """None without a goal."""
+        """Whether the median meets the goal; None without a goal."""
         return None if self.goal is None else self.goal.met(self.median)
 
 
 @dataclass(frozen=True)
 class Table:
-    """What belongs together. text: what one has to know to read it, or why there are no results."""
+    """Results shown together, with a text that explains them or why there are none."""
 
     title: str
     results: tuple[Result, ...] = ()
@@ -82,7 +85,7 @@ class Table:
 def interleaved(
     things: Mapping[str, Callable[[], T]], repeats: int = REPEATS
 ) -> dict[str, tuple[T, ...]]:
-    """What each of ``things`` returns in every turn. One turn comes before, and is thrown away."""
+    """Call all ``things`` in turns and return their results; a first turn is discarded."""
     for thing in things.values():
         thing()
     turns = [{name: thing() for name, thing in things.items()} for _ in range(repeats)]
@@ -90,7 +93,7 @@ def interleaved(
 
 
 def seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """``work``, saying how long it takes."""
+    """A function that calls ``work`` and returns the seconds that it took."""
 
     def timed() -> float:
         start = time.perf_counter()
@@ -103,14 +106,14 @@ def seconds(work: Callable[[], object]) -> Callable[[], float]:
 def ratio(
     what: str, ours: Iterable[float], theirs: Iterable[float], goal: Goal | None = None
 ) -> Result:
-    """Ours over theirs, turn by turn."""
+    """The result of ``ours`` over ``theirs``, turn by turn."""
     return Result(
         what, "x", tuple(our / their for our, their in zip(ours, theirs, strict=True)), goal
     )
 
 
 def machine() -> dict[str, object]:
-    """The processor, as the system calls it, and how busy the machine is with other things."""
+    """The name and number of the processors and the load of the machine."""
     name = platform.processor()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
@@ -128,12 +131,12 @@ def machine() -> dict[str, object]:
 
 
 def as_json(tables: Iterable[Table], facts: Mapping[str, object]) -> str:
-    """``facts`` and ``tables`` with every repeat."""
+    """Serialise ``facts`` and ``tables`` with every repeat."""
     return json.dumps({**facts, "tables": [asdict(table) for table in tables]}, indent=1) + "\n"
 
 
 def from_json(text: str) -> tuple[dict[str, object], list[Table]]:
-    """What `as_json` was given."""
+    """Restore the facts and tables that `as_json` has serialised."""
     facts = json.loads(text)
     return facts, [
         Table(table["title"], tuple(map(result, table["results"])), table["text"])

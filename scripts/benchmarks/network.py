@@ -1,16 +1,16 @@
-"""Training over slow networks for real, and what the simulator said of it before.
+"""Real training over slow networks, compared with the simulator's predictions.
 
-Each node is a process on a host of its own: a network namespace whose link a token bucket keeps to
+Each node is a process on a virtual host: a network namespace whose link a token bucket limits to
 100, 300 or 1000 Mbit/s in either direction, which a transfer over TCP checks first. The ranks are
 those of ``sgp-run network=gloo`` under a launcher. The model is a perceptron with 2.2 MB of
 parameters, and each node has a batch of 128 digits: all nodes together keep two cores busy for some
-15 ms of computation, which is less than a message takes but on the fastest link. Compute is what
-steps of local SGD take without any message, with all nodes computing. A time is seconds per step of
+15 ms of computation, which is less than a message takes except on the fastest link. Compute is the
+time of steps of local SGD without messages, with all nodes computing. Times are seconds per step of
 a node, in the second part of a run.
 
-Before a network is measured, ``sgp-run calibrate``'s probe runs on it, and the simulator predicts
-every time from the profile: profiles and predictions are in ``network/``. SlowMo takes a slow step
-every 4 steps. A slow node is `faults.slow_nodes`: it sleeps.
+Before a network is measured, the probe of ``sgp-run calibrate`` runs on it, and the simulator
+predicts every time from the profile: profiles and predictions are in ``network/``. SlowMo takes a
+slow step every 4 steps. A slow node sleeps (`faults.slow_nodes`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ from benchmarks.on_hosts import Here, on_hosts
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
-WARM_UP = (
-    2 * EVERY
-)  # steps: the first all-reduce of a run is slow, and SlowMo's comes after four steps
+WARM_UP = 2 * EVERY  # steps: the first all-reduce is slow, and SlowMo's comes after four steps
 COMPUTE = "compute alone"
 ALGORITHMS = {
     "AR-SGD": ("algo=ar_sgd",),
@@ -49,20 +47,20 @@ ALGORITHMS = {
 }
 RIVALS = {"torch DDP": ("ddp", "torch"), "fairscale's SGP": ("fairscale", "fairscale")}
 MODEL = ("model=mlp", "model.hidden=[700,700]", "batch_size=128", "optim.lr=0.001")
-SAMPLES = 1437  # of digits
-SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # are tried with something slow, the first for comparison
-FACTOR = 4  # of what is slow
-SLOW = 1  # the rank that is
+SAMPLES = 1437  # size of the digits' training set
+SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # run with a slow node or link; the first is the baseline
+FACTOR = 4  # of the slow-down
+SLOW = 1  # the slow rank
 WITHIN = Goal("at most", 10)  # percent
-TOLERANCE = 0.05  # of a rate that is only imitated
+TOLERANCE = 0.05  # relative, of an imitated rate
 
 
 @dataclass(frozen=True)
 class Network:
-    """nodes: that train on it. bits_per_second: of each link. steps: of a node that count, a
-    multiple of `EVERY`. repeats: of a run.
+    """A network and the runs on it.
 
-    imitated: its links are ``network.bandwidth``, which only our ranks obey.
+    bits_per_second: rate of each link. steps: the measured steps of a node, a multiple of `EVERY`.
+    repeats: number of runs. imitated: links are ``network.bandwidth``, which only our ranks obey.
     """
 
     nodes: int
@@ -102,13 +100,13 @@ class Network:
 
     @property
     def slows(self) -> tuple[str, ...]:
-        """What else is made slow: of four nodes at 300 Mbit/s."""
+        """The kinds of slow-down to measure too, on four nodes at 300 Mbit/s."""
         if (self.nodes, self.bits_per_second) != (4, 300e6):
             return ()
         return ("node",) if self.imitated else ("node", "link")
 
 
-# Takes three quarters of an hour. Goals are for four nodes at up to 300 Mbit/s.
+# These take three quarters of an hour. Goals are for four nodes at up to 300 Mbit/s.
 NETWORKS = (
     *(Network(4, 100e6, 8), Network(4, 300e6, 12), Network(4, 1000e6, 16)),
     *(Network(8, 100e6, 4), Network(8, 300e6, 8), Network(8, 1000e6, 12)),
@@ -117,8 +115,9 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One time to be measured, and to be predicted. words: of the algorithm. slow: ``node`` or
-    ``link``, of rank `SLOW`.
+    """One time to measure and predict.
+
+    words: settings of the algorithm. slow: ``node`` or ``link``, of rank `SLOW`.
     """
 
     words: tuple[str, ...]
@@ -126,12 +125,12 @@ class Cell:
 
     @property
     def faults(self) -> list[str]:
-        """As the simulator has it; a real link is made slow itself."""
+        """Settings that slow the simulator's node or link; a real link is slowed itself."""
         return [f"faults.slow_{self.slow}s={{{SLOW}: {FACTOR}}}"] if self.slow else []
 
 
 def measure(networks: Sequence[Network] = NETWORKS, seconds: float = 0.7) -> Iterator[Table]:
-    """seconds: for each part of a calibration."""
+    """Compare predictions and measurements; ``seconds`` limits each part of a calibration."""
     with (
         TemporaryDirectory() as folder,
         Hosts(max(network.nodes for network in networks) + 1) as hosts,
@@ -142,7 +141,7 @@ def measure(networks: Sequence[Network] = NETWORKS, seconds: float = 0.7) -> Ite
 
 
 def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
-    """What was predicted of each network, then what was measured; at last how well they agree."""
+    """Predict and measure each network, and compare both at the end."""
     predicted: dict[str, dict[str, float]] = {}
     measured: dict[str, dict[str, float]] = {}
     for bench in benches:
@@ -155,14 +154,18 @@ def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
         }
         achieved = bench.achieved()
         if network.imitated and abs(median(achieved) / network.bits_per_second - 1) > TOLERANCE:
-            what = f"{median(achieved) / 1e6:.1f} Mbit/s were achieved here, more than {100 * TOLERANCE:g} % off: nothing is reported."
+            what = (
+                f"{median(achieved) / 1e6:.1f} Mbit/s were achieved here, more than "
+                f"{100 * TOLERANCE:g} % off: nothing is reported."
+            )
             yield Table(network.title, text=what)
             continue
         predicted[network.title] = bench.predict(cells | slow, seconds)
         out.mkdir(parents=True, exist_ok=True)
+        # Written before anything is measured.
         (out / "predicted.json").write_text(
             json.dumps(predicted, indent=1) + "\n", encoding="utf-8"
-        )  # before anything is measured
+        )
         times = bench.times(cells | slow)
         measured[network.title] = {name: median(times[name]) for name in cells | slow}
         yield bench.table(times, predicted[network.title], achieved)
@@ -173,23 +176,22 @@ def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
 
 
 class Bench:
-    """One network on these hosts. folder: for everything that is left behind. out: for profiles and
-    predictions.
+    """The runs of one network on ``hosts``.
+
+    folder: for logs and runs. out: for profiles and predictions.
     """
 
     def __init__(self, hosts: Hosts | Here, network: Network, folder: Path, out: Path) -> None:
         self.hosts, self.network, self.folder, self.out = hosts, network, folder, out
 
     def achieved(self) -> tuple[float, ...]:
-        """Bits per second between hosts, all sending at once, once their links are as slow as that."""
+        """Slow the links and return the bits per second that hosts achieve, all sending at once."""
         self.hosts.shape(self.network.bits_per_second)
         self.hosts.divide(self.network.nodes)
         return tuple(self.hosts.achieved(int(self.network.bits_per_second / 8)) for _ in range(3))
 
     def predict(self, cells: Mapping[str, Cell], seconds: float) -> dict[str, float]:
-        """Milliseconds of each, simulated with the profile that a calibration of this network has
-        left in `OUT`.
-        """
+        """Calibrate the network, keep its profile, and simulate each cell: milliseconds."""
         from sgp_runner.cli.calibrate import conclude
         from sgp_runner.config.overrides import experiment_of, search_in
 
@@ -210,9 +212,7 @@ class Bench:
         }
 
     def simulated(self, title: str, words: Sequence[str]) -> float:
-        """Of the same number of steps; messages have the size, and gradients the time, of the model
-        that is really trained.
-        """
+        """Milliseconds per simulated step, with the real model's messages and gradient times."""
         from sgp_runner.config.overrides import experiment_of
         from sgp_runner.session.execution import perform
 
@@ -243,7 +243,7 @@ class Bench:
         )
 
     def times(self, cells: Mapping[str, Cell]) -> dict[str, tuple[float, ...]]:
-        """Milliseconds of each, in turns, and of compute alone and of what one would use instead."""
+        """Milliseconds of each cell, of compute alone and of other libraries, measured in turns."""
         turns: dict[str, Callable[[], float]] = {
             COMPUTE: self.real(COMPUTE, Cell(("algo=local_sgd", "algo.tau=null")))
         }
@@ -261,7 +261,7 @@ class Bench:
         return {name: tuple(turn[name] for turn in found) for name in turns}
 
     def real(self, title: str, cell: Cell) -> Callable[[], float]:
-        """A complete run with the ranks of ``sgp-run network=gloo``."""
+        """A function that makes a complete run with real ranks: seconds per step."""
         network, hosts = self.network, self.hosts
         faults = cell.faults if cell.slow == "node" else []
         settings = network.words(
@@ -291,7 +291,7 @@ class Bench:
         return run
 
     def written(self, settings: Sequence[str], title: str) -> Path:
-        """The configuration of a run, where its ranks read it."""
+        """Write the configuration of a run where its ranks read it."""
         from sgp_runner.config.overrides import experiment_of
         from sgp_runner.session.execution import prepare
 
@@ -352,7 +352,7 @@ class Bench:
 
 
 def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
-    """By how much longer steps are with one slow node, or link."""
+    """The increase of step times by one slow node or link."""
     results = []
     for what in network.slows:
         lost = {name: lost_to(times[f"{name}, slow {what}"], times[name]) for name in SLOWED}
@@ -371,14 +371,14 @@ def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
 
 
 def lost_to(slow: Sequence[float], plain: Sequence[float]) -> tuple[float, ...]:
-    """In percent, turn by turn."""
+    """The increase in percent, turn by turn."""
     return tuple(100 * (late / before - 1) for late, before in zip(slow, plain, strict=True))
 
 
 def accuracy(
     predicted: Mapping[str, Mapping[str, float]], measured: Mapping[str, Mapping[str, float]]
 ) -> Table:
-    """How far the simulator was off, and whether it knew which is faster."""
+    """The errors of the predictions, and the pairs that they put in the wrong order."""
     errors = {
         title: tuple(100 * (predicted[title][name] / times[name] - 1) for name in times)
         for title, times in measured.items()
@@ -393,7 +393,10 @@ def accuracy(
     results.append(Result("mean error of all cells", "%", (mean(sizes),), Goal("less than", 10)))
     results.append(Result("worst error", "%", (max(sizes),), Goal("less than", 20)))
     results.append(Result("pairs in the wrong order", "", (float(swapped),), Goal("at most", 0)))
-    text = "Predictions were written down before anything was measured. Pairs whose times are within 3 % of each other have no order."
+    text = (
+        "Predictions were written down before anything was measured. Pairs whose times are within "
+        "3 % of each other have no order."
+    )
     return Table("What the simulator predicted", tuple(results), text)
 
 
@@ -405,19 +408,18 @@ def wrong_order(
 
 
 def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:
-    """Seconds per step of a node, from the second regular record to the last; the mean over ranks
-    that have both.
+    """Mean seconds per step of a node, from the second regular record to the last.
 
-    Steps of asynchronous algorithms are counted over all nodes.
+    The mean is over ranks that have both. Steps of asynchronous algorithms are counted over all
+    nodes.
     """
     from sgp_runner.recording.recorder import read_metrics
 
     records = [record for record in read_metrics(run_dir) if record["kind"] == "train"]
     found = []
     for rank in range(nodes):
-        regular = [record for record in records if record["rank"] == rank][
-            2:-1
-        ]  # after the first step and the first record; not the end
+        own = [record for record in records if record["rank"] == rank]
+        regular = own[2:-1]  # after the first step and the first record; not the end
         if len(regular) > 1:
             first, last = (
                 (float(str(record["time_s"])), int(str(record["step"])))
@@ -434,16 +436,16 @@ def slug(title: str) -> str:
 
 
 def parameters() -> int:
-    """Of the model."""
+    """Number of the model's parameters."""
     return 64 * 700 + 700 + 700 * 700 + 700 + 700 * 10 + 10
 
 
 def num_bytes() -> int:
-    """Of a message."""
+    """Size of a message."""
     return 4 * parameters()
 
 
-# What runs in processes on the hosts.
+# Functions that run in processes on the hosts.
 
 
 def calibrate(config: str, seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Starting the ranks of a run on hosts of their own, or here over imitated links."""
+"""Ranks of a run, started on virtual hosts or over imitated links."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ PRELOAD = [
 ]
 PORTS = count(20_000)
 TIMEOUT_SECONDS = 120.0
-MESSAGES = 8  # by which a rate is measured
+MESSAGES = 8  # sent to measure a rate
 
 
 class Here:
-    """In place of `Hosts`: ``count`` processes of this machine, whose links are imitated
-    (``network.bandwidth``). Needs no root.
-    """
+    """A substitute of `Hosts` without root: links between processes are imitated."""
 
     interface = "lo"
 
@@ -42,21 +40,19 @@ class Here:
         return "127.0.0.1"
 
     def place(self, host: int) -> tuple[None, None]:
-        """Nowhere else, with whatever processors are free."""
+        """No namespace and no control group."""
         return None, None
 
     def divide(self, hosts: int) -> None:
-        """Processors are not divided, which needs root too."""
+        """Leave the processors undivided, as dividing them needs root."""
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
-        """From now on; all links are alike."""
+        """Set the rate of all links."""
         assert hosts is None
         self.bits_per_second = bits_per_second
 
     def achieved(self, num_bytes: int) -> float:
-        """Bits per second, when each rank sends ``num_bytes`` to the next, all at once: the mean
-        over ranks.
-        """
+        """Mean bits per second when all ranks send ``num_bytes`` to the next at once."""
         with TemporaryDirectory() as folder:
             out = Path(folder) / "rate"
             on_hosts(
@@ -74,8 +70,9 @@ class Here:
 def on_hosts(
     hosts: Hosts | Here, ranks: int, log: Path, work: Callable[..., int], *arguments: Any
 ) -> None:
-    """Call ``work(*arguments)`` in a process on each of the first hosts, as under torchrun. Raises
-    RuntimeError if one fails.
+    """Call ``work(*arguments)`` in a process on each of the first hosts, as torchrun does.
+
+    Raises RuntimeError if one fails.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = get_context("forkserver")
@@ -101,7 +98,8 @@ def on_hosts(
             process.join(TIMEOUT_SECONDS)
             if process.exitcode != 0:
                 raise RuntimeError(
-                    f"a rank ended with {process.exitcode}; the end of {log}:\n{log.read_text()[-2000:]}"
+                    f"a rank ended with {process.exitcode}; the end of "
+                    f"{log}:\n{log.read_text()[-2000:]}"
                 )
     finally:
         for process in processes:
@@ -117,7 +115,7 @@ def on_host(
     work: Callable[..., int],
     arguments: Sequence[Any],
 ) -> None:
-    """In the new process."""
+    """Set up a new process on its host, call ``work`` and exit with its result."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for output in (1, 2):
         os.dup2(file, output)
@@ -137,7 +135,7 @@ def on_host(
 
 
 def send_around(bits_per_second: float, num_bytes: int, out: str) -> int:
-    """In such a process: send in some messages, receive as much, and leave the rate on rank 0."""
+    """Send ``num_bytes`` to the next rank, receive as many, and write the mean rate on rank 0."""
     import torch
 
     from sgp_runner.core.scheduler import RealClock, Scheduler

@@ -1,8 +1,6 @@
-"""An equal share of this machine's processors for each host, whether the others are busy or not: a
-control group each.
+"""Control groups that give each host an equal share of the processors, busy or not.
 
-Without it a node would compute faster while others wait for messages, which no node of a cluster
-does.
+Without them a node would compute faster while others wait for messages, unlike in a cluster.
 """
 
 from __future__ import annotations
@@ -13,14 +11,12 @@ from pathlib import Path
 
 from benchmarks.measure import Skipped
 
-QUOTA = 1000  # microseconds of processor time that a host has at once; the least that Linux takes
+QUOTA = 1000  # microseconds of processor time per period; the least that Linux accepts
 CONTROL = Path("/sys/fs/cgroup")
 
 
 class Processors:
-    """Shares for ``count`` hosts; a context manager. Raises Skipped where there are no control
-    groups of one's own.
-    """
+    """A context manager that makes ``count`` control groups. Raises Skipped where it cannot."""
 
     def __init__(self, count: int) -> None:
         self.second = (CONTROL / "cgroup.controllers").exists()  # version 2 of control groups
@@ -46,10 +42,9 @@ class Processors:
                 group.rmdir()
 
     def divide(self, hosts: int) -> None:
-        """Among so many hosts, which compute at the same time."""
-        period = max(
-            QUOTA, round(QUOTA * hosts / (os.cpu_count() or 1))
-        )  # a host has one thread that computes
+        """Divide the processors among ``hosts`` hosts that compute at the same time."""
+        # One thread of a host computes.
+        period = max(QUOTA, round(QUOTA * hosts / (os.cpu_count() or 1)))
         for group in self.groups:
             if self.second:
                 (group / "cpu.max").write_text(f"{QUOTA} {period}", encoding="ascii")
@@ -58,10 +53,10 @@ class Processors:
                 (group / "cpu.cfs_quota_us").write_text(str(QUOTA), encoding="ascii")
 
     def path(self, host: int) -> Path:
-        """Where a process writes that it belongs to this host."""
+        """The file of a host's control group, for `join`."""
         return self.groups[host] / "cgroup.procs"
 
 
 def join(path: Path) -> None:
-    """This process, and what it starts, has the host's share from now on."""
+    """Move this process, with the processes it starts, into a control group."""
     path.write_text(str(os.getpid()), encoding="ascii")

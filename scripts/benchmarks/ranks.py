@@ -1,6 +1,4 @@
-"""Processes that stay for a whole section, so that turns of a few steps can be taken without
-starting anybody again.
-"""
+"""Processes that live for a whole section, so that turns of a few steps need no new ones."""
 
 from __future__ import annotations
 
@@ -18,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """``size`` processes as torchrun would start them, with one thread each. A context manager.
+    """A context manager of ``size`` processes as torchrun starts them, with one thread each.
 
-    `call` may run ``sgp-run``, and whatever makes a process group of its own and destroys it.
+    Functions passed to `call` may make a process group if they destroy it.
     """
 
     def __init__(self, size: int) -> None:
@@ -48,7 +46,7 @@ class Ranks:
             self.pipes.append(here)
 
     def call(self, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What ``work``, a function of a module, returns on each of them."""
+        """Call ``work``, a function of a module, in all processes and return the results."""
         for pipe in self.pipes:
             pipe.send((work, arguments))
         answers = {}
@@ -69,7 +67,7 @@ class Ranks:
 
 
 def serve(pipe: Connection, environment: dict[str, str]) -> None:
-    """In such a process: do what is asked, in silence, until nobody asks any more."""
+    """Handle calls without output until the pipe is closed."""
     os.environ.update(environment)
     warnings.simplefilter("ignore")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

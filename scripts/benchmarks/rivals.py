@@ -1,5 +1,6 @@
-"""What one would use instead, as its documentation says: the model, optimizer, data and batches are
-those of an ``sgp-run`` command.
+"""Other libraries, used as their documentation says.
+
+Model, optimizer, data and batches are those of an ``sgp-run`` command.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ ATTEMPTS = count()
 
 
 def ddp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """PyTorch's DistributedDataParallel: AR-SGD."""
+    """AR-SGD by PyTorch's DistributedDataParallel."""
     from torch.nn.parallel import DistributedDataParallel
 
     return loop(problem, rank, DistributedDataParallel(problem.flat.module), sgd)
 
 
 def plain(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """PyTorch alone, on one device."""
+    """SGD by PyTorch alone, on one device."""
     import torch
 
     layout = torch.channels_last if problem.compute.channels_last else torch.preserve_format
@@ -50,18 +51,17 @@ def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -
 
 
 def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """fairscale's SGP: one peer, directed exponential graph. Its calls of CUDA, which are made on
-    CPUs too, do nothing.
+    """SGP by fairscale: one peer, directed exponential graph.
+
+    Its calls of CUDA, which it makes on CPUs too, are replaced by functions that do nothing.
     """
     from fairscale.experimental.nn.data_parallel import (
         SlowMoBaseAlgorithm,
         SlowMoDistributedDataParallel,
     )
 
-    for name in (
-        "cuda",
-        "pin_memory",
-    ):  # all of them for good: a thread that gossips calls them too
+    # The patches stay until the process ends: a thread that gossips calls these functions too.
+    for name in ("cuda", "pin_memory"):
         patch(f"torch.Tensor.{name}", lambda tensor: tensor).start()
     for name in ("current_stream", "stream", "synchronize"):
         patch(f"torch.cuda.{name}", MagicMock()).start()
@@ -86,9 +86,7 @@ def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """decent-dp with its one-peer exponential graph: D-PSGD in pairs, overlapping with the next
-    gradient.
-    """
+    """D-PSGD by decent-dp: one-peer exponential graph, overlapping with the next gradient."""
     from decent_dp.ddp import DecentralizedDataParallel
     from loguru import logger
 
@@ -110,9 +108,7 @@ def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[str, float]:
-    """As rank of a group, from the environment: ``steps`` steps to warm up, then as many that
-    count.
-    """
+    """Train as a rank of the environment's group and time ``steps`` steps after as many others."""
     import time
     from datetime import timedelta
     from functools import partial
@@ -163,7 +159,7 @@ def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[s
 
 
 def settle(device: str) -> None:
-    """Wait for what the device has still to compute."""
+    """Wait until the device has finished its work."""
     import torch
 
     if device != "cpu":

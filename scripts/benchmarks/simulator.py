@@ -1,9 +1,9 @@
-"""What the simulator costs itself, beside the gradients that it computes.
+"""Overhead of the simulator beside the gradients that it computes.
 
-Everything runs in one thread, and its time is that thread's processor time, which a busy machine
-stretches less than the clock on the wall. Timing studies are processes of their own, so that their
-memory can be told; their time is all of the run, with its records. Memory per worker is what peak
-memory grows by from one number of workers to another.
+Everything runs in one thread, and times are its processor time, which a busy machine stretches less
+than wall time. Timing studies are processes of their own, so that their memory can be measured;
+their time is that of the whole run with its records. Memory per worker is the growth of peak memory
+from one number of workers to another, divided by the difference.
 """
 
 from __future__ import annotations
@@ -32,18 +32,10 @@ ENGINES = {
     "mlp": ("model=mlp", "batch_size=16"),
     "transformer": ("model=transformer", "batch_size=16"),
 }
-WIDE = (
-    "model=mlp",
-    "model.hidden=[3000,3000]",
-    "batch_size=8",
-    "data.partition=iid",
-)  # 9.2 million parameters
-KEPT = {
-    "algo=ar_sgd": 2,
-    "algo=d_psgd": 3,
-    "algo=sgp": 3,
-    "algo=osgp": 3,
-}  # parameters, momentum, and a message where there are any
+# A model with 9.2 million parameters.
+WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")
+# The vectors that a worker keeps: parameters, momentum, and a message where there are any.
+KEPT = {"algo=ar_sgd": 2, "algo=d_psgd": 3, "algo=sgp": 3, "algo=osgp": 3}
 
 
 def measure(
@@ -65,7 +57,7 @@ def measure(
 
 
 def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """``work``, saying how long it keeps the processor busy."""
+    """A function that calls ``work`` and returns the processor seconds that it took."""
 
     def timed() -> float:
         start = time.process_time()
@@ -76,7 +68,7 @@ def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def kernel(repeats: int) -> Table:
-    """Coroutines that do nothing but wait for the clock."""
+    """The time of a blocking operation of coroutines that only wait for the clock."""
     microseconds = interleaved(
         {"wait": lambda: 1e6 * processor_seconds(sleeping)() / (WORKERS * SLEEPS)}, repeats
     )["wait"]
@@ -108,7 +100,7 @@ def sleeping() -> None:
 
 
 def studies(repeats: int, nodes: Sequence[int], steps: int) -> Table:
-    """SGP without gradients, for the number of workers that is asked for and for smaller ones."""
+    """The time and memory of SGP without gradients, by number of workers."""
     words = ("model=timing_only", "algo=sgp", "epochs=4000", f"model.sample_steps={steps}")
     turns = interleaved({str(n): lambda n=n: apart(f"nodes={n}", *words) for n in nodes}, repeats)
     results = []
@@ -142,7 +134,7 @@ def studies(repeats: int, nodes: Sequence[int], steps: int) -> Table:
 
 
 def plot(nodes: Sequence[int], times: Sequence[Sequence[float]], steps: int) -> None:
-    """Seconds against nodes, and the straight line through the origin and the last point."""
+    """Plot seconds against nodes, with the line through the origin and the last point."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -165,7 +157,7 @@ def plot(nodes: Sequence[int], times: Sequence[Sequence[float]], steps: int) -> 
 
 
 def apart(*words: str) -> dict[str, float]:
-    """A run in a process of its own: its processor time and its peak memory."""
+    """Processor time and peak memory of a run in a process of its own."""
     with TemporaryDirectory() as folder:
         program = "import sys; from benchmarks.simulator import alone; alone(sys.argv[1:])"
         path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -190,7 +182,7 @@ def alone(words: Sequence[str]) -> None:
 
 
 def peak_bytes() -> int:
-    """Of this program's memory; getrusage's is at least that of the process that started it."""
+    """Peak memory of this program; getrusage would include that of its parent process."""
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])
 
@@ -203,9 +195,7 @@ def make_run(*words: str) -> tuple[Run, Problem]:
 
 
 def learning(repeats: int, nodes: int) -> Table:
-    """One epoch of SGP on simulated nodes, and of as many PyTorch models on the same batches,
-    without evaluation.
-    """
+    """Simulated SGP against a loop over as many PyTorch models on the same batches."""
     run, problem = make_run(*LEARNING, f"nodes={nodes}", "epochs=2")
     turns = interleaved(
         {
@@ -240,7 +230,7 @@ def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], 
 
 
 def plain(run: Run, problem: Problem) -> Callable[[], None]:
-    """Models that never talk: what learning costs with PyTorch alone."""
+    """A function that trains models without communication, with PyTorch alone."""
     import copy
 
     import torch
@@ -264,7 +254,7 @@ def plain(run: Run, problem: Problem) -> Callable[[], None]:
 
 
 def engines(repeats: int, nodes: int) -> Table:
-    """Whole runs without evaluation, which differ in the engine alone."""
+    """Runs without evaluation that differ in the engine alone."""
     results = []
     for name, words in ENGINES.items():
         run, problem = make_run(
@@ -292,7 +282,7 @@ def engines(repeats: int, nodes: int) -> Table:
 
 
 def memory(repeats: int, few_and_many: tuple[int, int]) -> Table:
-    """Of a model that is large beside everything else, while it trains."""
+    """Peak memory per worker while a large model trains."""
     few, many = few_and_many
     _, problem = make_run(*WIDE, "algo=sgp", f"nodes={few}")
     vector = 4 * sum(problem.flat.layers)
@@ -312,5 +302,8 @@ def memory(repeats: int, few_and_many: tuple[int, int]) -> Table:
                 what, "x", tuple(each / (vectors * vector) for each in grown), Goal("at most", 1.1)
             )
         )
-    text = f"Parameters ({vector / 2**20:.0f} MiB), momentum, and where there are any one message in flight; {few} and {many} workers."
+    text = (
+        f"Parameters ({vector / 2**20:.0f} MiB), momentum, and where there are any one message in "
+        f"flight; {few} and {many} workers."
+    )
     return Table("Memory", tuple(results), text)

@@ -1,4 +1,4 @@
-"""How long one waits before anything happens, from the start of a process.
+"""Start-up time: from the start of a process to its answer.
 
 Each command is a process of its own; the last line is the time until ``metrics.jsonl`` has its
 first training step.

@@ -1,11 +1,10 @@
-"""The real cost of a step: gloo on this machine's CPU, 4 processes of one thread, a perceptron with
-21 MB of parameters.
+"""Cost of a real step: gloo, 4 processes of one thread, a perceptron with 21 MB of parameters.
 
 All train the same model on the same batches with the same optimizer (SGD with momentum). Ours are
-complete runs of ``sgp-run``, whose ``metrics.jsonl`` says how long a step takes; what it is
-compared with runs in processes of its own, which sleep meanwhile. As many steps come before those
-that count. AR-SGD and DDP have to end with the same loss. There are more processes than cores, so a
-step takes at least the processor time of its parts: they are also measured alone.
+complete runs of ``sgp-run``, timed by their ``metrics.jsonl``; the other libraries run in processes
+of their own, which sleep meanwhile. As many steps come before the timed ones. AR-SGD and DDP must
+end with the same loss. There are more processes than cores, so a step takes at least the processor
+time of its parts, which are also measured alone.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ GOALS = (
     ("OSGP", "SGP", Goal("at most", 1.0)),
 )
 OVERLAP = "Its all-reduce is part of the backward pass, and so of the computation."
-# Where a step is, by file and function, the innermost first.
+# Parts of a step by file and function, the innermost first.
 PARTS = {
     "compute": ("sgp_runner/core/problem.py:gradient",),
     "pack": ("sgp_runner/core/flat.py:take_gradient",),
@@ -110,7 +109,7 @@ def measure(
 
 
 def bound(turns: Sequence[Sequence[Mapping[str, float]]], processes: int) -> Table:
-    """From the processor time of the parts of a step on every rank, in every turn."""
+    """The lower bound of a step from the processor times of its parts, by turn and rank."""
     cores = min(os.cpu_count() or 1, processes)
     means = [
         {part: mean(1000 * rank[part] for rank in ranks) for part in ranks[0]} for ranks in turns
@@ -126,7 +125,7 @@ def bound(turns: Sequence[Sequence[Mapping[str, float]]], processes: int) -> Tab
 
 
 def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[str]:
-    """One epoch of twice ``steps``, recorded at the middle and at the end."""
+    """Settings of one epoch of twice ``steps``, recorded at the middle and at the end."""
     model = [
         "model=mlp",
         f"model.hidden=[{hidden},{hidden}]",
@@ -153,7 +152,7 @@ def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[s
 
 
 def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
-    """A run of ``sgp-run``: seconds of a step and the last batch's loss, on rank 0."""
+    """Make a run of ``sgp-run``: seconds of a step and the last batch's loss, on rank 0."""
     [folder, *_] = ranks.call(rank_of_run, words)
     from sgp_runner.recording.recorder import read_metrics
 
@@ -169,7 +168,7 @@ def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
 
 
 def profiled(ranks: Ranks, words: list[str]) -> dict[str, float]:
-    """The share of each part, over all ranks."""
+    """The share of each part of a step, over all ranks."""
     counts = ranks.call(profiled_rank, words)
     total = sum(sum(count.values()) for count in counts)
     return {part: sum(count[part] for count in counts) / total for part in PARTS}
@@ -185,7 +184,7 @@ def rank_of_run(words: list[str]) -> str:
 
 
 def profiled_rank(words: list[str]) -> dict[str, int]:
-    """How often the thread that runs the algorithm was found in each part of a step."""
+    """Sample the algorithm's thread and count the samples in each part of a step."""
     counts = dict.fromkeys(PARTS, 0)
     main, done = threading.get_ident(), threading.Event()
 
@@ -206,7 +205,7 @@ def profiled_rank(words: list[str]) -> dict[str, int]:
 
 
 def part_of(frame: FrameType | None) -> str | None:
-    """Of a step, where this frame is; None outside of steps."""
+    """The part of a step that a frame belongs to; None outside of steps."""
     part = None
     while frame is not None:
         path, function = frame.f_code.co_filename, frame.f_code.co_name
@@ -228,7 +227,7 @@ def part_of(frame: FrameType | None) -> str | None:
 def train(
     ranks: Ranks, make: Callable[..., rivals.Step], words: list[str], steps: int
 ) -> dict[str, float]:
-    """The same by other means."""
+    """Train with another library: seconds of a step and the last batch's loss, on rank 0."""
     outcome: dict[str, float] = ranks.call(rivals.train, make, words, steps)[0]
     return outcome
 

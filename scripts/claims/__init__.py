@@ -1,1 +1,1 @@
-"""What the papers say, asked again here: each claim with its runs, its statistics and its verdict."""
+"""Claims of the papers, tested again: each with its runs, its statistics and its verdict."""

@@ -94,7 +94,8 @@ def gap_aware(results: Path) -> Claim:
             ),
             *(less("gap", "asgd", n, "accuracy of Gap-Aware less ASGD", better) for n in NODES[1:]),
             Finding(
-                f"lead of Gap-Aware over ASGD with {NODES[-1]} workers less that with {NODES[0]}, percentage points",
+                f"lead of Gap-Aware over ASGD with {NODES[-1]} workers less that with {NODES[0]}, "
+                "percentage points",
                 paired(leads[1], leads[0]),
                 better,
                 tuple(
@@ -132,16 +133,26 @@ def gap_aware(results: Path) -> Claim:
     return Claim(
         number=8,
         subject="Gap-Aware",
-        sentence="As workers grow, Gap-Aware ends more accurate than Staleness-Aware and plain ASGD; a gap for each parameter is better "
-        "than a global one; momentum helps Gap-Aware and hurts plain ASGD when workers are many.",
-        answer="More accurate: yes, with 64 workers by {1} points over Staleness-Aware and {3} over ASGD. Undecided: the gap by parameter "
-        "against a global one, as digits saturate at 95 to 99 %, and momentum for Gap-Aware ({7} points), as runs without it scatter from "
-        "57 to 95 %.",
+        sentence=(
+            "As workers grow, Gap-Aware ends more accurate than Staleness-Aware and plain ASGD; a "
+            "gap for each parameter is better than a global one; momentum helps Gap-Aware and "
+            "hurts plain ASGD when workers are many."
+        ),
+        answer=(
+            "More accurate: yes, with 64 workers by {1} points over Staleness-Aware and {3} over "
+            "ASGD. Undecided: the gap by parameter against a global one, as digits saturate at 95 "
+            "to 99 %, and momentum for Gap-Aware ({7} points), as runs without it scatter from 57 "
+            "to 95 %."
+        ),
         source="Barkai et al. 2020",
-        tried=f"A multi-layer perceptron on digits, the server's model after 30 epochs (3,840 gradients), {', '.join(map(str, NODES))} "
-        f"workers whose times follow the paper's Gamma law. The learning rate is tuned for each variant with {TUNED_WITH} workers and "
-        "kept for other numbers; it warms up over 5 epochs, as in the presets. A run that diverged has accuracy 0. Expected, before any "
-        "run: the signs of the sentence, without a margin.",
+        tried=(
+            "A multi-layer perceptron on digits, the server's model after 30 epochs (3,840 "
+            f"gradients), {', '.join(map(str, NODES))} workers whose times follow the paper's "
+            f"Gamma law. The learning rate is tuned for each variant with {TUNED_WITH} workers and "
+            "kept for other numbers; it warms up over 5 epochs, as in the presets. A run that "
+            "diverged has accuracy 0. Expected, before any run: the signs of the sentence, without "
+            "a margin."
+        ),
         samples=(
             Sample(
                 jobs=lambda: [

@@ -15,16 +15,25 @@ def claims() -> Iterator[Claim]:
     yield Claim(
         number=1,
         subject="Exact averages on the exponential graph",
-        sentence="Pure averaging on the directed exponential graph is exact after log2(n) steps for n = 2^m nodes, and not for other n.",
+        sentence=(
+            "Pure averaging on the directed exponential graph is exact after log2(n) steps for n = "
+            "2^m nodes, and not for other n."
+        ),
         answer="Yes, exactly.",
         source="Assran et al. 2019",
-        tried="The product of the mixing matrices of one period. Its entries are multiples of a power of 1/2, which floats hold exactly.",
+        tried=(
+            "The product of the mixing matrices of one period. Its entries are multiples of a "
+            "power of 1/2, which floats hold exactly."
+        ),
         samples=(Sample(jobs=lambda: (), find=find),),
     )
 
 
 def find() -> Sequence[Finding]:
-    what = "{} nodes: largest difference between a node's weight in the average and 1/n, times n, after one period"
+    what = (
+        "{} nodes: largest difference between a node's weight in the average and 1/n, times n, "
+        "after one period"
+    )
     return [
         *(Finding(what.format(n), exactly(unevenness(n)), Between(0.0, 0.0)) for n in POWERS),
         *(Finding(what.format(n), exactly(unevenness(n)), Between(least=1e-9)) for n in OTHERS),
@@ -32,9 +41,7 @@ def find() -> Sequence[Finding]:
 
 
 def unevenness(nodes: int) -> float:
-    """How far one period of the one-peer directed exponential graph is from an exact average,
-    relative to ``1 / nodes``.
-    """
+    """Largest relative deviation from ``1 / nodes`` after one period of the one-peer graph."""
     import numpy as np
 
     topology = DirectedExponential()

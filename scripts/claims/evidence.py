@@ -1,6 +1,4 @@
-"""From runs to a verdict: paired differences over the same seeds, their confidence interval, and
-one rule for all.
-"""
+"""Evidence for a claim: paired differences over seeds, confidence intervals and the verdict."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over ``seeds`` and its 95 % confidence interval; of one exact value, all three are the
-    same and ``seeds`` is 1.
+    """A mean over ``seeds`` and its 95 % confidence interval.
+
+    For one exact value all three numbers are the same and ``seeds`` is 1.
     """
 
     mean: float
@@ -32,20 +31,22 @@ class Interval:
 
     @property
     def spreadless(self) -> bool:
-        """All seeds gave the same, which says nothing about the next one: there is no interval."""
+        """Whether all seeds gave the same value, so that the interval is unknown."""
         return self.seeds > 1 and self.low == self.high
 
 
 @dataclass(frozen=True)
 class Between:
-    """What a claim expects of an effect: that it lies between two numbers."""
+    """The range in which a claim expects an effect."""
 
     least: float = float("-inf")
     most: float = float("inf")
 
     def judge(self, effect: Interval) -> Verdict:
-        """Reproduced if the whole interval lies inside, contradicted if all of it lies outside,
-        undecided without an interval.
+        """Compare the confidence interval of ``effect`` with the range.
+
+        Reproduced if all of it lies inside, contradicted if all of it lies outside, undecided
+        otherwise or without an interval.
         """
         if effect.spreadless:
             return Verdict.UNDECIDED
@@ -67,10 +68,10 @@ class Between:
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison. what: in words, with its unit. jobs: the runs that it rests on.
+    """One comparison.
 
-    earlier: it stays in sight, but a new sample decides in its place, which was set down before it
-    was run.
+    what: a description with the unit. jobs: the runs that it rests on. earlier: it is shown, but a
+    second sample, specified before it was run, decides in its place.
     """
 
     what: str
@@ -86,8 +87,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Sample:
-    """Runs that belong together. searches: what is tuned first. jobs: the runs, once those have
-    finished. find: what is found in them.
+    """Runs that are judged together.
+
+    searches: the tuning that comes first. jobs: the runs, known once that has finished. find: the
+    findings of the finished runs.
     """
 
     jobs: Callable[[], Sequence[Job]]
@@ -105,15 +108,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper.
+    """A sentence of a paper and its test.
 
-    subject: in a few words. answer: in one line, once it is judged; ``{0}`` stands for the mean of
-    the first finding, and so on.
-    source: paper and table or figure. tried: what was run and how it is judged, and what else was
-    tried where it does not reproduce.
-    samples: the first one is needed; each of the others, which were set down later, counts once it
-    has finished.
-    trials: what was tried on held-out samples to understand a result; they decide nothing.
+    subject: a short title. answer: one line for a judged claim; ``{0}`` stands for the mean of the
+    first finding, and so on.
+    source: paper and table or figure. tried: the runs, how they are judged, and further attempts
+    where the claim does not reproduce.
+    samples: the first one is required; each of the others, specified later, counts once it has
+    finished.
+    trials: experiments on held-out samples to understand a result; they decide nothing.
     """
 
     number: int
@@ -131,7 +134,7 @@ class Claim:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """As far as they are known: those of a sample are not before its searches have finished."""
+        """The runs of all samples whose searches have finished; others are not known yet."""
         return tuple(job for sample in self.samples if sample.tuned for job in sample.jobs())
 
     @property
@@ -143,12 +146,12 @@ class Claim:
         return all(sample.finished for sample in self.samples)
 
     def find(self) -> list[Finding]:
-        """Of a claim that is judged."""
+        """The findings of all finished samples; the claim must be `judged`."""
         return [finding for sample in self.samples if sample.finished for finding in sample.find()]
 
 
 def verdict_of(findings: Sequence[Finding]) -> Verdict:
-    """Of a claim: contradicted by any of the findings that decide, reproduced only by all of them."""
+    """Contradicted by any finding that decides, reproduced by all of them, else undecided."""
     verdicts = {finding.verdict for finding in findings if not finding.earlier}
     for verdict in (Verdict.CONTRADICTED, Verdict.UNDECIDED):
         if verdict in verdicts:
@@ -157,18 +160,19 @@ def verdict_of(findings: Sequence[Finding]) -> Verdict:
 
 
 def exactly(value: float) -> Interval:
-    """A result without randomness."""
+    """The interval of a result without randomness."""
     return Interval(value, value, value, 1)
 
 
 def alike(values: Sequence[float]) -> bool:
-    """Equal up to rounding."""
+    """Whether all values are equal up to rounding."""
     return isclose(max(values), min(values), rel_tol=1e-9, abs_tol=1e-9)
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Mean difference of two samples over the same seeds, in the same order, by Student's t; at
-    least two seeds.
+    """Mean difference of two samples and its interval by Student's paired t-test.
+
+    Both samples have the same seeds, at least two, in the same order.
     """
     from scipy.stats import ttest_rel
 

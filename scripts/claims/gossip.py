@@ -1,6 +1,4 @@
-"""Claims about the quality of models that are averaged by gossip. Expectations were written down
-before any of the runs.
-"""
+"""Claims about the quality of models averaged by gossip; expectations precede all runs."""
 
 from __future__ import annotations
 
@@ -34,8 +32,8 @@ from sgp_runner.session.job_pool import Job
 TASKS = (SHAPES, DIGITS, LANGUAGE)
 IMAGES = (SHAPES, DIGITS)
 WHAT_WAS_SEEN = (
-    "Before the ranges were set, single runs with another model on shapes had been seen, not tuned: AR-SGD 57 %, SGP 46 %, biased OSGP "
-    "41 %, local SGD 30 %."
+    "Before the ranges were set, single runs with another model on shapes had been seen, not "
+    "tuned: AR-SGD 57 %, SGP 46 %, biased OSGP 41 %, local SGD 30 %."
 )
 
 
@@ -94,16 +92,24 @@ def more_epochs(results: Path) -> Claim:
     return Claim(
         number=2,
         subject="SGP against AR-SGD, by nodes and epochs",
-        sentence="SGP reaches AR-SGD's accuracy at few nodes, falls below it per epoch at many, and with three times the epochs overtakes "
-        "it in less time on 10 Gbit/s Ethernet.",
-        answer="On shapes yes, on the language task not in less time. On shapes SGP is {1} points from AR-SGD with 32 nodes, and {2} with "
-        "three times the epochs in {3} of the time; with ResNet-8 it is {13} with 16 nodes. On the language task three times the epochs "
-        "gain {10} BLEU and take {11} times AR-SGD's time. At 4 nodes the difference, {0} points or {12} with ResNet-8, is within the "
-        "scatter of seeds. Digits saturate at 98 %.",
+        sentence=(
+            "SGP reaches AR-SGD's accuracy at few nodes, falls below it per epoch at many, and "
+            "with three times the epochs overtakes it in less time on 10 Gbit/s Ethernet."
+        ),
+        answer=(
+            "On shapes yes, on the language task not in less time. On shapes SGP is {1} points "
+            "from AR-SGD with 32 nodes, and {2} with three times the epochs in {3} of the time; "
+            "with ResNet-8 it is {13} with 16 nodes. On the language task three times the epochs "
+            "gain {10} BLEU and take {11} times AR-SGD's time. At 4 nodes the difference, {0} "
+            "points or {12} with ResNet-8, is within the scatter of seeds. Digits saturate at 98 %."
+        ),
         source="Assran et al. 2019, authors' slides: 32 nodes, 90 and 270 epochs",
-        tried=f"'Reaches' is taken as within one point. Each node reads as many samples per step at both sizes; the language task has "
-        f"{LANGUAGE.many} nodes at most and does not scale its learning rate. The ratio of times follows from the cluster's model and the "
-        f"number of epochs; it was known. {WHAT_WAS_SEEN} {WITH_RESNET}",
+        tried=(
+            "'Reaches' is taken as within one point. Each node reads as many samples per step at "
+            f"both sizes; the language task has {LANGUAGE.many} nodes at most and does not scale "
+            "its learning rate. The ratio of times follows from the cluster's model and the number "
+            f"of epochs; it was known. {WHAT_WAS_SEEN} {WITH_RESNET}"
+        ),
         samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)), resnet),
     )
 
@@ -142,11 +148,17 @@ def de_biasing(results: Path) -> Claim:
         number=4,
         subject="De-biasing",
         sentence="De-biasing matters: biased OSGP is worse than OSGP, most when messages are late.",
-        answer="It matters ({0} points on shapes, {6} BLEU), but not most when messages are late: on the language task the biased model "
-        "has lost almost all without delays, and on digits bias does no harm with them.",
+        answer=(
+            "It matters ({0} points on shapes, {6} BLEU), but not most when messages are late: on "
+            "the language task the biased model has lost almost all without delays, and on digits "
+            "bias does no harm with them."
+        ),
         source="Assran et al. 2019, ablation",
-        tried="The biased variant sends the same messages and never divides by the push-sum weight. All four have the learning rate that "
-        f"was tuned for 1-OSGP. Messages are 0.8 s late, more than three steps, with a bound of four. {WHAT_WAS_SEEN}",
+        tried=(
+            "The biased variant sends the same messages and never divides by the push-sum weight. "
+            "All four have the learning rate that was tuned for 1-OSGP. Messages are 0.8 s late, "
+            f"more than three steps, with a bound of four. {WHAT_WAS_SEEN}"
+        ),
         samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
     )
 
@@ -155,10 +167,10 @@ FRACTIONS = (4, 2, 1)  # of the tuned learning rate
 
 
 def consensus(results: Path) -> Claim:
-    """At constant learning rates, which are fractions of the tuned ones."""
+    """Consensus distance at constant learning rates, fractions of the tuned ones."""
 
     def jobs(algo: str, fraction: int) -> tuple[Job, ...]:
-        """One for each seed."""
+        """One run for each seed."""
         best = tuned(results, SHAPES, algo).best
         words = (
             *side(results, SHAPES, algo).words,
@@ -194,7 +206,8 @@ def consensus(results: Path) -> Claim:
                     [math.log(value) for value in late], [math.log(value) for value in middle]
                 )
                 yield Finding(
-                    f"shapes: {rate}, logarithm of the consensus distance in the last three epochs over that in the three before",
+                    f"shapes: {rate}, logarithm of the consensus distance in the last three "
+                    "epochs over that in the three before",
                     grown,
                     Between(most=math.log(1.25)),
                     runs,
@@ -210,7 +223,10 @@ def consensus(results: Path) -> Claim:
                     [math.log2(of(job)[-1]) for job in by_rate[fraction]]
                     for fraction in (large, small)
                 ]
-                what = f"shapes: {name}, learning rate tuned/{large} against tuned/{small}: doublings of the last consensus distance"
+                what = (
+                    f"shapes: {name}, learning rate tuned/{large} against tuned/{small}: doublings "
+                    "of the last consensus distance"
+                )
                 yield Finding(
                     what, paired(*logs), Between(0.5, 1.5), (*by_rate[large], *by_rate[small])
                 )
@@ -218,15 +234,22 @@ def consensus(results: Path) -> Claim:
     return Claim(
         number=5,
         subject="Consensus",
-        sentence="D-PSGD's and SGP's consensus distance stays bounded and shrinks with the learning rate; the averaged model is at least "
-        "as good as the workers' own.",
-        answer="Yes: twice the learning rate is {7} (D-PSGD) and {15} (SGP) doublings of the distance, and the averaged model is {5} and "
-        "{13} points better than the workers' own.",
+        sentence=(
+            "D-PSGD's and SGP's consensus distance stays bounded and shrinks with the learning "
+            "rate; the averaged model is at least as good as the workers' own."
+        ),
+        answer=(
+            "Yes: twice the learning rate is {7} (D-PSGD) and {15} (SGP) doublings of the "
+            "distance, and the averaged model is {5} and {13} points better than the workers' own."
+        ),
         source="Lian et al. 2017 and Assran et al. 2019, theory",
-        tried="Constant learning rates, 16 nodes. Theory bounds the distance by a multiple of the learning rate, so twice the rate should "
-        "double it once; half a doubling to one and a half are accepted. 'Bounded' is a growth of less than a quarter between the last "
-        f"third of the epochs and the third before. 'At least as good' allows for 0.1 points. {WHAT_WAS_SEEN} No run with a constant "
-        "learning rate had been made.",
+        tried=(
+            "Constant learning rates, 16 nodes. Theory bounds the distance by a multiple of the "
+            "learning rate, so twice the rate should double it once; half a doubling to one and a "
+            "half are accepted. 'Bounded' is a growth of less than a quarter between the last "
+            "third of the epochs and the third before. 'At least as good' allows for 0.1 points. "
+            f"{WHAT_WAS_SEEN} No run with a constant learning rate had been made."
+        ),
         samples=(
             Sample(
                 searches=searches([side(results, SHAPES, algo) for algo in ("d_psgd", "sgp")]),
@@ -282,13 +305,21 @@ def hybrids(results: Path) -> Claim:
     return Claim(
         number=12,
         subject="Hybrids",
-        sentence="AR-SGD, or SGP with two peers, for the first third of the epochs, and one-peer SGP afterwards, recover AR-SGD's accuracy "
-        "at 32 nodes for little time.",
-        answer="AR-SGD first: yes, {0} points over SGP and {1} from AR-SGD in {2} of its time, on shapes. Two peers first: {3} points over "
-        "SGP; from AR-SGD {4}, undecided as seeds scatter. Digits saturate at 98 % and decide only the times.",
+        sentence=(
+            "AR-SGD, or SGP with two peers, for the first third of the epochs, and one-peer SGP "
+            "afterwards, recover AR-SGD's accuracy at 32 nodes for little time."
+        ),
+        answer=(
+            "AR-SGD first: yes, {0} points over SGP and {1} from AR-SGD in {2} of its time, on "
+            "shapes. Two peers first: {3} points over SGP; from AR-SGD {4}, undecided as seeds "
+            "scatter. Digits saturate at 98 % and decide only the times."
+        ),
         source="Assran et al. 2019, hybrids",
-        tried="The hybrids have the learning rate that was tuned for SGP. 'Recover' is taken as better than SGP and within one point of "
-        f"AR-SGD, 'little time' as at most 0.6 of AR-SGD's. {WHAT_WAS_SEEN}",
+        tried=(
+            "The hybrids have the learning rate that was tuned for SGP. 'Recover' is taken as "
+            "better than SGP and within one point of AR-SGD, 'little time' as at most 0.6 of "
+            f"AR-SGD's. {WHAT_WAS_SEEN}"
+        ),
         samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
     )
 
@@ -313,12 +344,24 @@ def different_data(results: Path) -> Claim:
     return Claim(
         number=13,
         subject="Unequal data",
-        sentence="When nodes see different classes (Dirichlet 0.1), AR-SGD loses little, and the algorithms that average models lose more.",
-        answer="On digits all lose more than AR-SGD, by 2.3 to 3.9 points. On shapes SGP, D-PSGD and AD-PSGD do; AR-SGD itself ({0} "
-        "points), 1-OSGP and local SGD are undecided, as seeds scatter. Saturation is not the cause: digits decide.",
-        source="Follows from the heterogeneity terms in the theorems of Lian et al. 2017 and Assran et al. 2019",
-        tried="16 nodes. 'Little' is taken as two points. Every node reads its own unequal share again and again, so that samples of small "
-        "shares count more, for AR-SGD too. Accuracy is the mean of the workers' own models. Learning rates were tuned on equal data. "
-        f"{WHAT_WAS_SEEN} No run with unequal data had been made.",
+        sentence=(
+            "When nodes see different classes (Dirichlet 0.1), AR-SGD loses little, and the "
+            "algorithms that average models lose more."
+        ),
+        answer=(
+            "On digits all lose more than AR-SGD, by 2.3 to 3.9 points. On shapes SGP, D-PSGD and "
+            "AD-PSGD do; AR-SGD itself ({0} points), 1-OSGP and local SGD are undecided, as seeds "
+            "scatter. Saturation is not the cause: digits decide."
+        ),
+        source=(
+            "Follows from the heterogeneity terms in the theorems of Lian et al. 2017 and Assran "
+            "et al. 2019"
+        ),
+        tried=(
+            "16 nodes. 'Little' is taken as two points. Every node reads its own unequal share "
+            "again and again, so that samples of small shares count more, for AR-SGD too. Accuracy "
+            "is the mean of the workers' own models. Learning rates were tuned on equal data. "
+            f"{WHAT_WAS_SEEN} No run with unequal data had been made."
+        ),
         samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
     )

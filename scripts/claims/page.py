@@ -1,6 +1,4 @@
-"""The page of the claims, as Markdown and as HTML: a table of answers, then each claim with its
-findings, its logs and what was tried.
-"""
+"""The page of the claims in Markdown and HTML: a table of answers, then each claim in detail."""
 
 from __future__ import annotations
 
@@ -15,31 +13,38 @@ from reproduce.archives import archived
 from sgp_runner.session.job_pool import Job, outdated
 
 INTRO = (
-    "Each finding is an effect with its 95 % confidence interval over seeds, the same for both sides, and the range that is "
-    "expected: reproduced if the interval lies inside it, contradicted if outside, else undecided at this scale. A claim is contradicted "
-    "by any of its findings and reproduced by all of them. Simulated results without randomness have one seed and no width; seeds that "
-    "all gave the same difference say nothing of its spread and decide nothing. Where a second sample was set down after a first one had "
-    "been seen, it decides alone, and the first stays in sight. Ranges were committed before the runs that they judge; a claim says what "
-    "had been seen by then. The answers in words were written after the runs. The link of a log names an archive and, behind #, the file "
-    "in it; `make logs` unpacks all archives."
+    "Each finding is an effect with its 95 % confidence interval over seeds, the same for both "
+    "sides, and the range that is expected: reproduced if the interval lies inside it, "
+    "contradicted if outside, else undecided at this scale. A claim is contradicted by any of its "
+    "findings and reproduced by all of them. Simulated results without randomness have one seed "
+    "and no width; seeds that all gave the same difference do not show its spread and decide "
+    "nothing. Where a second sample was specified after a first one had been seen, it decides "
+    "alone, and the first is still shown. Ranges were committed before the runs that they judge; a "
+    "claim says which results were known by then. The answers in words were written after the "
+    "runs. The link of a log names an archive and, behind #, the file in it; `make logs` unpacks "
+    "all archives."
 )
-NOT_JUDGED = "Some of their runs have not finished; `make claims` runs what is missing."
+NOT_JUDGED = "Some of their runs have not finished; `make claims` runs the missing ones."
 TUNING = (
-    f"What the papers tune is chosen once for each algorithm, by the same search for all, on {HOLDOUT:.0%} of the training samples, "
-    f"which are not trained on meanwhile, with seeds {' and '.join(map(str, SEEDS))}. A score is the mean accuracy, or BLEU on the "
-    "language task, 0 for a run that diverged. The search of digits and shapes first went from 0.025 to 0.4; when its first runs, of "
-    "AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all algorithms of both tasks, before any run of a claim. "
-    "On images the schedule's warm-up of 1 or 3 epochs is none: it starts at the learning rate of 256 samples, which no update exceeds."
+    "Settings that the papers tune are chosen once for each algorithm, by the same search for all, "
+    f"on {HOLDOUT:.0%} of the training samples, which are not trained on meanwhile, with seeds "
+    f"{' and '.join(map(str, SEEDS))}. A score is the mean accuracy, or BLEU on the language task, "
+    "0 for a run that diverged. The search of digits and shapes first went from 0.025 to 0.4; when "
+    "its first runs, of AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all "
+    "algorithms of both tasks, before any run of a claim. On images the schedule's warm-up of 1 or "
+    "3 epochs has no effect: it starts at the learning rate of 256 samples, which no update "
+    "exceeds."
 )
-TRIALS = "Tried on held-out samples, to understand; it decides nothing:"
-WAITS = ". It has a further sample, set down but not yet run, which this command adds."
+TRIALS = "Trials on held-out samples, which decide nothing:"
+WAITS = ". It has a further sample, specified but not yet run, which this command adds."
 EARLIER = "Earlier sample, which no longer decides:"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A finding as it is shown. runs: the name of each group of runs, and the log of each of its
-    seeds.
+    """A finding as it is shown.
+
+    runs: each group of runs, by name, with the seeds and the paths of their logs.
     """
 
     number: int
@@ -61,7 +66,7 @@ class View:
     rows: tuple[Row, ...]
     earlier: tuple[Row, ...]
     trials: tuple[Search, ...]
-    outdated: str  # which of its runs are from before a correction
+    outdated: str  # names the runs from before a correction; empty without any
 
     @property
     def command(self) -> str:
@@ -69,9 +74,7 @@ class View:
 
 
 def view(claim: Claim, out: Path) -> View:
-    """Of a claim whose runs have finished. out: the folder of the page, which links are relative
-    to.
-    """
+    """Prepare a judged claim for the page in the folder ``out``, which links are relative to."""
     findings = claim.find()
     rows = [
         (finding.earlier, row(number, finding, out))
@@ -106,7 +109,7 @@ def row(number: int, finding: Finding, out: Path) -> Row:
 
 
 def shown(effect: Interval) -> str:
-    """The mean, and the interval if it has a width."""
+    """Format the mean, and the interval if it has a width."""
     mean, low, high = map(rounded, (effect.mean, effect.low, effect.high))
     if effect.spreadless:
         return f"{mean} (all seeds alike)"
@@ -114,12 +117,12 @@ def shown(effect: Interval) -> str:
 
 
 def rounded(value: float) -> str:
-    """Three digits; what is left of zero after rounding errors is zero."""
+    """Format three digits; values below 1e-9, which are rounding errors, are shown as zero."""
     return f"{0.0 if abs(value) < 1e-9 else value:.3g}"
 
 
 def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    """Runs that differ in their seed alone, which their names end in."""
+    """Group runs whose names differ in the seed at their end alone."""
     found: dict[str, list[tuple[str, str]]] = {}
     for job in jobs:
         name, *seed = re.split(r"-s(?=\d+$)", job.name)
@@ -133,8 +136,9 @@ def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, 
 
 
 def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list[View]:
-    """``claims.md`` and ``claims.html`` in ``out``, of the claims that are judged; the others are
-    named. shapes: ResNet-20, by kind.
+    """Write ``claims.md`` and ``claims.html`` into ``out`` and return the judged claims.
+
+    Claims that are not judged yet are listed. shapes: the ResNet-20 runs of `trained.how_hard`.
     """
     from jinja2 import Environment, PackageLoader
 
@@ -178,7 +182,10 @@ def markdown(
     )
     for each in views:
         number = each.claim.number
-        yield f"| [{number}. {each.claim.subject}](#claim{number}) | {each.verdict.value} | {each.answer} |"
+        yield (
+            f"| [{number}. {each.claim.subject}](#claim{number}) | {each.verdict.value} | "
+            f"{each.answer} |"
+        )
     yield from ("", INTRO, "")
     for each in views:
         claim = each.claim
@@ -226,22 +233,28 @@ def markdown(
             "",
         )
     if searches:
-        yield from ("## What was tuned", "", TUNING, "", *table_of_searches(searches), "")
+        yield from ("## Tuned settings", "", TUNING, "", *table_of_searches(searches), "")
     if hard:
-        yield from ("## How hard shapes is", "", *hard)
+        yield from ("## Difficulty of shapes", "", *hard)
 
 
 def how_hard(kind: str, job: Job) -> str:
-    """One run says it."""
+    """Report the accuracy of one run as a sentence."""
     assert job.summary is not None
-    return f"On shapes of {kind} ResNet-20 reaches {float(str(job.summary['average'])):.1%} (`{job.command}`, one seed)."
+    return (
+        f"On shapes of {kind} ResNet-20 reaches {float(str(job.summary['average'])):.1%} "
+        f"(`{job.command}`, one seed)."
+    )
 
 
 def table_of(rows: Sequence[Row]) -> Iterator[str]:
     yield "| # | finding | effect (95 % interval) | expected | seeds | verdict |"
     yield "| ---: | --- | --- | --- | ---: | --- |"
     for each in rows:
-        yield f"| {each.number} | {each.what} | {each.effect} | {each.expected} | {each.seeds} | {each.verdict} |"
+        yield (
+            f"| {each.number} | {each.what} | {each.effect} | {each.expected} | {each.seeds} | "
+            f"{each.verdict} |"
+        )
 
 
 def table_of_searches(searches: Iterable[Search], verb: str = "chosen") -> Iterator[str]:
@@ -251,7 +264,7 @@ def table_of_searches(searches: Iterable[Search], verb: str = "chosen") -> Itera
 
 
 def finished_searches(claims: Sequence[Claim]) -> list[Search]:
-    """Each once."""
+    """All finished searches, each once."""
     return list(
         {
             search.name: search for claim in claims for search in claim.searches if search.finished

@@ -1,4 +1,4 @@
-"""Claims about SlowMo. Expectations were written down before any of the runs."""
+"""Claims about SlowMo; expectations precede all runs."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ TIMED = (
 
 def claims(results: Path) -> Iterator[Claim]:
     def beta(task: Task, base: str) -> Search:
-        """The slow momentum, over the learning rate that was tuned for the base alone; on the
-        language task that is all.
+        """The search of the slow momentum, after that of the base's learning rate.
+
+        On the language task the learning rate alone is searched.
         """
         first = tuned(results, task, base)
         if task is LANGUAGE:
@@ -69,9 +70,7 @@ def claims(results: Path) -> Iterator[Claim]:
         return side(results, task, "slowmo", name, (*over(base), *words), like=beta(task, base))
 
     def fairly(base: str) -> tuple[Side, Side]:
-        """SlowMo and its base on the longer language task, each with the learning rate that is best
-        for it, and SlowMo with its beta.
-        """
+        """SlowMo and its base on the longer language task, all settings tuned for each."""
         alone = side(results, LONGER, base, seeds=NEW_SEEDS)
         words = side(results, LONGER, "slowmo", words=over(base), like=alone.search).words
         rate = Search(
@@ -95,7 +94,7 @@ def claims(results: Path) -> Iterator[Claim]:
         }
 
     def other_buffers(task: Task, base: str) -> Side:
-        """What does not suit the optimizer: to keep Nesterov's, to reset Adam's."""
+        """SlowMo with the unsuitable buffer strategy: keep for Nesterov, reset for Adam."""
         return (
             slow(task, base, "keep", "algo.buffers=keep")
             if task is not LANGUAGE
@@ -103,9 +102,7 @@ def claims(results: Path) -> Iterator[Claim]:
         )
 
     def trials() -> Iterator[Search]:
-        """Over local Adam, of the same length, without what is chosen for the base alone: is it the
-        learning rate, tau, or the warm-up?
-        """
+        """Searches over local Adam that vary the learning rate, tau and the warm-up."""
 
         def trial(
             name: str,
@@ -126,7 +123,7 @@ def claims(results: Path) -> Iterator[Claim]:
         yield trial("constant", *wrapped, CONSTANT, values=(0.005, 0.01))
 
     def timed(row: str) -> Job:
-        """The timing study of ``make reproduce``."""
+        """The timing study of a published row, shared with ``make reproduce``."""
         return Job(
             f"timing-{row}", (f"experiment={row}", "model=timing_only", "log_every=480"), results
         )
@@ -165,7 +162,10 @@ def claims(results: Path) -> Iterator[Claim]:
                 yield compare(what, taus[TAU], taus[tau], Between(least=0.0))
         for row in TIMED:
             with_it, without = timed(f"{row}_slowmo"), timed(row)
-            what = f"{row}: time per iteration with SlowMo over that without, simulated on the paper's cluster"
+            what = (
+                f"{row}: time per iteration with SlowMo over that without, simulated on the "
+                "paper's cluster"
+            )
             yield Finding(
                 what, exactly(ms(with_it) / ms(without)), Between(most=1.02), (with_it, without)
             )
@@ -202,22 +202,35 @@ def claims(results: Path) -> Iterator[Claim]:
     yield Claim(
         number=7,
         subject="SlowMo",
-        sentence="SlowMo improves local SGD, SGP and OSGP at negligible time; it suits Nesterov to reset its buffers; skipping the exact "
-        "average changes little; it does not help AR-SGD; tau has an optimum.",
-        answer="Not in runs this short: on images it changes between {1} and {0} points, within the scatter of seeds ({26} with ResNet-8). "
-        "Over local Adam it is {25} BLEU where each has its own learning rate, and {10} where it takes its base's. Its time is negligible "
-        "({22} times as long).",
+        sentence=(
+            "SlowMo improves local SGD, SGP and OSGP at negligible time; it suits Nesterov to "
+            "reset its buffers; skipping the exact average changes little; it does not help "
+            "AR-SGD; tau has an optimum."
+        ),
+        answer=(
+            "Not in runs this short: on images it changes between {1} and {0} points, within the "
+            "scatter of seeds ({26} with ResNet-8). Over local Adam it is {25} BLEU where each has "
+            "its own learning rate, and {10} where it takes its base's. Its time is negligible "
+            "({22} times as long)."
+        ),
         source="Wang et al. 2020, Tables 1 and 2 and ablations",
-        tried=f"A slow step every {TAU} fast ones for all bases, as runs are short: 150 to 160 steps. The slow momentum is tuned, one of "
-        f"{', '.join(map(str, BETAS))}, over the learning rate that was tuned for the base alone; on the language task, with Adam, it is "
-        "0.5, and buffers are kept, as in the paper. 'Not help' is at most half a point, 'changes little' within one point. An optimum of "
-        f"tau is {TAU} being better than {TAUS[0]} and than {TAUS[-1]}. Times are the timing studies of the published rows with the "
-        f"published tau; they were known. {WITH_RESNET} That SlowMo over Adam loses so much is no error: tests follow the paper's "
-        "recursion step by step, and with beta 0 a run ends with the bytes of local Adam. On held-out samples (below) its scores are "
-        "lower than its base's with every learning rate from 0.005, the more so the larger beta, with tau of 4, 12 and 48, and without "
-        f"warm-up. Why is not known; a guess is that {LANGUAGE.epochs} epochs are the steep part of training, where the direction of the "
-        "last slow step soon misleads. A second sample over local Adam, which decides, was set down after this and before its own runs: "
-        f"{LONGER.epochs} epochs, and for SlowMo the same search of learning rates as for its base, with each of two betas.",
+        tried=(
+            f"A slow step every {TAU} fast ones for all bases, as runs are short: 150 to 160 "
+            f"steps. The slow momentum is tuned, one of {', '.join(map(str, BETAS))}, over the "
+            "learning rate that was tuned for the base alone; on the language task, with Adam, it "
+            "is 0.5, and buffers are kept, as in the paper. 'Not help' is at most half a point, "
+            f"'changes little' within one point. An optimum of tau is {TAU} being better than "
+            f"{TAUS[0]} and than {TAUS[-1]}. Times are the timing studies of the published rows "
+            f"with the published tau; they were known. {WITH_RESNET} That SlowMo over Adam loses "
+            "so much is no error: tests follow the paper's recursion step by step, and with beta 0 "
+            "a run ends with the bytes of local Adam. On held-out samples (below) its scores are "
+            "lower than its base's with every learning rate from 0.005, the more so the larger "
+            "beta, with tau of 4, 12 and 48, and without warm-up. Why is not known; a guess is "
+            f"that {LANGUAGE.epochs} epochs are the steep part of training, where the direction of "
+            "the last slow step soon misleads. A second sample over local Adam, which decides, was "
+            f"set down after this and before its own runs: {LONGER.epochs} epochs, and for SlowMo "
+            "the same search of learning rates as for its base, with each of two betas."
+        ),
         samples=(
             Sample(
                 lambda: (

@@ -1,5 +1,6 @@
-"""Linear speed-up: n nodes reach a gradient norm in one n-th of the steps, on a problem that is not
-convex and whose gradient is known.
+"""The claim of linear speed-up: n nodes reach a gradient norm in one n-th of the steps.
+
+The problem is not convex, and its true gradient is known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NODES = (1, 4, 16, 64)  # with STEPS
 STEPS = 1024
 MORE_STEPS = (256, 1024, 4096)  # with FEW nodes
 FEW = 4
-LOOKS = 64  # at the gradient of the averaged model, evenly spaced over a run
+LOOKS = 64  # evaluations of the averaged model's gradient, evenly spaced over a run
 BATCH = 4
 HALF = Between(-0.6, -0.4)
 
@@ -32,7 +33,7 @@ def learning_rate(nodes: int, steps: int) -> float:
 
 
 def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = None) -> Job:
-    """A run of ``steps`` on ``nodes``; ``lr``: another learning rate than that of the theorem."""
+    """A run of ``steps`` on ``nodes``; ``lr`` overrides the theorem's learning rate."""
     words = (
         *(
             "algo=sgp",
@@ -65,9 +66,7 @@ def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = Non
 
 
 def mean_square(job: Job) -> float:
-    """Squared norm of the true gradient at the averaged model, mean over the iterates that were
-    looked at.
-    """
+    """Mean squared norm of the true gradient at the averaged model, over the evaluations."""
     squares = [
         float(str(record["gradient_norm"])) ** 2
         for record in read_metrics(job.folder)
@@ -78,8 +77,9 @@ def mean_square(job: Job) -> float:
 
 
 def exponent(points: Mapping[Job, int]) -> float:
-    """The power of its number that a run's mean squared gradient norm follows, by least squares of
-    the logarithms.
+    """The exponent of the mean squared gradient norm in the numbers of ``points``.
+
+    It is fitted by least squares of the logarithms.
     """
     from scipy.stats import linregress
 
@@ -130,13 +130,15 @@ def linear_speed_up(results: Path) -> Claim:
         pairs = [(alone(seed), job(results, NODES[-1], STEPS, seed)) for seed in SEEDS]
         return [
             fitted(
-                f"exponent of n in the mean squared gradient norm, {NODES[0]} to {NODES[-1]} nodes, K = {STEPS}",
+                f"exponent of n in the mean squared gradient norm, {NODES[0]} to {NODES[-1]} "
+                f"nodes, K = {STEPS}",
                 over_nodes,
             ),
             fitted(of_steps, over_steps, earlier=second.finished),
             fitted("exponent of nK, all of these runs", over_both),
             Finding(
-                f"one node with the learning rate of {NODES[-1]}, over {NODES[-1]} nodes: mean squared gradient norm",
+                f"one node with the learning rate of {NODES[-1]}, over {NODES[-1]} nodes: mean "
+                "squared gradient norm",
                 mean_of([mean_square(one) / mean_square(many) for one, many in pairs]),
                 Between(least=8.0),
                 tuple(job for pair in pairs for job in pair),
@@ -146,17 +148,27 @@ def linear_speed_up(results: Path) -> Claim:
     return Claim(
         number=10,
         subject="Linear speed-up",
-        sentence="Linear speed-up: after K steps on n nodes the squared gradient norm of SGP, averaged over the iterates, is proportional "
-        "to 1 / sqrt(nK) on a problem that is not convex.",
-        answer="Yes: the exponent is {0} in n, {4} in K, which took ten more seeds to tell, and {2} in nK.",
+        sentence=(
+            "Linear speed-up: after K steps on n nodes the squared gradient norm of SGP, averaged "
+            "over the iterates, is proportional to 1 / sqrt(nK) on a problem that is not convex."
+        ),
+        answer=(
+            "Yes: the exponent is {0} in n, {4} in K, which took ten more seeds to tell, and {2} "
+            "in nK."
+        ),
         source="Assran et al. 2019, Theorem 1",
-        tried="A network of eight tanh units learns the outputs of another one from targets whose noise (standard deviation 2) is new at "
-        "every reading; the true gradient is that without noise. lr = sqrt(n / K) / 2, as in the theorem up to the constant; no momentum; "
-        f"the gradient is taken at the averaged model, {LOOKS} times in a run. Exponents are fitted for each seed by least squares of "
-        "logarithms. A larger learning rate alone shortens the way to the optimum but does not lower the noise: the last finding shows "
-        "that nodes do. Expected, before any run: -0.5, and at most 0.1 off it. Of K, the first five seeds left "
-        "an interval as wide as that range. A second sample of ten other seeds, set down before it was run, decides alone, by the same "
-        "range; no seed was added to the first.",
+        tried=(
+            "A network of eight tanh units learns the outputs of another one from targets whose "
+            "noise (standard deviation 2) is new at every reading; the true gradient is that "
+            "without noise. lr = sqrt(n / K) / 2, as in the theorem up to the constant; no "
+            f"momentum; the gradient is taken at the averaged model, {LOOKS} times in a run. "
+            "Exponents are fitted for each seed by least squares of logarithms. A larger learning "
+            "rate alone shortens the way to the optimum but does not lower the noise: the last "
+            "finding shows that nodes do. Expected, before any run: -0.5, and at most 0.1 off it. "
+            "Of K, the first five seeds left an interval as wide as that range. A second sample of "
+            "ten other seeds, set down before it was run, decides alone, by the same range; no "
+            "seed was added to the first."
+        ),
         samples=(
             Sample(
                 jobs=lambda: [job for seed in SEEDS for job in (*over_both(seed), alone(seed))],

@@ -1,6 +1,4 @@
-"""Claims about time. They are simulated without training: event by event, on the clusters of the
-papers.
-"""
+"""Claims about time, simulated without training on the papers' clusters."""
 
 from __future__ import annotations
 
@@ -79,14 +77,21 @@ def flat_in_n(results: Path) -> Claim:
     return Claim(
         number=3,
         subject="Time per iteration as nodes grow",
-        sentence="SGP's and OSGP's time per iteration is flat in the number of nodes on Ethernet while AR-SGD's grows; on InfiniBand the "
-        "advantage vanishes; 1-OSGP hides its communication.",
-        answer="Yes, in the model of the cluster: from 4 to 32 nodes SGP takes {0} times as long and AR-SGD {2} times; on InfiniBand "
-        "AR-SGD takes {4} times SGP's.",
+        sentence=(
+            "SGP's and OSGP's time per iteration is flat in the number of nodes on Ethernet while "
+            "AR-SGD's grows; on InfiniBand the advantage vanishes; 1-OSGP hides its communication."
+        ),
+        answer=(
+            "Yes, in the model of the cluster: from 4 to 32 nodes SGP takes {0} times as long and "
+            "AR-SGD {2} times; on InfiniBand AR-SGD takes {4} times SGP's."
+        ),
         source="Assran et al. 2019, authors' slides",
-        tried="Timing studies. The Ethernet profile was fitted at 32 nodes; other sizes and InfiniBand are predictions that only a cluster "
-        "can confirm. Its compute time was fitted on 1-OSGP as if communication were hidden, so that finding shows no more than that the "
-        "model is consistent. These times were known when the ranges were set.",
+        tried=(
+            "Timing studies. The Ethernet profile was fitted at 32 nodes; other sizes and "
+            "InfiniBand are predictions that only a cluster can confirm. Its compute time was "
+            "fitted on 1-OSGP as if communication were hidden, so that finding shows no more than "
+            "that the model is consistent. These times were known when the ranges were set."
+        ),
         samples=(
             Sample(
                 jobs=lambda: tuple(
@@ -126,14 +131,24 @@ def one_slow_node(results: Path) -> Claim:
     return Claim(
         number=6,
         subject="One slow node or link",
-        sentence="One node or link slowed 2, 10 or 100 times costs AR-SGD and D-PSGD that factor and AD-PSGD almost nothing.",
-        answer="In order, not in size: with one node 100 times slower AR-SGD takes {6}, D-PSGD {7} and AD-PSGD {8} times as long, with one "
-        "link {15}, {16} and {17}. A step is not compute alone.",
+        sentence=(
+            "One node or link slowed 2, 10 or 100 times costs AR-SGD and D-PSGD that factor and "
+            "AD-PSGD almost nothing."
+        ),
+        answer=(
+            "In order, not in size: with one node 100 times slower AR-SGD takes {6}, D-PSGD {7} "
+            "and AD-PSGD {8} times as long, with one link {15}, {16} and {17}. A step is not "
+            "compute alone."
+        ),
         source="Lian et al. 2018",
-        tried="Timing studies of 16 nodes on sgp_ethernet. A slow node's factor applies to its compute time, a slow link's to its "
-        "transfers; 'that factor' is taken as at least 0.8 times it, 'almost nothing' as at most 15 %. AD-PSGD makes 313 steps of a node: "
-        "the last gradient of a node 100 times slower alone can last a third of the run. Runs that stood here before had node or link 0 "
-        "four times slower as well, by a mistake, and a slow link that held up messages between other nodes.",
+        tried=(
+            "Timing studies of 16 nodes on sgp_ethernet. A slow node's factor applies to its "
+            "compute time, a slow link's to its transfers; 'that factor' is taken as at least 0.8 "
+            "times it, 'almost nothing' as at most 15 %. AD-PSGD makes 313 steps of a node: the "
+            "last gradient of a node 100 times slower alone can last a third of the run. Runs that "
+            "stood here before had node or link 0 four times slower as well, by a mistake, and a "
+            "slow link that held up messages between other nodes."
+        ),
         samples=(
             Sample(
                 jobs=lambda: tuple(

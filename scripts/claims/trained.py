@@ -1,5 +1,4 @@
-"""What the claims about quality train: four small tasks, and algorithms on them, so that the same
-runs serve many claims.
+"""Tasks and runs that the claims about quality share: four small tasks and algorithms on them.
 
 Nodes keep simulated time of ResNet-50 on the SGP paper's Ethernet cluster. An update of all nodes
 has 256 images, 64 with ResNet-8, or 128 sentences, unless a claim is about the number of nodes.
@@ -38,12 +37,13 @@ ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Task:
-    """name: of its runs. words: model, data and optimizer. epochs: of the short schedule. metric:
-    of the summary, larger is better.
+    """A model, its data and how quality is measured.
 
-    unit: of a difference in quality. scale: of the metric, to that unit. nodes, batch: of the size
-    that is tuned for; few, many: nodes where a claim is about their number, with ``small_batch``
-    samples each.
+    name: the beginning of run names. words: settings of model, data and optimizer. epochs: length
+    of the short schedule. metric: key of the summary; larger is better.
+    unit: unit of a difference in quality. scale: factor from the metric to that unit. nodes, batch:
+    the size that is tuned for. few, many: numbers of nodes for claims about that number, with
+    ``small_batch`` samples each.
     """
 
     name: str
@@ -91,7 +91,8 @@ DIGITS = replace(
     words=(*IMAGES, "data=digits", "optim.schedule.warmup_epochs=3"),
     epochs=30,
 )
-RESNET = replace(  # a convolutional network at full size: few images, as a gradient of each takes two milliseconds
+# A convolutional network at full size: few images, as the gradient of each takes two milliseconds.
+RESNET = replace(
     SHAPES,
     name="shapes32",
     words=(
@@ -112,10 +113,12 @@ RESNET = replace(  # a convolutional network at full size: few images, as a grad
     small_batch=4,
 )
 WITH_RESNET = (
-    "The runs of shapes32, ResNet-8 on images of 32 x 32 pixels, were set down with the same ranges when all others had been seen, and "
-    "before any of their own. Their size is 2,048 images and 15 epochs since the first runs of a search with half of it, on held-out "
-    "samples, had ended at 20 %; the rates are those from 0.4 on, as AR-SGD had been better the higher the rate, from 0.1 to 0.8. Their "
-    "noise is 0.15, at which ResNet-20 with 16,000 images turned out to reach 99 %; with so few images ResNet-8 is far from that."
+    "The runs of shapes32, ResNet-8 on images of 32 x 32 pixels, were set down with the same "
+    "ranges when all others had been seen, and before any of their own. Their size is 2,048 images "
+    "and 15 epochs since the first runs of a search with half of it, on held-out samples, had "
+    "ended at 20 %; the rates are those from 0.4 on, as AR-SGD had been better the higher the "
+    "rate, from 0.1 to 0.8. Their noise is 0.15, at which ResNet-20 with 16,000 images turned out "
+    "to reach 99 %; with so few images ResNet-8 is far from that."
 )
 LANGUAGE = Task(
     name="language",
@@ -147,7 +150,7 @@ LANGUAGE = Task(
 
 
 def how_hard(results: Path) -> dict[str, Job]:
-    """ResNet-20 on kinds of shapes: 90 to 95 % is how hard they are meant to be."""
+    """ResNet-20 on kinds of shapes, which are meant to be hard enough for 90 to 95 %."""
     words = (
         *(
             "algo=ar_sgd",
@@ -182,8 +185,9 @@ def how_hard(results: Path) -> dict[str, Job]:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: what is run with every seed, once its search has finished. name: of
-    the runs, before their seed.
+    """One side of a comparison: runs with every seed, known once the search has finished.
+
+    name: the names of the runs without their seed.
     """
 
     task: Task
@@ -209,7 +213,7 @@ class Side:
 
 
 def tuned(results: Path, task: Task, algo: str) -> Search:
-    """The learning rate of an algorithm on a task."""
+    """The search of an algorithm's learning rate on a task."""
     words = (*task.words, *task.algorithm(algo), *size(task.nodes, task.batch, task.epochs))
     return Search(
         f"{task.name}-{algo}", words, results, values=task.learning_rates, metric=task.metric
@@ -228,10 +232,10 @@ def side(
     like: Search | Joint | None = None,
     seeds: tuple[int, ...] = SEEDS,
 ) -> Side:
-    """``algo`` with ``words`` besides, called ``label``; ``nodes`` with few samples each, or the
-    size that is tuned for.
+    """Runs of ``algo`` with further settings ``words``, called ``label``.
 
-    times: how often the short schedule's epochs. like: what it is tuned with; by default as the
+    nodes: their number, with few samples each; by default the size that is tuned for. times: factor
+    of the short schedule's epochs. like: the search that chooses settings; by default that of the
     algorithm alone.
     """
     batch = task.batch if nodes is None else task.small_batch
@@ -252,7 +256,7 @@ def size(nodes: int, batch: int, epochs: int) -> tuple[str, ...]:
 
 
 def compare(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
-    """``ours`` minus ``theirs``, by seeds."""
+    """The difference in quality, ``ours`` minus ``theirs``, seed by seed."""
     what = f"{ours.task.name}: {what}, {ours.task.unit}"
     return Finding(what, paired(ours.values, theirs.values), expected, (*ours.jobs, *theirs.jobs))
 
@@ -260,7 +264,7 @@ def compare(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
 def extra(
     what: str, effect: tuple[Side, Side], other: tuple[Side, Side], expected: Between
 ) -> Finding:
-    """By how much one difference exceeds another."""
+    """The amount by which one difference in quality exceeds another, seed by seed."""
     first, second = (
         [a - b for a, b in zip(ours.values, theirs.values, strict=True)]
         for ours, theirs in (effect, other)
@@ -275,9 +279,7 @@ def extra(
 
 
 def time_ratio(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
-    """Compare simulated times: exactly where they do not depend on the seed, else by their range
-    over the seeds.
-    """
+    """The ratio of simulated times: exact if no seed changes it, else with its range."""
     ratios = [
         quality(a, "time_s") / quality(b, "time_s")
         for a, b in zip(ours.jobs, theirs.jobs, strict=True)
@@ -295,10 +297,10 @@ def time_ratio(what: str, ours: Side, theirs: Side, expected: Between) -> Findin
 
 
 def all_jobs(sides: Iterable[Side]) -> tuple[Job, ...]:
-    """Seed by seed, so that what has been finished early is of all sides."""
+    """The runs of all sides, seed by seed, so that an interrupted call leaves complete seeds."""
     return tuple(chain.from_iterable(zip(*(each.jobs for each in sides), strict=True)))
 
 
 def searches(sides: Sequence[Side]) -> tuple[Search, ...]:
-    """Each once, with what comes before it."""
+    """The searches of all sides, each once and after those that it depends on."""
     return tuple({search.name: search for each in sides for search in each.search.parts}.values())

@@ -1,8 +1,6 @@
-"""Settings that the papers tune, chosen once for each algorithm by the same small search, on
-samples held out of the training set.
+"""Tuning: settings chosen for each algorithm by the same small search on held-out samples.
 
-The samples that results are reported on are not looked at, nor are the seeds used that they are
-reported for.
+It uses neither the samples nor the seeds for which results are reported.
 """
 
 from __future__ import annotations
@@ -17,13 +15,11 @@ from sgp_runner.session.job_pool import Job
 
 HOLDOUT = 0.2
 SEEDS = (101, 102)
-DIVERGED = 0.0  # the score of a run that has
+DIVERGED = 0.0  # the score of a diverged run
 
 
 def quality(job: Job, metric: str) -> float:
-    """A number of the summary of a finished run that is better the larger it is; 0 for a run that
-    diverged.
-    """
+    """A metric of a finished run's summary, larger is better; 0 for a run that diverged."""
     if job.diverged:
         return DIVERGED
     assert job.summary is not None, job.name
@@ -34,12 +30,11 @@ def quality(job: Job, metric: str) -> float:
 
 @dataclass(frozen=True)
 class Search:
-    """Every one of ``values`` for ``key``, each with the same seeds; the best mean of ``metric``
-    wins, of equal ones the smaller value.
+    """A search of the best of ``values`` for ``key``, each with the same seeds.
 
-    name: of the runs, and of what is tuned. words: all other settings. metric: of the summary;
-    larger is better.
-    after: the search that chooses another setting first.
+    The best mean of ``metric`` wins; of equal ones, the smaller value.
+    name: the beginning of run names. words: all other settings. metric: key of the summary; larger
+    is better. after: the search that chooses another setting first.
     """
 
     name: str
@@ -59,12 +54,12 @@ class Search:
 
     @property
     def parts(self) -> tuple[Search, ...]:
-        """In the order in which they are made: this one, after the one that comes first."""
+        """The searches to make, in order: this one comes after its `after`."""
         return (self,) if self.after is None else (*self.after.parts, self)
 
     @property
     def jobs(self) -> list[Job]:
-        """As far as they are known: those of a second search are not before the first has finished."""
+        """The runs; none while the search before it has not finished."""
         if self.after is not None and not self.after.finished:
             return []
         return [self.job(value, seed) for value, seed in product(self.values, self.seeds)]
@@ -75,11 +70,11 @@ class Search:
 
     @property
     def due(self) -> bool:
-        """It, or the search before it, has runs to make."""
+        """Whether this search, or the one before it, has runs to make."""
         return (self.after is not None and self.after.due) or any(job.due for job in self.jobs)
 
     def score(self, value: float) -> float:
-        """Of a finished search, as what follows."""
+        """The mean metric of ``value``; like the properties below, for finished searches only."""
         return sum(quality(self.job(value, seed), self.metric) for seed in self.seeds) / len(
             self.seeds
         )
@@ -90,7 +85,7 @@ class Search:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """What it adds to the settings of a run."""
+        """The chosen settings."""
         return (*(self.after.chosen if self.after else ()), f"{self.key}={self.best:g}")
 
     @property
@@ -101,9 +96,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Joint:
-    """Two settings at once: ``search`` with every one of ``values`` for ``key`` besides; the best
-    score of all wins.
-    """
+    """A search of two settings: ``search`` with each of ``values`` for ``key``; the best wins."""
 
     search: Search
     key: str
@@ -134,14 +127,15 @@ class Joint:
         return (f"{self.key}={value:g}", *best.chosen)
 
 
-@functools.cache  # hundreds of runs ask, and each answer takes reading ten
+@functools.cache  # called for hundreds of runs, and each call reads ten summaries
 def best_of(search: Search) -> float:
     return max(sorted(search.values), key=search.score)
 
 
 def remaining(searches: Sequence[Search]) -> Iterator[list[Job]]:
-    """The runs of all searches that are due, in rounds: the second ones when the first are done.
-    Ends when a round brings nothing new.
+    """The runs that are due, in rounds: those of dependent searches follow the searches before.
+
+    Ends when a round has no new runs.
     """
     tried: set[str] = set()
     while jobs := [
@@ -156,5 +150,5 @@ def remaining(searches: Sequence[Search]) -> Iterator[list[Job]]:
 
 
 def ready(searches: Sequence[Search]) -> Iterator[Search]:
-    """Those that do not wait for another one."""
+    """The searches that do not wait for another one."""
     return (search for search in searches if search.after is None or not search.after.due)

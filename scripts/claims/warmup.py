@@ -1,6 +1,4 @@
-"""Linear scaling and warm-up: a batch many times larger, its learning rate scaled alike, with and
-without a gradual start.
-"""
+"""The claim about warm-up: a large batch and a scaled learning rate, with and without warm-up."""
 
 from __future__ import annotations
 
@@ -17,8 +15,10 @@ SEEDS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 @dataclass(frozen=True)
 class Design:
-    """name: of its runs. words: model, data and schedule. batch: the small one. warmup: epochs.
-    learning_rates: tried for ``batch``.
+    """The settings of one sample.
+
+    name: the beginning of run names. words: settings of data and schedule. batch: the small batch.
+    warmup: in epochs. learning_rates: values tried for ``batch``.
     """
 
     name: str
@@ -85,7 +85,10 @@ def warm_up(results: Path) -> Claim:
         ]
 
     def find(design: Design, earlier: bool = False) -> Iterator[Finding]:
-        task = f"{design.words[0].removeprefix('data=')}: accuracy of a batch of {design.batch * FACTOR} with warm-up less that"
+        task = (
+            f"{design.words[0].removeprefix('data=')}: accuracy of a batch of "
+            f"{design.batch * FACTOR} with warm-up less that"
+        )
         for kind, other, expected in (
             ("abrupt", "without", Between(least=0.0)),
             ("small", f"of {design.batch}", Between(-1.0, 1.0)),
@@ -109,16 +112,29 @@ def warm_up(results: Path) -> Claim:
     return Claim(
         number=11,
         subject="Warm-up of large batches",
-        sentence="With its learning rate scaled in proportion, a large batch is as accurate as a small one after a gradual warm-up, and "
-        "less without it.",
-        answer="Not here: on shapes the large batch with warm-up is {3} points from the small one, and warm-up makes no difference that "
-        "seeds do not ({2}). Digits saturate and show nothing.",
-        source="Goyal et al. 2017 (error 23.60 ± 0.12 % with a batch of 256; with 8,192, 23.74 ± 0.09 % and 24.84 ± 0.37 %)",
-        tried=f"AR-SGD and a perceptron: one node, and {FACTOR} with the same batch each. The learning rate is tuned for the small batch "
-        "alone. As accurate means within one percentage point. A run that diverged has accuracy 0. Expected, before any run: the "
-        "published order. The first sample, 20 epochs of digits, showed nothing: batches of 4 and 128 both reach 98 %, and the tuned "
-        "learning rate was the lowest of the search. A second sample was then set down before any of its runs, and decides alone: shapes, "
-        "which do not saturate, and Goyal's own schedule, 90 epochs with 5 of warm-up and drops at 30, 60 and 80. An epoch of its large "
-        "batch has 8 steps, where Goyal's has 156. The presets goyal_* are the published runs, which need a cluster.",
+        sentence=(
+            "With its learning rate scaled in proportion, a large batch is as accurate as a small "
+            "one after a gradual warm-up, and less without it."
+        ),
+        answer=(
+            "Not here: on shapes the large batch with warm-up is {3} points from the small one, "
+            "and warm-up makes no difference that seeds do not ({2}). Digits saturate and show "
+            "nothing."
+        ),
+        source=(
+            "Goyal et al. 2017 (error 23.60 ± 0.12 % with a batch of 256; with 8,192, 23.74 ± 0.09 "
+            "% and 24.84 ± 0.37 %)"
+        ),
+        tried=(
+            f"AR-SGD and a perceptron: one node, and {FACTOR} with the same batch each. The "
+            "learning rate is tuned for the small batch alone. As accurate means within one "
+            "percentage point. A run that diverged has accuracy 0. Expected, before any run: the "
+            "published order. The first sample, 20 epochs of digits, showed nothing: batches of 4 "
+            "and 128 both reach 98 %, and the tuned learning rate was the lowest of the search. A "
+            "second sample was then set down before any of its runs, and decides alone: shapes, "
+            "which do not saturate, and Goyal's own schedule, 90 epochs with 5 of warm-up and "
+            "drops at 30, 60 and 80. An epoch of its large batch has 8 steps, where Goyal's has "
+            "156. The presets goyal_* are the published runs, which need a cluster."
+        ),
         samples=(sample(FIRST, lambda: list(find(FIRST, earlier=second.finished))), second),
     )

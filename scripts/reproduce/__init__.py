@@ -1,3 +1,1 @@
-"""The papers' tables, as far as one machine can reproduce them, and the archives of all reproduced
-runs.
-"""
+"""The papers' tables, as far as one machine can reproduce them, and the archives of all runs."""

@@ -1,13 +1,13 @@
 """Finished runs as compressed archives, and a table of them.
 
-The runs whose names begin with the same word, as far as the first hyphen, share an archive: those
-of a claim (``claim8``), of a task that several claims train on (``digits``), of searches (``tune``)
-or of a table (``timing``). Below a folder of results are
+Runs whose names begin with the same word, up to the first hyphen, share an archive: those of a
+claim (``claim8``), of a task that several claims train on (``digits``), of searches (``tune``) or
+of a table (``timing``). A folder of results contains
 
 - ``runs/NAME/``: the folders of runs, which git ignores;
 - ``logs/WORD.tar.xz``: the same runs. The bytes depend on the contents of the files alone;
 - ``runs.csv``: a line for each run, with its command, its results and the checksum of its
-``metrics.jsonl``.
+  ``metrics.jsonl``.
 
 Run as a program, the module unpacks all archives. It imports the standard library alone.
 """
@@ -49,16 +49,15 @@ def archive_of(run: str) -> str:
 
 
 def archived(folder: Path) -> Path:
-    """The place of a run in its archive, as pages name it: ``logs/digits.tar.xz#digits-sgp-n16-s1``
-    for ``runs/digits-sgp-n16-s1``.
+    """The place of a run in its archive, as pages name it.
+
+    It is ``logs/digits.tar.xz#digits-sgp-n16-s1`` for ``runs/digits-sgp-n16-s1``.
     """
     return folder.parents[1] / "logs" / f"{archive_of(folder.name)}#{folder.name}"
 
 
 def unpack(results: Path) -> None:
-    """Write the folders of all archived runs. A run that was started later than the archived one of
-    its name stays.
-    """
+    """Write the folders of all archived runs, except where a run of that name was started later."""
     for archive in sorted((results / "logs").glob("*.tar.xz")):
         for run, files in by_run(members(archive)):
             folder = results / "runs" / run
@@ -74,10 +73,10 @@ def unpack(results: Path) -> None:
 
 
 def pack(results: Path) -> None:
-    """Write archives and table of the runs that have finished or diverged. An archive with the same
-    contents keeps its bytes.
+    """Write the archives and the table of all runs that have finished or diverged.
 
-    Raises ValueError if an archive would be larger than `LARGEST`.
+    An archive with unchanged contents keeps its bytes. Raises ValueError if an archive would be
+    larger than `LARGEST`.
     """
     logs = results / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -139,19 +138,18 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 
 def compressed(name: str, tar: bytes) -> bytes:
-    """The archive compressed by xz, whose header has no time. Raises ValueError if it is too large."""
+    """The archive compressed by xz, without a time. Raises ValueError if it is too large."""
     content = lzma.compress(tar)
     if len(content) > LARGEST:
         raise ValueError(
-            f"{name} has {len(content)} bytes, over {LARGEST}: begin the names of some of its runs with a word of their own."
+            f"{name} has {len(content)} bytes, over {LARGEST}: begin the names of some of its runs "
+            "with a different word."
         )
     return content
 
 
 def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
-    """The line of a run in the table. One that diverged has no summary, so its facts and results
-    are empty.
-    """
+    """The line of a run in the table; facts and results are empty if it diverged."""
     environment = json.loads(files["environment.json"])
     summary = json.loads(files.get("summary.json", b"{}"))
     git = environment["git"] or {}

@@ -1,0 +1,56 @@
+#!/usr/bin/env python
+"""Check the wording of docstrings, comments, strings and documentation; part of ``make lint``."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECKED = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "sgp_runner/**/*.py", "scripts/**/*.py")
+AVOIDED = ("nobody", "everybody", "whoever", "goes on", "for good", "anew", "roll call")
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+TEXT = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None)}
+
+
+def findings(lines: list[tuple[int, str]]) -> Iterator[str]:
+    """``line: sentence`` for every phrase to avoid in numbered lines, also across line ends."""
+    text = "\n".join(line for _, line in lines)
+    for phrase in AVOIDED:
+        for match in re.finditer(rf"\b{phrase}\b".replace(" ", r"\s+"), text, re.IGNORECASE):
+            number, _ = lines[text.count("\n", 0, match.start())]
+            yield f"{number}: say it without '{phrase}'"
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """``line: sentence`` for every docstring that begins with "Of" or "What"."""
+    for node in (node for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED)):
+        if first := re.match(r"(Of|What)\b", ast.get_docstring(node) or ""):
+            yield f"{node.body[0].lineno}: begin with a verb or a noun, not with '{first[0]}'"
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """The numbered lines of comments and strings, without the signs that enclose them."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in TEXT:
+            bare = re.sub(r"""^(#|[a-zA-Z]{0,2}["']+)|["']+$""", "", token.string)
+            yield from enumerate(bare.split("\n"), start=token.start[0])
+
+
+def check(path: Path) -> list[str]:
+    """The findings of a Python module or a Markdown page."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return [*docstrings(source), *findings(list(prose(source)))]
+    return list(findings(list(enumerate(source.splitlines(), start=1))))
+
+
+if __name__ == "__main__":
+    paths = sorted({path for pattern in CHECKED for path in ROOT.glob(pattern)} - {Path(__file__)})
+    found = [f"{path.relative_to(ROOT)}:{each}" for path in paths for each in check(path)]
+    sys.exit("\n".join(found) or None)

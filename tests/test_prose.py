@@ -1,0 +1,50 @@
+"""The check of wording finds every phrase that it is meant to find, and passes a good text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from check_prose import AVOIDED, check
+
+GOOD = '''"""Resume a run. Offset and Whatever begin otherwise; a forgoes on is no phrase."""
+
+nobody = None  # a name is no prose
+
+
+class Run:
+    """A run that continues permanently."""
+'''
+
+
+def module(folder: Path, text: str) -> Path:
+    path = folder / "module.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_good_text_passes(tmp_path: Path) -> None:
+    assert check(module(tmp_path, GOOD)) == []
+
+
+@pytest.mark.parametrize("first", ["Of", "What"])
+def test_docstrings_that_begin_with_a_fragment_are_found(tmp_path: Path, first: str) -> None:
+    text = f'"""{first} it is."""\n\n\ndef f() -> None:\n    """{first}\n    that is."""\n'
+    sentence = f"begin with a verb or a noun, not with '{first}'"
+    assert check(module(tmp_path, text)) == [f"1: {sentence}", f"5: {sentence}"]
+
+
+@pytest.mark.parametrize("phrase", AVOIDED)
+def test_phrases_are_found_in_docstrings_comments_strings_and_pages(tmp_path: Path, phrase: str) -> None:
+    text = f'"""A run\n{phrase.title()}."""\n\nx = 1  # it {phrase}\ny = f"it {{x}} {phrase}"\n'
+    found = [f"{line}: say it without '{phrase}'" for line in (2, 4, 5)]
+    assert check(module(tmp_path, text)) == found
+    page = tmp_path / "page.md"
+    page.write_text(f"A run\n{phrase}.\n", encoding="utf-8")
+    assert check(page) == [f"2: say it without '{phrase}'"]
+
+
+def test_phrases_are_found_across_the_ends_of_lines(tmp_path: Path) -> None:
+    text = 'x = (\n    f"a run goes "\n    "on"\n)\n# lost for\n# good\n'
+    assert check(module(tmp_path, text)) == ["2: say it without 'goes on'", "5: say it without 'for good'"]
