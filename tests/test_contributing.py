@@ -31,11 +31,11 @@ def extended(tmp_path: Path) -> Path:
 def test_the_ninth_algorithm_runs_simulated_and_real(extended: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(extended)}
     for network in ("sim", "gloo"):
-        settings = ["algo=gossip_pga", f"network={network}", "nodes=4", "model=mlp", "epochs=2", "logger=jsonl"]
+        settings = ["algo=gossip_pga", f"network={network}", "nodes=2", "model=mlp", "epochs=2", "logger=jsonl"]
         command = [sys.executable, "-m", "sgp_runner", *settings]
         done = subprocess.run(command, check=False, cwd=extended, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        assert f"Gossip-PGA · mlp · digits · 4 nodes · {network}" in done.stdout
+        assert f"Gossip-PGA · mlp · digits · 2 nodes · {network}" in done.stdout
     listed = subprocess.run(
         [sys.executable, "-m", "sgp_runner", "--help"], cwd=extended, env=environment, capture_output=True, text=True, check=False
     )
