@@ -13,13 +13,13 @@ def hear_interrupts() -> None:
 
 
 def wait_for_ranks(folder: Path, count: int) -> list[int]:
-    """Process ids of the ranks, once all of them train."""
+    """Process ids of the ranks, once all of them have recorded a step."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if len(list(folder.glob("runs/*/metrics*.jsonl"))) == count and len(ranks := ranks_of(folder)) == count:
-            time.sleep(1)
+        training = [path for path in folder.glob("runs/*/metrics*.jsonl") if path.stat().st_size]
+        if len(training) == count and len(ranks := ranks_of(folder)) == count:
             return ranks
-        time.sleep(0.1)
+        time.sleep(0.05)
     raise TimeoutError(f"{count} ranks did not start")
 
 

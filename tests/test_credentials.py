@@ -44,7 +44,8 @@ def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     subprocess.run([*git, "remote", "add", "origin", f"https://user:{PLANTED}@example.org/x.git"], check=True)
-    code = "import sys; from sgp_runner.session import execution; from sgp_runner.cli import main as cli; execution.shutil.rmtree = lambda *a, **b: None; sys.exit(cli.main())"
+    code = "import sys; from sgp_runner.session import execution; from sgp_runner.cli.main import main; "
+    code += "execution.shutil.rmtree = lambda *a, **b: None; sys.exit(main())"
     command = [sys.executable, "-c", code, *TINY, f"network={network}"]  # checkpoints stay
     done = subprocess.run(command, env={**os.environ, "WANDB_MODE": "offline"}, capture_output=True, text=True, check=True)
     assert list((tmp_path / "results").glob("runs/*/checkpoints/step-*/*.pt"))

@@ -45,26 +45,35 @@ def start(experiments: list[Experiment], program: str) -> None:
     launch(last, program=(str(HERE / program), *words, *(str(each.directory / "config.yaml") for each in first)))
 
 
+Devices = tuple[dict[str, Results], dict[str, Experiment]]
+ASYNCHRONOUS = ("ad_psgd", "osgp", "gap_aware")
+
+
 @pytest.fixture(scope="module")
-def devices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
+def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
+    """Synchronous runs by how they gossip, and asynchronous ones; two launches, of four and of five processes, run them all."""
     folder = tmp_path_factory.mktemp("devices")
-    results = {
+    synchronous = {
         gossip: simulate_all(folder / gossip, "gloo", *TWO, f"network.gossip={gossip}", tiny=TINY, variants=variants)
         for gossip, variants in GOSSIP.items()
     }
-    real = [real for some in results.values() for _, real in some.values()]
+    words = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
+    asynchronous = {algorithm: make_experiment(folder, *words, f"algo={algorithm}") for algorithm in ASYNCHRONOUS}
+    every_real = [*(real for some in synchronous.values() for _, real in some.values()), *asynchronous.values()]
     for ranks in (4, 5):
-        start([each for each in real if each.run.ranks == ranks], "real_rank.py")
-    return results
+        start([each for each in every_real if each.run.ranks == ranks], "real_rank.py")
+    return synchronous, asynchronous
 
 
 @pytest.mark.parametrize(("gossip", "name"), [(gossip, name) for gossip, variants in GOSSIP.items() for name in variants])
-def test_nodes_of_two_devices_end_as_nodes_of_one(gossip: str, name: str, devices: dict[str, Results]) -> None:
-    check_same_end(*devices[gossip][name])
+def test_nodes_of_two_devices_end_as_nodes_of_one(gossip: str, name: str, devices: Devices) -> None:
+    synchronous, _ = devices
+    check_same_end(*synchronous[gossip][name])
 
 
-def test_a_node_of_two_devices_is_recorded_as_one(devices: dict[str, Results]) -> None:
-    simulated, real = devices["shards"]["sgp"]
+def test_a_node_of_two_devices_is_recorded_as_one(devices: Devices) -> None:
+    synchronous, _ = devices
+    simulated, real = synchronous["shards"]["sgp"]
     records = read_metrics(real.directory)
     assert sorted(path.name for path in real.directory.glob("metrics*")) == ["metrics.jsonl", "metrics.rank1.jsonl"]
     expected = [record for record in read_metrics(simulated.directory) if record["kind"] == "train"]
@@ -76,25 +85,28 @@ def test_a_node_of_two_devices_is_recorded_as_one(devices: dict[str, Results]) -
 
 
 @pytest.fixture(scope="module")
-def paired(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def paired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Experiment]:
+    """The runs of `PAIRED`, and one that leaves checkpoints; two launches, of three and of four processes, run them all."""
     folder = tmp_path_factory.mktemp("paired")
-    tiny = (*TINY, "nodes=4", "epochs=0.18", "gpus_per_node=1")
-    results = simulate_all(folder, "gloo", tiny=tiny, variants=PAIRED)
-    real = [real for _, real in results.values()]
+    tiny = (*TINY, "nodes=4", "epochs=0.18")
+    results = simulate_all(folder, "gloo", tiny=(*tiny, "gpus_per_node=1"), variants=PAIRED)
+    saved = make_experiment(folder, *tiny, "network=gloo", "algo=osgp", "algo.tau=2", "checkpoint.every_steps=3")
+    every_real = [*(real for _, real in results.values()), saved]
     for ranks in (3, 4):
-        start([each for each in real if each.run.ranks == ranks], "paired_rank.py")
-    return results
+        start([each for each in every_real if each.run.ranks == ranks], "paired_rank.py")
+    return results, saved
 
 
 @pytest.mark.parametrize("name", PAIRED)
-def test_messages_in_pairs_end_with_the_simulators_parameters(name: str, paired: Results) -> None:
-    check_same_end(*paired[name])
+def test_messages_in_pairs_end_with_the_simulators_parameters(name: str, paired: tuple[Results, Experiment]) -> None:
+    results, _ = paired
+    check_same_end(*results[name])
 
 
-def test_messages_on_their_way_in_pairs_are_part_of_a_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    settings = (*TINY, "nodes=4", "epochs=0.18", "network=gloo", "algo=osgp", "algo.tau=2", "checkpoint.every_steps=3")
-    experiment = make_experiment(tmp_path, *settings)
-    start([experiment], "paired_rank.py")
+def test_messages_on_their_way_in_pairs_are_part_of_a_checkpoint(
+    paired: tuple[Results, Experiment], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, experiment = paired
     whole = final_parameters(experiment)
     for path in experiment.directory.glob("rank*.pt"):
         path.unlink()
@@ -103,16 +115,14 @@ def test_messages_on_their_way_in_pairs_are_part_of_a_checkpoint(tmp_path: Path,
     assert all(torch.equal(a, b) for a, b in zip(whole, final_parameters(experiment), strict=True))
 
 
-@pytest.mark.parametrize("algorithms", [("ad_psgd", "osgp"), ("gap_aware",)])
-def test_asynchronous_algorithms_learn_on_nodes_of_two_devices(algorithms: tuple[str, ...], tmp_path: Path) -> None:
-    overrides = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
-    experiments = [make_experiment(tmp_path, *overrides, f"algo={algorithm}") for algorithm in algorithms]
-    start(experiments, "real_rank.py")
-    for experiment in experiments:
-        summary = read_summary(experiment.directory)
-        assert summary is not None
-        assert float(str(summary["average"])) > 0.93
-        assert sum(steps_taken(experiment)[:2]) == 2 * 2 * 44  # nodes x epochs x steps per epoch
+@pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
+def test_asynchronous_algorithms_learn_on_nodes_of_two_devices(algorithm: str, devices: Devices) -> None:
+    _, asynchronous = devices
+    experiment = asynchronous[algorithm]
+    summary = read_summary(experiment.directory)
+    assert summary is not None
+    assert float(str(summary["average"])) > 0.93
+    assert sum(steps_taken(experiment)[:2]) == 2 * 2 * 44  # nodes x epochs x steps per epoch
 
 
 @pytest.mark.parametrize("gossip", ["shards", "leader"])

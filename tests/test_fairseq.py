@@ -15,6 +15,7 @@ from experiments import final_parameters, instrumented, make_experiment
 from test_resume import events, whole_and_interrupted
 
 from sgp_runner.cli.main import main
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.problem import Problem, make_problem
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.sampler import TokenSampler
@@ -190,14 +191,24 @@ def test_a_killed_run_ends_with_the_same_bytes(algo: str, root: Path, tmp_path: 
     whole_and_interrupted(tmp_path, events, 4, *words(root, f"algo={algo}", "epochs=1", "batch_size=1024", "data.beam=1", "eval_every=2"))
 
 
+@pytest.fixture(scope="module")
+def real(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Experiment, Experiment]]:
+    """By the devices of a node, a run of four devices in all, simulated and real; one launch runs both real ones."""
+    runs, folder = {}, tmp_path_factory.mktemp("runs")
+    for devices in (1, 2):
+        short = ("algo=sgp", f"nodes={4 // devices}", "epochs=0.3", "dtype=float64", "data.beam=1", "model.overrides.dropout=0.0")
+        simulated = make_experiment(folder, *words(root, *short))
+        execute(instrumented(simulated))
+        runs[devices] = (simulated, make_experiment(folder, *words(root, *short, "network=gloo", f"gpus_per_node={devices}")))
+    (_, first), (_, last) = runs.values()
+    launch(last, program=(REAL_RANK, "-1", str(first.directory / "config.yaml")))
+    return runs
+
+
 @pytest.mark.parametrize("devices", [1, 2])
-def test_real_ranks_end_with_the_simulators_parameters(devices: int, root: Path, tmp_path: Path) -> None:
-    short = ("algo=sgp", "nodes=2", "epochs=0.3", "dtype=float64", "data.beam=1", "model.overrides.dropout=0.0")
-    simulated = make_experiment(tmp_path / "simulated", *words(root, *short))
-    real = make_experiment(tmp_path / "real", *words(root, *short, "network=gloo", f"gpus_per_node={devices}"))
-    execute(instrumented(simulated))
-    launch(real, program=(REAL_RANK, "-1"))
-    for a, b in zip(final_parameters(simulated), final_parameters(real), strict=True):
+def test_real_ranks_end_with_the_simulators_parameters(devices: int, real: dict[int, tuple[Experiment, Experiment]]) -> None:
+    simulated, measured = real[devices]
+    for a, b in zip(final_parameters(simulated), final_parameters(measured), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-10)
 
 

@@ -31,33 +31,40 @@ REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 ODD_RANK = str(Path(__file__).with_name("odd_rank.py"))
 
 
+EPOCHS = {"ad_psgd": 8, "gap_aware": 4, "osgp": 4}  # on a busy machine one rank of AD-PSGD may do nearly all the work
+
+
 @pytest.fixture(scope="module")
-def synchronous(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Every synchronous algorithm, simulated and real; the real ones share two launches, of four and of five ranks."""
-    results = simulate_all(tmp_path_factory.mktemp("runs"), "gloo")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, Experiment]]:
+    """Every synchronous algorithm, simulated and real, and asynchronous ones; two launches, of four and of five ranks, run them all."""
+    folder = tmp_path_factory.mktemp("runs")
+    synchronous = simulate_all(folder, "gloo")
+    asynchronous = {
+        algo: make_experiment(folder, "network=gloo", "nodes=4", f"algo={algo}", "model=mlp", f"epochs={epochs}")
+        for algo, epochs in EPOCHS.items()
+    }
+    every_real = [*(real for _, real in synchronous.values()), *asynchronous.values()]
     for ranks in (4, 5):
-        real = [real for _, real in results.values() if real.run.ranks == ranks]
-        launch(real[-1], program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in real[:-1])))
-    return results
+        *first, last = (each for each in every_real if each.run.ranks == ranks)
+        launch(last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)))
+    return synchronous, asynchronous
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, synchronous: Results) -> None:
+def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, runs: tuple[Results, dict[str, Experiment]]) -> None:
+    synchronous, _ = runs
     check_same_end(*synchronous[name])
 
 
-def run_real(tmp_path: Path, *overrides: str, fail_on_rank: int = -1) -> tuple[Experiment, dict[str, object]]:
-    experiment = make_experiment(tmp_path, "network=gloo", "nodes=4", *overrides)
-    return experiment, launch(experiment, program=(REAL_RANK, str(fail_on_rank)))
-
-
-@pytest.mark.parametrize("algorithm", ["ad_psgd", "gap_aware", "osgp"])
-def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm: str, tmp_path: Path) -> None:
-    epochs = 8 if algorithm == "ad_psgd" else 4  # on a busy machine one of its ranks may do nearly all the work
-    experiment, summary = run_real(tmp_path, f"algo={algorithm}", "model=mlp", f"epochs={epochs}")
+@pytest.mark.parametrize("algorithm", EPOCHS)
+def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm: str, runs: tuple[Results, dict[str, Experiment]]) -> None:
+    _, asynchronous = runs
+    experiment = asynchronous[algorithm]
+    summary = read_summary(experiment.directory)
+    assert summary is not None
     assert float(str(summary["average"])) > 0.93
     taken = steps_taken(experiment)
-    assert sum(taken[:4]) == 4 * epochs * 44  # nodes x epochs x steps per epoch
+    assert sum(taken[:4]) == 4 * EPOCHS[algorithm] * 44  # nodes x epochs x steps per epoch
     if algorithm == "gap_aware":
         assert taken[4] == sum(taken[:4])
     records = read_metrics(experiment.directory)
@@ -68,7 +75,7 @@ def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm:
 def test_an_error_in_one_rank_is_reported_once_with_its_rank(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     start = time.monotonic()
     with pytest.raises(RankFailed, match=r"^rank 2, step 2: ZeroDivisionError: made to fail$"):
-        run_real(tmp_path, "model=mlp", "epochs=50", fail_on_rank=2)
+        launch(make_experiment(tmp_path, "network=gloo", "nodes=4", "model=mlp", "epochs=50"), program=(REAL_RANK, "2"))
     out = capfd.readouterr().out
     assert out.count("made to fail") == 1
     assert out.count("Aborted") == 3
@@ -97,8 +104,8 @@ def test_settings_that_do_not_fit_the_data_are_refused_as_in_the_simulator(tmp_p
 
 
 def test_a_killed_rank_is_named_and_nobody_survives(tmp_path: Path) -> None:
-    command = start_long_run(tmp_path)
-    victim = wait_for_ranks(tmp_path, 4)[2]
+    command = start_long_run(tmp_path, nodes=3)
+    victim = wait_for_ranks(tmp_path, 3)[2]
     os.kill(victim, signal.SIGKILL)
     _, err = command.communicate(timeout=30)
     assert "was killed by signal SIGKILL" in err
@@ -107,8 +114,8 @@ def test_a_killed_rank_is_named_and_nobody_survives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_stopping_the_launching_process_stops_the_ranks(number: signal.Signals, tmp_path: Path) -> None:
-    command = start_long_run(tmp_path)
-    wait_for_ranks(tmp_path, 4)
+    command = start_long_run(tmp_path, nodes=2)
+    wait_for_ranks(tmp_path, 2)
     command.send_signal(number)
     command.communicate(timeout=30)
     deadline = time.monotonic() + 15
@@ -141,8 +148,8 @@ def test_ranks_that_do_not_start_are_not_waited_for_without_end(monkeypatch: pyt
         groups.DistributedWorld()
 
 
-def start_long_run(folder: Path) -> subprocess.Popen[str]:
-    overrides = ["network=gloo", "nodes=4", "model=mlp", "epochs=100000", "logger=jsonl", f"results={folder}"]
+def start_long_run(folder: Path, nodes: int) -> subprocess.Popen[str]:
+    overrides = ["network=gloo", f"nodes={nodes}", "model=mlp", "epochs=100000", "logger=jsonl", f"results={folder}"]
     command = [sys.executable, "-m", "sgp_runner", *overrides]
     return subprocess.Popen(
         command,
@@ -161,8 +168,7 @@ def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection
         (port,) = free_ports(1)
         where = {**os.environ, "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         command = [sys.executable, str(Path(__file__).with_name("flooding_rank.py"))]
-        ranks = [subprocess.Popen(command, env={**where, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True) for rank in range(8)]
-        said, *_ = [rank.communicate(timeout=100)[0] for rank in ranks]
+        said = subprocess.run(command, env=where, check=True, stdout=subprocess.PIPE, text=True, timeout=100).stdout
         if said:
             break
     assert said == "LostConnection: rank 0 lost a connection over which a message was announced"

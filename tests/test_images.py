@@ -151,10 +151,14 @@ def unheard_by(process: int) -> set[int]:
     return {number for number in range(1, 65) if any(int(mask, 16) >> (number - 1) & 1 for mask in masks)}
 
 
+def alike(root: Path, *words: str) -> tuple[str, ...]:
+    return settings(root, "model=mlp", "optim.lr=0.01", "logger=jsonl", "data.workers=2", *words)
+
+
 def decoding(folder: Path, root: Path, *words: str) -> subprocess.Popen[str]:
     """The command, once it has recorded steps made of what its processes decode."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "sgp_runner", *settings(root, "model=mlp", "optim.lr=0.01", "logger=jsonl", "data.workers=2", *words)]
+    command = [sys.executable, "-m", "sgp_runner", *alike(root, *words)]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -174,9 +178,14 @@ def gone(processes: list[int]) -> bool:
     return not any(Path(f"/proc/{number}").exists() for number in processes)
 
 
-def test_a_run_that_is_cut_off_ends_with_the_same_bytes_and_leaves_no_process(root: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_cut_off_ends_with_the_same_bytes_and_leaves_no_process(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert decoding(whole, root, "epochs=8", "data.workers=0").wait() == 0
+    whole.mkdir()
+    with monkeypatch.context() as inside:
+        inside.chdir(whole)
+        assert main([*alike(root, "epochs=8", "data.workers=0")]) == 0
     codes = []
     for number in (signal.SIGKILL, signal.SIGUSR1):
         process = decoding(cut, root, "epochs=8", "checkpoint.every_steps=2")

@@ -35,34 +35,39 @@ def run_ranks(*experiments: Experiment, fail_on_rank: int = -1) -> subprocess.Co
     return mpirun(experiments[0].run.ranks, str(HERE / "real_rank.py"), str(fail_on_rank), *configs)
 
 
+ASYNCHRONOUS = ("ad_psgd", "osgp", "gap_aware")
+
+
 @pytest.fixture(scope="module")
-def synchronous(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The real runs share two launches, of four and of five ranks."""
-    results = simulate_all(tmp_path_factory.mktemp("runs"), "mpi")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, Experiment]]:
+    """Every synchronous algorithm, simulated and real, and asynchronous ones; two launches, of four and of five ranks, run them all."""
+    folder = tmp_path_factory.mktemp("runs")
+    synchronous = simulate_all(folder, "mpi")
+    words = ("network=mpi", "nodes=4", "model=mlp", "epochs=8")
+    asynchronous = {algorithm: make_experiment(folder, f"algo={algorithm}", *words) for algorithm in ASYNCHRONOUS}
+    every_real = [*(real for _, real in synchronous.values()), *asynchronous.values()]
     for ranks in (4, 5):
-        done = run_ranks(*(real for _, real in results.values() if real.run.ranks == ranks))
+        done = run_ranks(*(each for each in every_real if each.run.ranks == ranks))
         assert done.returncode == 0, done.stderr
-    return results
+    return synchronous, asynchronous
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, synchronous: Results) -> None:
+def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, runs: tuple[Results, dict[str, Experiment]]) -> None:
+    synchronous, _ = runs
     check_same_end(*synchronous[name])
 
 
-@pytest.mark.parametrize("algorithms", [("ad_psgd", "osgp"), ("gap_aware",)])
-def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithms: tuple[str, ...], tmp_path: Path) -> None:
-    overrides = ("network=mpi", "nodes=4", "model=mlp", "epochs=8")
-    experiments = [make_experiment(tmp_path, f"algo={algorithm}", *overrides) for algorithm in algorithms]
-    done = run_ranks(*experiments)
-    assert done.returncode == 0, done.stderr
-    for experiment in experiments:
-        summary = read_summary(experiment.directory)
-        assert summary is not None
-        assert float(str(summary["average"])) > 0.93
-        taken = steps_taken(experiment)
-        assert sum(taken[:4]) == 4 * 8 * 44  # nodes x epochs x steps per epoch
-        assert sum(taken[4:]) == sum(taken[:4]) * experiment.run.algo.servers
+@pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
+def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm: str, runs: tuple[Results, dict[str, Experiment]]) -> None:
+    _, asynchronous = runs
+    experiment = asynchronous[algorithm]
+    summary = read_summary(experiment.directory)
+    assert summary is not None
+    assert float(str(summary["average"])) > 0.93
+    taken = steps_taken(experiment)
+    assert sum(taken[:4]) == 4 * 8 * 44  # nodes x epochs x steps per epoch
+    assert sum(taken[4:]) == sum(taken[:4]) * experiment.run.algo.servers
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,8 @@ def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: s
 def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
     timed = execute(make_experiment(tmp_path / "timed", f"experiment={name}", "model=timing_only", "model.sample_steps=2"))
     assert timed is not None and timed["steps"] == 2 and timed["row"] == name
-    small = ["nodes=1"] if name == "goyal_256" else ["nodes=4"]
-    rehearsal = make_experiment(tmp_path / "small", f"experiment={name}", "rehearsal=true", "epochs=0.001", *small)
+    nodes = 1 if name == "goyal_256" else 2
+    rehearsal = make_experiment(tmp_path / "two", f"experiment={name}", "rehearsal=true", f"nodes={nodes}")
     per_epoch = rehearsal.run.make_problem().sampler.steps_per_epoch
-    rehearsal = make_experiment(tmp_path / "two", f"experiment={name}", "rehearsal=true", f"epochs={2 / per_epoch}", *small)
-    summary = execute(rehearsal)
+    summary = execute(replace(rehearsal, run=replace(rehearsal.run, epochs=2 / per_epoch)))
     assert summary is not None and summary["steps"] == 2 and summary["row"] == name

@@ -19,6 +19,7 @@ import pytest
 import torch
 from experiments import final_parameters, instrumented, make_experiment
 
+from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.recording.checkpoint import VERSION, saved_steps
@@ -154,12 +155,13 @@ def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
     whole_and_interrupted(tmp_path, events, 7, "model=timing_only", "algo=sgp", "epochs=0.02", "nodes=8", *RANDOM)
 
 
-COMMAND = [sys.executable, "-m", "sgp_runner", "algo=ad_psgd", "model=mlp", "nodes=4", "epochs=20", "logger=jsonl", "eval_every=5"]
+WORDS = ["algo=ad_psgd", "model=mlp", "nodes=4", "epochs=12", "logger=jsonl", "eval_every=5"]
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
-    return subprocess.Popen([*COMMAND, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "sgp_runner", *WORDS, *words]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def metrics(folder: Path) -> list[str]:
@@ -167,14 +169,17 @@ def metrics(folder: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert start(whole).wait() == 0
+    whole.mkdir()
+    with monkeypatch.context() as inside:
+        inside.chdir(whole)
+        assert main(WORDS) == 0
     codes = []
     for number in (signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM):
         process = start(cut, "checkpoint.every_steps=3")
         before = len(metrics(cut)) if list(cut.glob("results/runs/*/metrics.jsonl")) else 0
-        while process.poll() is None and (not list(cut.glob("results/runs/*/checkpoints/step-*")) or len(metrics(cut)) < before + 60):
+        while process.poll() is None and (not list(cut.glob("results/runs/*/checkpoints/step-*")) or len(metrics(cut)) < before + 36):
             time.sleep(0.01)
         process.send_signal(number)
         out, error = process.communicate()

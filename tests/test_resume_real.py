@@ -26,12 +26,12 @@ from sgp_runner.utils.errors import RankFailed, Stopped
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
 SETTINGS = ("network=gloo", "nodes=3", "model=mlp", "batch_size=16", "epochs=15", "log_every=1", "eval_every=1000")
 LED = ("nodes=2", "gpus_per_node=2", "network.gossip=leader", "checkpoint.every_steps=40")
-SYNCHRONOUS = {  # with the signal that one process gets
-    "ar_sgd": (signal.SIGKILL, "model=resnet8", "epochs=4", "checkpoint.every_steps=9"),
+SYNCHRONOUS: dict[str, tuple[signal.Signals | str, ...]] = {  # with the signal that one process gets
+    "ar_sgd": (signal.SIGKILL, "nodes=2", "model=resnet8", "epochs=2", "checkpoint.every_steps=9"),
     "sgp": (signal.SIGUSR1, "algo.topology.peers=2"),
-    "ps_sgd": (signal.SIGTERM,),
+    "ps_sgd": (signal.SIGTERM, "nodes=2", "epochs=10"),
 }
-MORE = {
+MORE: dict[str, tuple[signal.Signals | str, ...]] = {
     "d_psgd": (signal.SIGKILL,),
     "slowmo": (signal.SIGKILL, "algo.tau=7", "checkpoint.every_steps=null", "checkpoint.every_minutes=0.005"),
     "local_sgd": (signal.SIGUSR2, "algo.tau=5"),
@@ -77,28 +77,58 @@ def training_losses(experiment: Experiment) -> list[tuple[object, object, object
     return sorted((str(record["rank"]), record["step"], record["loss"]) for record in records)
 
 
-def check_same_end(tmp_path: Path, algo: str, number: int, *settings: str, times: int) -> None:
-    settings = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=60", *settings)
-    whole = make_experiment(tmp_path / "whole", *settings)
-    launch(whole, program=(REAL_RANK, "-1"))
-    cut = make_experiment(tmp_path / "cut", *settings)
-    assert run_to_the_end(cut, Random(len(algo)), number, times) == times
+def synchronous(folder: Path, name: str) -> tuple[Experiment, signal.Signals]:
+    """A run of `SYNCHRONOUS` or `MORE`, and its signal."""
+    number, *settings = (SYNCHRONOUS | MORE)[name]
+    algo, *_ = name.split()
+    words = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=60", *map(str, settings))
+    return make_experiment(folder, *words), signal.Signals(number)
+
+
+def run_all(experiments: list[Experiment]) -> None:
+    """One launch for all those of as many ranks."""
+    for ranks in {each.run.ranks for each in experiments}:
+        *first, last = (each for each in experiments if each.run.ranks == ranks)
+        launch(last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
+    """The runs of `SYNCHRONOUS`, without interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    experiments = {name: synchronous(folder, name)[0] for name in SYNCHRONOUS}
+    run_all([*experiments.values()])
+    return experiments
+
+
+@pytest.fixture(scope="module")
+def more_whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
+    """Those of `MORE`."""
+    folder = tmp_path_factory.mktemp("more")
+    experiments = {name: synchronous(folder, name)[0] for name in MORE}
+    run_all([*experiments.values()])
+    return experiments
+
+
+def check_same_end(whole: Experiment, folder: Path, name: str, times: int) -> None:
+    cut, number = synchronous(folder, name)
+    assert run_to_the_end(cut, Random(len(name.split(maxsplit=1)[0])), number, times) == times
     for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
         assert torch.equal(a, b)
     assert training_losses(whole) == training_losses(cut)
 
 
-@pytest.mark.parametrize("algo", SYNCHRONOUS)
-def test_a_run_that_was_cut_off_ends_with_the_same_bytes(algo: str, tmp_path: Path) -> None:
-    number, *settings = SYNCHRONOUS[algo]
-    check_same_end(tmp_path, algo, number, *map(str, settings), times=1)
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_a_run_that_was_cut_off_ends_with_the_same_bytes(name: str, whole: dict[str, Experiment], tmp_path: Path) -> None:
+    check_same_end(whole[name], tmp_path, name, times=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*SYNCHRONOUS, *MORE])
-def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
-    number, *settings = (SYNCHRONOUS | MORE)[name]
-    check_same_end(tmp_path, name.split(maxsplit=1)[0], number, *map(str, settings), times=3)
+def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(
+    name: str, whole: dict[str, Experiment], more_whole: dict[str, Experiment], tmp_path: Path
+) -> None:
+    check_same_end((whole | more_whole)[name], tmp_path, name, times=3)
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
-from io import BytesIO
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import webdataset
 from corpora import WNIDS, image_folder
 from experiments import final_parameters, instrumented, make_experiment
 
+import make_shards
 from sgp_runner.cli.main import main
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
@@ -30,9 +32,13 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "make_shards.py"
 PARTS = ("train", "val")
 
 
-def make_shards(root: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), f"--root={root}", f"--out={out}", *words]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
+def made_again(root: Path, out: Path, *words: str) -> tuple[int | str | None, str]:
+    """The exit code of the script, in this process, and what it says of errors."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as error:
+        try:
+            return make_shards.main([f"--root={root}", f"--out={out}", *words]), error.getvalue()
+        except SystemExit as end:
+            return end.code, error.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(root: Path) -> Path:
     """Shards by scripts/make_shards.py."""
-    done = make_shards(root, root.parent / "made", "--samples=10")
+    command = [sys.executable, str(SCRIPT), f"--root={root}", f"--out={root.parent / 'made'}", "--samples=10"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     report = f"{root.parent}/made: 72 training images (complete: 1281167), 18 validation images (complete: 50000)\n"
     assert done.stdout == report
@@ -124,26 +131,25 @@ def test_a_run_on_shards_has_the_bytes_of_one_on_folders(root: Path, made: Path,
 
 def test_shards_are_made_once(root: Path, made: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert make_shards(root, out, "--samples=10").returncode == 0
+    assert made_again(root, out, "--samples=10") == (0, "")
     assert {path.name: path.read_bytes() for path in out.glob("*.tar")} == {path.name: path.read_bytes() for path in made.glob("*.tar")}
     (out / "train-000002.tar").unlink()
     (out / ".train-000002.tar.part").write_bytes(b"half")
     (out / "train-000001.tar").touch()
     times = {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar")}
-    assert make_shards(root, out, "--samples=10").returncode == 0
+    assert made_again(root, out, "--samples=10") == (0, "")
     assert times.items() < {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar")}.items()
     assert not list(out.glob(".*"))
     assert (out / "train-000002.tar").read_bytes() == (made / "train-000002.tar").read_bytes()
-    done = make_shards(root, out, "--samples=7")
     sentence = f"make_shards.py: {out} has other shards too, or with another --samples; remove them.\n"
-    assert (done.returncode, done.stderr) == (2, sentence)
+    assert made_again(root, out, "--samples=7") == (2, sentence)
 
 
 def test_shards_of_no_images_are_refused(tmp_path: Path) -> None:
-    done = make_shards(tmp_path, tmp_path / "out")
-    assert done.returncode == 2 and done.stderr.startswith(f"make_shards.py: data.root: there is no ImageNet at {tmp_path}, ")
-    done = make_shards(tmp_path, tmp_path / "out", "--samples=0")
-    assert done.returncode == 2 and done.stderr.endswith("error: --samples must be at least 1, not 0\n")
+    code, error = made_again(tmp_path, tmp_path / "out")
+    assert code == 2 and error.startswith(f"make_shards.py: data.root: there is no ImageNet at {tmp_path}, ")
+    code, error = made_again(tmp_path, tmp_path / "out", "--samples=0")
+    assert code == 2 and error.endswith("error: --samples must be at least 1, not 0\n")
     assert list(tmp_path.iterdir()) == []
 
 

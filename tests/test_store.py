@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,22 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from sgp_runner.distributed.store import LocalStore
 
-WRITER = """
-import sys
-from torch.distributed.distributed_c10d import PrefixStore
-from sgp_runner.distributed.store import LocalStore
-store = LocalStore(sys.argv[1])
-inside = PrefixStore("run", store)
-for _ in range(int(sys.argv[2])):
-    inside.add("gradients", 1)
-    inside.set("beat " + sys.argv[3], "x" * 5000)
-"""
+FORKSERVER = get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["sgp_runner.distributed.store"])  # writers are forks of a process that has imported PyTorch
 
 
-def writer(path: Path, times: int, name: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(times), name])
+def write(path: Path, times: int, name: str) -> None:
+    store = LocalStore(path)
+    inside = PrefixStore("run", store)
+    for _ in range(times):
+        inside.add("gradients", 1)
+        inside.set(f"beat {name}", "x" * 5000)
+
+
+def writer(path: Path, times: int, name: str) -> ForkServerProcess:
+    process = FORKSERVER.Process(target=write, args=(path, times, name), daemon=True)
+    process.start()
+    return process
 
 
 def test_a_store_does_what_pytorch_expects_of_one(tmp_path: Path) -> None:
@@ -63,7 +64,9 @@ def test_processes_count_together(tmp_path: Path) -> None:
     store = LocalStore(path)
     writers = [writer(path, 300, str(number)) for number in range(3)]
     PrefixStore("run", store).wait(["beat 0", "beat 1", "beat 2"], timedelta(seconds=60))
-    assert [each.wait(60) for each in writers] == [0, 0, 0]
+    for each in writers:
+        each.join(60)
+    assert [each.exitcode for each in writers] == [0, 0, 0]
     assert PrefixStore("run", store).add("gradients", 0) == 900
     assert path.stat().st_size < 100_000  # it does not grow with every write
 
@@ -73,10 +76,12 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_store_in_order(tmp_
     store = LocalStore(path)
     inside = PrefixStore("run", store)
     for attempt in range(8):
-        with writer(path, 10**9, str(attempt)) as victim:
-            inside.wait([f"beat {attempt}"], timedelta(seconds=60))
-            time.sleep(0.013 * attempt)
-            os.kill(victim.pid, signal.SIGKILL)
+        victim = writer(path, 10**9, str(attempt))
+        inside.wait([f"beat {attempt}"], timedelta(seconds=60))
+        time.sleep(0.013 * attempt)
+        victim.kill()
+        victim.join()
+        assert victim.exitcode == -signal.SIGKILL
         count = inside.add("gradients", 0)
         assert inside.get(f"beat {attempt}") == b"x" * 5000
         assert inside.add("gradients", 1) == count + 1

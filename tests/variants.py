@@ -12,8 +12,9 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.session.session import execute
 
-# Eight steps of a network with BatchNorm, in double precision.
-TINY = ("dtype=float64", "model=resnet8", "data=digits", "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
+# Eight steps of a network with BatchNorm, in double precision, and few images to evaluate it on.
+NOISE = ("data=synthetic", "data.image_size=8", "data.num_classes=10", "data.size=1437", "data.valid_size=32")
+TINY = ("dtype=float64", "model=resnet8", *NOISE, "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
 SYNCHRONOUS = {
     "ar_sgd": (),
     "ar_sgd of parameters": ("algo.average=parameters",),
