@@ -211,7 +211,7 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
     [
         (["nodes=1"], "nodes: a single node sends no messages: use nodes=2 or more."),
         (["name=my-machine"], "name: 'my-machine' cannot name a choice of cluster=: use a letter, then letters, digits and _."),
-        (["algo=gap_aware"], "algo: Gap-Aware has a server, which a calibration does without: leave the algorithm out."),
+        (["algo=gap_aware"], "algo: Gap-Aware has a server, which a calibration cannot use: leave the algorithm out."),
         (["network=sim", "model=timing_only"], "model: timing_only computes nothing that could be timed: choose the model that you train."),
         (["nods=4"], "nods: there is no such setting"),
     ],

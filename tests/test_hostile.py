@@ -212,9 +212,9 @@ SETTINGS: list[tuple[str, str, str]] = [
         "such as 0.2.",
     ),
     ("record=true", "record", "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo."),
-    ("record=true network=nccl", "record", "what a GPU computes cannot be repeated to the last bit: use network=gloo or mpi, or"),
+    ("record=true network=nccl", "record", "a GPU's results cannot be repeated to the last bit: use network=gloo or mpi, or"),
     ("record=true network=gloo gpus_per_node=2", "record", "nodes of several devices cannot be recorded: use gpus_per_node=1, or"),
-    ("record=true network=gloo checkpoint.every_steps=5", "checkpoint.every_steps", "a run that is recorded cannot be saved: use"),
+    ("record=true network=gloo checkpoint.every_steps=5", "checkpoint.every_steps", "a recorded run cannot save checkpoints: use"),
     ("network=gloo network.gossip=all", "network.gossip", "'all' is none of auto, shards, leader."),
     ("network=gloo network.autocast=fp8", "network.autocast", "'fp8' is none of none, bf16, fp16. Did you mean 'fp16'?"),
     (

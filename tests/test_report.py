@@ -306,7 +306,7 @@ def test_unfinished_runs_are_shown_and_damaged_ones_named(tmp_path: Path, capsys
     sentences = said.err.splitlines()
     assert len(sentences) == 6 and all(line.startswith(f"sgp-report: {runs}/") and " is left out: " in line for line in sentences)
     assert f"sgp-report: {runs / 'no_config'} is left out: it has no config.yaml." in sentences
-    assert any("old_summary is left out: its summary.json does not say model, data" in line for line in sentences)
+    assert any("old_summary is left out: its summary.json lacks model, data" in line for line in sentences)
     assert any("bad_line" in line and "line 1" in line for line in sentences)
     with (out / "runs.csv").open() as file:
         states = {row["run"]: (row["state"], row["time_s"]) for row in csv.DictReader(file)}
@@ -337,12 +337,12 @@ def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("words", "sentence"),
     [
         (["nowhere"], "sgp-report: nowhere: there is no such folder.\n"),
-        (["empty"], "sgp-report: empty: there are no runs in it; name folders such as results/runs.\n"),
+        (["empty"], "sgp-report: empty: this folder holds no runs; name folders such as results/runs.\n"),
         (["runs", "--nonsense"], "sgp-report: unrecognized arguments: --nonsense\n"),
         ([], "sgp-report: the following arguments are required: FOLDER\n"),
         (["runs", "--target", "x"], "sgp-report: argument --target: invalid target value: 'x'\n"),
         (["runs", "--target", "-1"], "sgp-report: argument --target: invalid target value: '-1'\n"),
-        (["runs", "--target", "90"], "sgp-report: --target: 90 is no accuracy, which lies between 0 and 1: 90 % is --target 0.9.\n"),
+        (["runs", "--target", "90"], "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as --target 0.9.\n"),
         (["runs", "--out", "file/below"], "sgp-report: --out: cannot write to file/below: Not a directory.\n"),
     ],
 )

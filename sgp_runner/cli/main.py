@@ -167,9 +167,7 @@ def act(words: Sequence[str]) -> int:
 
 
 def read(words: Sequence[str]) -> Command:
-    """Tell options from settings. Raises ConfigError for an option that does not exist or lacks its
-    value.
-    """
+    """Split words into options and settings. Raises ConfigError for an invalid option."""
     command = Command()
     rest = iter(words)
     for word in rest:
@@ -190,7 +188,7 @@ def read(words: Sequence[str]) -> Command:
 
 
 def run(words: Sequence[str]) -> int:
-    """One run, from its settings, as Hydra wants them, to its table."""
+    """Run one experiment from its ``words``, as Hydra wants them, to its table."""
     from sgp_runner.config.overrides import compose
     from sgp_runner.config.schema import make_experiment
     from sgp_runner.session.execution import perform

@@ -118,7 +118,7 @@ class GlooTransport(Transport):
 
     deliver: called on the scheduler's thread with sender, tag and message
     part: the part of every message that this process sends and receives; the rest of a received
-        message is undefined
+        message is not written
     collectives: with their groups
     device: of the messages
     upward, downward: groups of all processes, for messages to higher and to lower ranks

@@ -40,7 +40,7 @@ class Link:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seconds_per_byte, self.latency_seconds, self.now = 8 / bandwidth, latency_seconds, now
-        self.out_free = self.in_free = -math.inf  # ends of the queues
+        self.out_free = self.in_free = -math.inf  # when each direction's queue is empty
         self.lock = Lock()  # shared by the threads that send, receive and reduce
 
     def leave(self, num_bytes: int) -> float:

@@ -63,8 +63,8 @@ class MpiWorld:
     def __init__(self, timeout_seconds: float) -> None:
         atexit.unregister(MPI.Finalize)
         meet(timeout_seconds)
-        self.everybody = MPI.COMM_WORLD.Dup()
-        self.process_rank, self.size = self.everybody.rank, self.everybody.size
+        self.all_ranks = MPI.COMM_WORLD.Dup()
+        self.process_rank, self.size = self.all_ranks.rank, self.all_ranks.size
         self.running = range(self.size)
         hosts = self.gather(socket.gethostname())
         self.local = hosts.count(hosts[self.process_rank])
@@ -96,20 +96,20 @@ class MpiWorld:
             bound_to = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
             torch.set_num_threads(max(1, min(bound_to, cores // self.local)))
         self.place = Place(self.process_rank, nodes)
-        wait_for(self.everybody)
-        self.group = self.everybody.Split(0 if self.process_rank < nodes else MPI.UNDEFINED)
+        wait_for(self.all_ranks)
+        self.group = self.all_ranks.Split(0 if self.process_rank < nodes else MPI.UNDEFINED)
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> MpiTransport:
-        return MpiTransport(scheduler, clock, mailbox, self.everybody, self.group)
+        return MpiTransport(scheduler, clock, mailbox, self.all_ranks, self.group)
 
     def gather(self, value: object) -> list[Any]:
-        wait_for(self.everybody)
+        wait_for(self.all_ranks)
         own, ranks = pack(value), range(self.size)
         lengths = torch.zeros(self.size, dtype=torch.int64)
-        self.everybody.Allgather(torch.tensor([len(own)]).numpy(), lengths.numpy())
+        self.all_ranks.Allgather(torch.tensor([len(own)]).numpy(), lengths.numpy())
         check_lengths(lengths.tolist(), list(ranks))
         data = torch.empty(int(lengths.sum()), dtype=torch.uint8)
-        self.everybody.Allgatherv(
+        self.all_ranks.Allgatherv(
             [own.numpy(), MPI.BYTE], [data.numpy(), lengths.tolist(), MPI.BYTE]
         )
         parts = torch.split(data, lengths.tolist())
@@ -129,7 +129,7 @@ class MpiWorld:
         Finalizing waits for all of them, whereas ``mpirun`` ends the others when one leaves without
         it.
         """
-        wait_for(self.everybody)
+        wait_for(self.all_ranks)
         atexit.register(MPI.Finalize)
 
 
@@ -144,14 +144,14 @@ class MpiTransport(Transport):
         scheduler: Scheduler,
         clock: RealClock,
         mailbox: Mailbox,
-        everybody: MPI.Comm,
+        all_ranks: MPI.Comm,
         workers: MPI.Comm,
     ) -> None:
-        self.scheduler, self.clock, self.mailbox, self.everybody, self.workers = (
+        self.scheduler, self.clock, self.mailbox, self.all_ranks, self.workers = (
             scheduler,
             clock,
             mailbox,
-            everybody,
+            all_ranks,
             workers,
         )
         self.goodbyes = 0
@@ -159,7 +159,7 @@ class MpiTransport(Transport):
         # collectives with their callbacks.
         self.outgoing: list[tuple[MPI.Request, Tensor]] = []
         self.incoming: list[deque[tuple[MPI.Request, int, Tensor]]]
-        self.incoming = [deque() for _ in range(everybody.size)]
+        self.incoming = [deque() for _ in range(all_ranks.size)]
         self.collectives: list[tuple[MPI.Request, Callable[[], None]]] = []
         clock.poll_with(self.progress, POLL_SECONDS)
 
@@ -197,7 +197,7 @@ class MpiTransport(Transport):
         return future
 
     def close(self) -> None:
-        others = [rank for rank in range(self.everybody.size) if rank != self.everybody.rank]
+        others = [rank for rank in range(self.all_ranks.size) if rank != self.all_ranks.rank]
         for dst in others:
             self.post(dst, torch.empty(0), GOODBYE)
         while self.goodbyes < len(others) or self.outgoing:
@@ -211,12 +211,12 @@ class MpiTransport(Transport):
 
     def post(self, dst: int, message: Tensor, tag: int) -> None:
         kind = (tag + 1) * len(DTYPES) + DTYPES.index(message.dtype)
-        self.outgoing.append((self.everybody.Isend(memory(message), dst, kind), message))
+        self.outgoing.append((self.all_ranks.Isend(memory(message), dst, kind), message))
 
     def progress(self) -> None:
         """Take in what has arrived, and release what has been sent."""
         status = MPI.Status()
-        while (arrival := self.everybody.Improbe(status=status)) is not None:
+        while (arrival := self.all_ranks.Improbe(status=status)) is not None:
             tag, kind = divmod(status.tag, len(DTYPES))
             message = torch.empty(status.count // DTYPES[kind].itemsize, dtype=DTYPES[kind])
             self.incoming[status.source].append((arrival.Irecv(memory(message)), tag - 1, message))

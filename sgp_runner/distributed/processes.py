@@ -150,7 +150,7 @@ class DistributedWorld:
             *range(len(workers), self.size),
         ]
         self.speakers = dist.new_group(list(self.running), timeout=FOREVER)
-        self.everybody, *self.ways = (
+        self.all_ranks, *self.ways = (
             dist.new_group(list(range(self.size)), timeout=FOREVER) for _ in range(3)
         )
         self.workers = self.averaging = self.group(workers)
@@ -219,7 +219,7 @@ class DistributedWorld:
     def gather(self, value: object) -> list[Any]:
         with named("lost a connection while all ranks met"):
             return run_abandonable(
-                lambda: all_gather(value, self.everybody), "waits for all ranks to come together"
+                lambda: all_gather(value, self.all_ranks), "waits for all ranks to come together"
             )
 
     def consult(self, value: object) -> list[Any]:
@@ -240,7 +240,7 @@ class DistributedWorld:
         """Send the tensor of process ``source`` to all processes, in place."""
         with named("lost a connection while all took one model"):
             run_abandonable(
-                lambda: dist.broadcast(tensor, source, group=self.everybody), "waits for a model"
+                lambda: dist.broadcast(tensor, source, group=self.all_ranks), "waits for a model"
             )
 
     def among(self, present: Sequence[int]) -> DistributedWorld:
@@ -259,5 +259,5 @@ class DistributedWorld:
             named("lost a connection while all ranks ended"),
             waiting_for("waits for all ranks to end"),
         ):
-            dist.barrier(self.everybody)
+            dist.barrier(self.all_ranks)
         dist.destroy_process_group()

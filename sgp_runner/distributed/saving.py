@@ -82,8 +82,8 @@ class RankSaver:
         if self.asked:
             return
         alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.process_rank
-        if self.world.leads and alarm.check([told := passed_on(self.world.place)]):
-            self.trigger.signal = int(alarm.get(told))
+        if self.world.leads and alarm.check([signal_key := passed_on(self.world.place)]):
+            self.trigger.signal = int(alarm.get(signal_key))
         due = self.trigger.signal is not None or (rank == 0 and self.trigger.late)
         if due or (self.asynchronous and self.steps >= self.trigger.next_step):
             alarm.set(request, "")
@@ -109,7 +109,7 @@ class RankSaver:
             return
         if asked and self.target is None:
             keys = [f"save {self.requests} {process}" for process in self.world.running]
-            with waiting_for("waits for all ranks to say where they save"):
+            with waiting_for("waits for all ranks to report their next steps"):
                 while not self.world.alarm.check(keys):
                     self.serve()
             self.target = max(int(self.world.alarm.get(key)) for key in keys)
@@ -128,7 +128,7 @@ class RankSaver:
         self.saving = True
         self.runtime.scheduler.settle()  # all activities run to where they wait
         self.runtime.comm.transport.quiesce()
-        with waiting_for("waits for all ranks to be at rest for a checkpoint"):
+        with waiting_for("waits for all ranks to quiesce for a checkpoint"):
             at_rest = self.come_to_rest()
         if at_rest:
             path, signal_name = self.write()
@@ -194,7 +194,7 @@ class RankSaver:
             state |= {key: state[key] - 1 for key in ("step", "steps_taken", "taken")}
         return {
             "worker": state,
-            "devices": runtime.gradients.state_dict(),  # with no pending gradient, thanks to above
+            "devices": runtime.gradients.state_dict(),  # no gradient is pending by now
             "now": runtime.clock.now,
             "observer": None if self.observer is None else self.observer.state_dict(),
         }

@@ -74,7 +74,7 @@ class Pair:
         )
 
     @property
-    def verdict(self) -> str:
+    def ours_is(self) -> str:
         """Description of ours: its kind, how it was obtained, and whether it is comparable."""
         what = self.kind
         if self.metric in TIMES and self.kind != REAL:

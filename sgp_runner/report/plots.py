@@ -111,15 +111,15 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
                 texts=[pair.published.origin for pair in members],
             )
         ]
-        for verdict in dict.fromkeys(pair.verdict for pair in members):
+        for ours_is in dict.fromkeys(pair.ours_is for pair in members):
             ours = [
                 (row, pair)
                 for row, pair in zip(rows, members, strict=True)
-                if pair.verdict == verdict
+                if pair.ours_is == ours_is
             ]
             series.append(
                 Series(
-                    f"ours, {verdict}",
+                    f"ours, {ours_is}",
                     style(0, 0, ours[0][1].kind, line=False),
                     [pair.ours for _, pair in ours],
                     [row for row, _ in ours],

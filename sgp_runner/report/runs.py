@@ -143,7 +143,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         raise Damaged("its config.yaml cannot be read.") from None
     if config.get("format") != FORMAT:
         raise Damaged(
-            "its config.yaml was written by another version of sgp-run and cannot be read."
+            "its config.yaml was written by another version of sgp-run, which this one cannot read."
         )
     summary = read_summary(folder)
     if summary is None and (folder / "summary.json").exists():

@@ -228,7 +228,7 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
                 ),
                 text(f"{pair.ours:.4g}", averaged),
                 text("" if pair.error is None else f"{pair.error:+.1f} %"),
-                Cell([Link(pair.verdict)], pair.kind),
+                Cell([Link(pair.ours_is)], pair.kind),
                 text(figure.origin),
                 Cell([Link(str(seed), log) for seed, log in zip(each.seeds, logs, strict=True)]),
                 text(joined(commits(each.runs))),
@@ -267,7 +267,7 @@ def raw_pair(pair: Pair) -> dict[str, object]:
         "error_percent": pair.error,
     }
     made = {"seeds": joined(pair.setting.seeds), "commits": joined(commits(pair.setting.runs))}
-    return {**facts, **ours, "ours_is": pair.verdict, "source": figure.origin, **made}
+    return {**facts, **ours, "ours_is": pair.ours_is, "source": figure.origin, **made}
 
 
 def markdown(table: Table) -> str:
