@@ -182,17 +182,17 @@ def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
     write_run(tmp_path, "full", [[0.75, 0.76]], row="goyal_256", clock="wall", data="imagenet")
     pairs = {(pair.row, pair.metric, pair.kind): pair for pair in pairs_of(settings_of(tmp_path))}
     hours = pairs["sgp_sgp_90", "hours", "timing only"]
-    assert hours.error == pytest.approx(10.0) and hours.verdict == "simulated, predicted"
+    assert hours.error == pytest.approx(10.0) and hours.ours_is == "simulated, predicted"
     assert pairs["sgp_sgp_90", "ms_per_iteration", "timing only"].error == pytest.approx(4.26164, abs=1e-5)
-    assert pairs["sgp_sgp_270", "ms_per_iteration", "timing only"].verdict == "simulated, fitted to it"
+    assert pairs["sgp_sgp_270", "ms_per_iteration", "timing only"].ours_is == "simulated, fitted to it"
     assert ("sgp_sgp_90", "ms_per_iteration", "rehearsal") not in pairs
     starred = [plot.title for plot in section(settings_of(tmp_path), "Time per iteration").plots if plot.series[-1].name == "published"]
     assert starred == ["time per iteration against nodes · timing only, simulated, of digits"]
     small = pairs["sgp_sgp_90", "val_top1", "rehearsal"]
     assert (small.ours, small.averaged, small.error) == (pytest.approx(95.0), 100.0, None)
-    assert small.verdict == "rehearsal on digits: not comparable"
+    assert small.ours_is == "rehearsal on digits: not comparable"
     error = pairs["goyal_256", "top1_error", "real"]
-    assert error.ours == pytest.approx(24.5) and error.error == pytest.approx(100 * 0.9 / 23.6) and error.verdict == "real"
+    assert error.ours == pytest.approx(24.5) and error.error == pytest.approx(100 * 0.9 / 23.6) and error.ours_is == "real"
     assert [plot.name for plot in section(settings_of(tmp_path), "Published").plots] == [
         "published-hours",
         "published-ms_per_iteration",
@@ -204,8 +204,8 @@ def test_a_run_is_compared_when_it_is_as_long_as_the_published_one(tmp_path: Pat
     write_run(tmp_path, "full", [[0.76, 0.77]] * 90, row="sgp_sgp_90", data="imagenet", label="trained on imagenet; time simulated")
     write_run(tmp_path, "short", [[0.76, 0.77]], row="sgp_sgp_90", data="imagenet", clock="wall")
     full, short = (pair for pair in pairs_of(settings_of(tmp_path)) if pair.metric == "val_top1")
-    assert full.ours == pytest.approx(76.5) and full.error == pytest.approx(100 * 1.6 / 74.9) and full.verdict == "trained"
-    assert short.error is None and short.verdict == "real on imagenet: not comparable"
+    assert full.ours == pytest.approx(76.5) and full.error == pytest.approx(100 * 1.6 / 74.9) and full.ours_is == "trained"
+    assert short.error is None and short.ours_is == "real on imagenet: not comparable"
 
 
 def test_tables_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ NOWHERE = torch.empty(0)
 
 
 class LossScale:
-    """Loss scale that keeps small gradients above float16's limit, without waiting for the device.
+    """Loss scale for float16 (Micikevicius et al. 2018, section 3.2) that never waits for a device.
 
     A gradient that overflows counts as zero and halves the factor; 2,000 consecutive ones without
-    overflow double it (Micikevicius et al. 2018, section 3.2). These are the values of
-    `torch.amp.GradScaler`, which would also skip the optimizer's step.
+    overflow double it. These are the values of `torch.amp.GradScaler`, which would also skip the
+    optimizer's step.
     """
 
     def __init__(self, device: str) -> None:

@@ -129,8 +129,8 @@ class RankSaver:
         self.runtime.scheduler.settle()  # all activities run to where they wait
         self.runtime.comm.transport.quiesce()
         with waiting_for("waits for all ranks to quiesce for a checkpoint"):
-            at_rest = self.come_to_rest()
-        if at_rest:
+            quiesced = self.quiesce()
+        if quiesced:
             path, signal_name = self.write()
             self.trigger.saved(self.steps)
             if self.asked and (self.asynchronous or self.target == self.worker.step + 1):
@@ -142,7 +142,7 @@ class RankSaver:
         self.saving = False
         self.runtime.clock.exclude(time.monotonic() - started)
 
-    def come_to_rest(self) -> bool:
+    def quiesce(self) -> bool:
         """Return whether all ranks are ready without pending messages; False if one is finished."""
         store, comm = self.world.store, self.runtime.comm
         keys = [f"pause {self.pauses} {process}" for process in self.world.running]

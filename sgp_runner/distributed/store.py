@@ -108,7 +108,7 @@ class LocalStore(Store):
         deadline = time.monotonic() + (self.seconds if timeout is None else timeout.total_seconds())
         while not self.check(keys):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"waited in vain for {', '.join(keys)} in {self.path}")
+                raise RuntimeError(f"timed out waiting for {', '.join(keys)} in {self.path}")
             time.sleep(POLL_SECONDS)
 
 

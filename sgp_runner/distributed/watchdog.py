@@ -76,7 +76,7 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
             sys.stdout.flush()
             os._exit(1)
 
-    def look() -> None:
+    def poll() -> None:
         reported = False
         while not watch.ended.wait(POLL_SECONDS):
             try:
@@ -109,7 +109,7 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
             except Exception:
                 return end(store_is_gone(world))
 
-    thread = Thread(target=look, daemon=True)
+    thread = Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield
@@ -125,8 +125,8 @@ def store_is_gone(world: World) -> Exception:
     if kept_elsewhere() or world.process_rank != 1 or process is None or process.launcher != "srun":
         return Aborted("the host of the store is lost")
     sentence = "rank 0, which hosts the store and the records of the run, is lost."
-    way_on = "Run the same command again to resume from the last checkpoint."
-    print(f"sgp-run: {sentence} {way_on}", file=sys.stderr, flush=True)
+    hint = "Run the same command again to resume from the last checkpoint."
+    print(f"sgp-run: {sentence} {hint}", file=sys.stderr, flush=True)
     return Aborted(sentence)
 
 

@@ -121,7 +121,7 @@ class DryRun:
         try:
             self.scheduler.run()
         except Deadlock:
-            raise CallMismatch(self.standstill()) from None
+            raise CallMismatch(self.deadlock_reason()) from None
         finally:
             self.scheduler.close()
         for rank, mailbox in enumerate(self.mailboxes):
@@ -214,7 +214,7 @@ class DryRun:
 
     # Diagnosis of deadlocks.
 
-    def standstill(self) -> str:
+    def deadlock_reason(self) -> str:
         """Describe who waits for whom, up to a circle or a rank that has ended."""
         # By rank, leaving out activities of a rank that wait for one another.
         waits: dict[int, Future[Any]] = {}

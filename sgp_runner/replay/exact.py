@@ -166,7 +166,7 @@ class ReplayClock(RealClock):
         self.rest = deque(recording.events)
         self.moment = 0.0
         self.calls = 0
-        self.happening = False
+        self.delivering = False
         self.make: dict[str, Callable[[TraceEvent], None]] = {}
         if recording.header.polled:
             self.poll_with(lambda: None, 0.0)
@@ -189,21 +189,21 @@ class ReplayClock(RealClock):
 
     def computed(self, seconds: float) -> None:
         """Advance to the end of a gradient computed inline, unless an event is being delivered."""
-        if not self.happening:
+        if not self.delivering:
             self.moment = self.next("computes a gradient", ON_THE_SPOT).time
 
     def next(self, does: str, place: int) -> TraceEvent:
-        happening = self.rest[0] if self.rest else None
-        if happening is None and not self.ended:
+        event = self.rest[0] if self.rest else None
+        if event is None and not self.ended:
             raise EndOfTrace
-        if happening is None or happening.place != place:
-            raise ReplayMismatch(self.rank, happening, does)
+        if event is None or event.place != place:
+            raise ReplayMismatch(self.rank, event, does)
         return self.rest.popleft()
 
-    def happen(self, happening: TraceEvent) -> None:
-        self.moment, self.happening = happening.time, True
-        self.make[happening.kind](happening)
-        self.happening = False
+    def happen(self, event: TraceEvent) -> None:
+        self.moment, self.delivering = event.time, True
+        self.make[event.kind](event)
+        self.delivering = False
 
 
 class ReplayTransport(Transport):

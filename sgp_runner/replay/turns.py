@@ -39,7 +39,7 @@ class Turns:
                     raise Stuck({rank: turn.what for rank, turn in turns.items()})
                 for rank, turn in able.items():
                     self.present = turn
-                    turn.go_on()
+                    turn.resume()
                     if turn.error is not None:
                         raise turn.error
                     if turn.done:
@@ -78,7 +78,7 @@ class Turn:
         self.done = True
         self.others.release()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.mine.release()
         self.others.acquire()
 
@@ -93,4 +93,4 @@ class Turn:
         """End the thread if it waits."""
         if not self.done:
             self.ended = True
-            self.go_on()
+            self.resume()

@@ -64,7 +64,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
                 if watch.world is not None:
                     watch.world.close()
             except (LostConnection, MembershipChanged) as error:  # without recovery
-                raise gone_for_good(experiment, vote, error) from error
+                raise loss_error(experiment, vote, error) from error
         except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
             raise
         except Stopped as stop:
@@ -107,17 +107,19 @@ def staying_for_the_others(world: World) -> Iterator[None]:
         raise
 
 
-def gone_for_good(experiment: Experiment, vote: Vote, error: Exception) -> Exception:
+def loss_error(experiment: Experiment, vote: Vote, error: Exception) -> Exception:
     """Return the error that ends the run after a lost connection."""
     if isinstance(error, LostConnection):
         vote.start(str(error))
     gone, why = vote.decide()
     if not gone:
         return RankFailed(why)
-    return RankFailed(f"{listed(gone)} lost: {why}, and it no longer answers. {way_on(experiment)}")
+    return RankFailed(
+        f"{listed(gone)} lost: {why}, and it no longer answers. {resume_hint(experiment)}"
+    )
 
 
-def way_on(experiment: Experiment) -> str:
+def resume_hint(experiment: Experiment) -> str:
     found = latest_of(experiment)
     return (
         f"Run the same command again to resume from {found}."
