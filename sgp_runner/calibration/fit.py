@@ -143,10 +143,8 @@ def constants(found: Measured) -> Constants:
         was seen to answer faster
     """
     step, n = median(found.steps), found.nodes
-    messages, rings = (
-        fit_line(found.exchanges, found.num_bytes),
-        fit_line(found.all_reduces, found.num_bytes),
-    )
+    messages = fit_line(found.exchanges, found.num_bytes)
+    rings = fit_line(found.all_reduces, found.num_bytes)
     locked = median(found.locked_steps) - median(found.barriers)
     cv = max(0.0, locked / step - 1) / slowest(n)
     turns = zip(found.busy_steps, found.quiet_steps, found.busy_bytes, strict=True)

@@ -137,13 +137,8 @@ class GlooTransport(Transport):
         downward: dist.ProcessGroup,
         link: Link | None = None,
     ) -> None:
-        self.clock, self.deliver, self.place, self.part, self.device = (
-            clock,
-            deliver,
-            place,
-            part,
-            device,
-        )
+        self.clock, self.deliver = clock, deliver
+        self.place, self.part, self.device = place, part, device
         self.collectives = collectives
         self.group = dist.group.WORLD  # kept, as the threads may outlive it
         self.upward, self.downward, self.link = upward, downward, link
@@ -245,10 +240,8 @@ class GlooTransport(Transport):
         self, process: int, tag: int, length: int, dtype: torch.dtype, left: float
     ) -> Transfer:
         """Start to receive a message that ``left`` at that time, over an imitated link."""
-        src, message = (
-            self.place.node_rank_of(process),
-            torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda"),
-        )
+        src = self.place.node_rank_of(process)
+        message = torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda")
         part, arrive = message[self.part.of(length)], partial(self.arrived, src, tag, message)
         group = self.upward if process < self.place.process else self.downward
 
@@ -323,13 +316,8 @@ class Collectives:
         nodes: int,
         link: Link | None = None,
     ) -> None:
-        self.scheduler, self.clock, self.group, self.nodes, self.link = (
-            scheduler,
-            clock,
-            group,
-            nodes,
-            link,
-        )
+        self.scheduler, self.clock = scheduler, clock
+        self.group, self.nodes, self.link = group, nodes, link
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         num_bytes, rounds = all_reduce_bytes(tensor, self.nodes), 2 * (self.nodes - 1)

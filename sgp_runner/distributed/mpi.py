@@ -147,13 +147,8 @@ class MpiTransport(Transport):
         all_ranks: MPI.Comm,
         workers: MPI.Comm,
     ) -> None:
-        self.scheduler, self.clock, self.mailbox, self.all_ranks, self.workers = (
-            scheduler,
-            clock,
-            mailbox,
-            all_ranks,
-            workers,
-        )
+        self.scheduler, self.clock, self.mailbox = scheduler, clock, mailbox
+        self.all_ranks, self.workers = all_ranks, workers
         self.goodbyes = 0
         # Pending requests with their memory: outgoing, incoming by sender in order, and
         # collectives with their callbacks.

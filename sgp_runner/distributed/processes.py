@@ -116,13 +116,8 @@ class DistributedWorld:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.alarm = PrefixStore(f"alarm {attempt}", self.stores[1])
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
-        self.devices, self.compute, self.backend, self.paired, self.link = (
-            devices,
-            compute,
-            backend,
-            paired,
-            link,
-        )
+        self.devices, self.compute, self.backend = devices, compute, backend
+        self.paired, self.link = paired, link
         self.leads = leads and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":

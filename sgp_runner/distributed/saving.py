@@ -52,13 +52,8 @@ class RankSaver:
         worker: Worker,
         observer: Observer | None,
     ) -> None:
-        self.experiment, self.world, self.runtime, self.worker, self.observer = (
-            experiment,
-            world,
-            runtime,
-            worker,
-            observer,
-        )
+        self.experiment, self.world, self.runtime = experiment, world, runtime
+        self.worker, self.observer = worker, observer
         self.asynchronous = experiment.run.algo.asynchronous
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.lock = Lock()

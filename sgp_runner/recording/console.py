@@ -199,10 +199,8 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     study, steps = summary.get("ms_per_iteration") is not None, number(summary.get("steps")) or 1
     if study:
         row(f"{clock} time per iteration", said("ms_per_iteration", milliseconds))
-        hours, iterations = (
-            said("hours", "{:.2f} h".format),
-            said("iterations", "{:,.0f} iterations".format),
-        )
+        hours = said("hours", "{:.2f} h".format)
+        iterations = said("iterations", "{:,.0f} iterations".format)
         row(f"{clock} time of the schedule", hours and iterations and f"{hours} for {iterations}")
     else:
         row(CLOCKS.get(clock, "time"), said("time_s", duration))

@@ -130,11 +130,9 @@ def read_metrics(run_dir: Path) -> list[dict[str, object]]:
     Records at the same time keep the order of their file, rank 0 first. An incomplete last line is
     left out. Raises ValueError, naming file and line, for a damaged line elsewhere.
     """
-    first, *others = (
-        metrics_path(run_dir, 0),
-        *sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank),
-    )
-    records = [record for path in (first, *others) for record in read_lines(path)]
+    others = sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank)
+    paths = [metrics_path(run_dir, 0), *others]
+    records = [record for path in paths for record in read_lines(path)]
     return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
 
 

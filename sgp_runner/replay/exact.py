@@ -212,13 +212,8 @@ class ReplayTransport(Transport):
     def __init__(
         self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, stage: Stage
     ) -> None:
-        self.scheduler, self.clock, self.mailbox, self.stage, self.rank = (
-            scheduler,
-            clock,
-            mailbox,
-            stage,
-            clock.rank,
-        )
+        self.scheduler, self.clock, self.mailbox = scheduler, clock, mailbox
+        self.stage, self.rank = stage, clock.rank
         self.under_way: dict[int, Callable[[], None]] = {}  # what completes each collective
         clock.make |= {"message": self.deliver, "collective": self.end}
 

@@ -32,13 +32,8 @@ from sgp_runner.session.execution import flat
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import number
 
-REAL, TRAINED, REHEARSAL, TIMING, PUBLISHED = (
-    "real",
-    "trained",
-    "rehearsal",
-    "timing only",
-    "published",
-)
+REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
+TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED = "finished", "unfinished", "re-timed"
 # Keys that every summary must have; ``time_s`` and the other costs come with them.
 FACTS = (

@@ -39,6 +39,7 @@ abandoned = Event()  # set if a thread still waits for W&B, which would delay th
 # Two names of the public server, the second since W&B 0.31.
 PUBLIC_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}
 SPREAD = {name: f"eval/{name}" for name in ("accuracy_mean", "accuracy_min", "accuracy_max")}
+Row = tuple[int, dict[str, object]]  # W&B step and the numbers of a record
 NOT_METRICS = ("kind", "rank", "time_s", "clock")
 
 
@@ -161,9 +162,7 @@ class Mirror:
     def __init__(self, start: Callable[[], Run | None], first_step: int = 0) -> None:
         self.failed = False
         self._start, self._step = start, first_step
-        self._rows: queue.SimpleQueue[
-            tuple[int, dict[str, object]] | Mapping[str, object] | None
-        ] = queue.SimpleQueue()
+        self._rows: queue.SimpleQueue[Row | Mapping[str, object] | None] = queue.SimpleQueue()
         self._thread = Thread(target=self._follow, daemon=True)
         self._thread.start()
 
