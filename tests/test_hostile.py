@@ -324,7 +324,7 @@ def test_names_of_folders_that_cannot_be(word: str, key: str, sentence: str, cap
 def test_unicode_is_welcome_where_it_can_be(capfd: pytest.CaptureFixture[str]) -> None:
     words = [*TINY, "results='Ergebnisse für τ=1 名前'", "name='σ_名前'"]
     assert main(words) == 0 and main(words) == 0
-    assert "done already" in capfd.readouterr().out
+    assert "finished already" in capfd.readouterr().out
 
 
 class Malice:
@@ -455,7 +455,7 @@ def test_a_damaged_summary_is_none(capfd: pytest.CaptureFixture[str]) -> None:
         assert main([*TINY, "resume=never"]) == 0
         (RUN / "summary.json").write_text(text)
         assert main(TINY) == 0
-        assert "done already" not in capfd.readouterr().out
+        assert "finished already" not in capfd.readouterr().out
         assert json.loads((RUN / "summary.json").read_text())["algorithm"] == "SGP"
 
 
