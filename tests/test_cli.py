@@ -260,7 +260,7 @@ def test_a_run_writes_its_files_and_is_not_repeated(capsys: pytest.CaptureFixtur
 
     assert main([*TINY, "epochs=1.0"]) == 0
     again = capsys.readouterr().out
-    assert again.startswith("This run is done already (resume=never repeats it).\n")
+    assert again.startswith("This run has finished already (resume=never repeats it).\n")
     assert again.splitlines()[2:] == first.splitlines()[first.splitlines().index("") + 1 :]
     assert (run / "metrics.jsonl").read_text() == metrics
 
@@ -335,7 +335,7 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     headings = [line for line in out.splitlines() if re.match(r"\[\d/6\] ", line)]
     assert headings[0] == "[1/6] data.dimension=2 optim.schedule=constant"
     assert headings[-1] == f"[6/6] data.dimension={TOO_BIG} optim.schedule=cosine" and len(headings) == 6
-    assert out.count("This run is done already") == 1
+    assert out.count("This run has finished already") == 1
     assert {path.name: path.stat().st_mtime_ns for path in done.iterdir()} == before
     assert len(re.findall(r"^error: (?:RuntimeError|MemoryError): ", error, re.MULTILINE)) == 2 and "Traceback" not in error
     assert "Launching" not in out + error

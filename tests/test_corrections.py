@@ -102,7 +102,7 @@ def test_results_from_before_a_correction_are_not_taken_for_the_same_run(capsys:
     assert before in capsys.readouterr().err
     assert main([*TINY, "algo=slowmo", "name=mine", "resume=never"]) == 0
     assert main([*TINY, "algo=slowmo", "name=mine"]) == 0
-    assert "This run is done already" in capsys.readouterr().out
+    assert "This run has finished already" in capsys.readouterr().out
 
 
 def test_old_and_new_runs_are_two_settings_of_a_report() -> None:
@@ -130,7 +130,7 @@ def test_what_another_version_has_left_is_not_taken_for_this_ones(capsys: pytest
     change(job.folder / "config.yaml", {"format": None})
     assert job.finished and job.due and job.since == []
     assert main([*TINY, "algo=slowmo", "name=slowmo"]) == 2
-    assert "holds a run of another version of sgp-run; choose another name, or replace that run" in capsys.readouterr().err
+    assert "holds a run of another sgp-run version; choose another name, or replace that run" in capsys.readouterr().err
     assert dict(run_all(jobs, processes=1)) == {job: None} and not job.due
 
 

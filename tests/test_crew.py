@@ -116,9 +116,9 @@ def test_ranks_are_counted_anew(tmp_path: Path) -> None:
 
 def test_without_its_server_a_run_ends(tmp_path: Path) -> None:
     run = make_experiment(tmp_path, "model=mlp", "algo=gap_aware", "nodes=2", "on_failure=continue").run
-    with pytest.raises(RankFailed, match=r"^rank 2 is gone for good, with the model of all: that was the parameter server.$"):
+    with pytest.raises(RankFailed, match=r"^rank 2 is lost, and with the parameter server the model of all.$"):
         full_membership(run).without([2])
-    with pytest.raises(RankFailed, match=r"^ranks 0, 1 are gone for good, and nobody is left.$"):
+    with pytest.raises(RankFailed, match=r"^ranks 0, 1 are lost, and no worker is left.$"):
         full_membership(run).without([0, 1])
     with pytest.raises(Deadlock, match="are down"):
         simulate(tmp_path / "run", "algo=gap_aware", "nodes=2", "epochs=1", "faults.events=[{what: crash, ranks: [2], start: 1}]")

@@ -111,7 +111,7 @@ def test_messages_on_their_way_in_pairs_are_part_of_a_checkpoint(
     for path in experiment.directory.glob("rank*.pt"):
         path.unlink()
     start([experiment], "paired_rank.py")
-    assert "goes on from step 6" in capfd.readouterr().out
+    assert "resumes from step 6" in capfd.readouterr().out
     assert all(torch.equal(a, b) for a, b in zip(whole, final_parameters(experiment), strict=True))
 
 

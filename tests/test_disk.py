@@ -107,6 +107,6 @@ def test_nothing_is_written_where_nothing_fits(capsys: pytest.CaptureFixture[str
 
 def test_records_that_a_checkpoint_knows_of_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"kind": "train", "time_s": 0.0}) + "\n")
-    with pytest.raises(ConfigError, match=r"^resume: \S+/metrics.jsonl has 33 bytes, its checkpoint knows of 40: start over with resume"):
+    with pytest.raises(ConfigError, match=r"^resume: \S+/metrics.jsonl has 33 bytes, but its checkpoint needs 40: start over with resume"):
         Recorder(tmp_path, 0, (), start=40)
     assert (tmp_path / "metrics.jsonl").stat().st_size == 33

@@ -210,8 +210,8 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
         "ranks would wait in a circle: in step 0 rank 1 would wait for a message from rank 2 (tag 7), in step 0 rank 2 would wait for rank "
         "1 in an all-reduce of 4 numbers",
     ),
-    "what nobody receives": (one_too_many, "in step 2 rank 2 would send rank 0 a message (tag 3) that nobody receives"),
-    "anybody": (waits_for_anybody, "in step 0 rank 2 would wait for a message from anybody, and nobody sends one"),
+    "what nobody receives": (one_too_many, "in step 2 rank 2 would send rank 0 a message (tag 3) that is never received"),
+    "anybody": (waits_for_anybody, "in step 0 rank 2 would wait for a message from any rank, but none is sent"),
     "a collective that is not awaited": (
         does_not_await,
         "in step 2 rank 0 would begin an all-reduce of 4 numbers, in which rank 2 does not take part",
@@ -261,5 +261,5 @@ def test_the_survivors_of_a_loss_are_proved_again(run_of: Callable[..., Run]) ->
         if worker.size < 3:
             await receives_first(worker, k)
 
-    with pytest.raises(RankFailed, match="^rank 1 is gone for good, and the others cannot go on: algo: Wrong cannot run on 2 nodes: ranks"):
+    with pytest.raises(RankFailed, match="^rank 1 is lost, and the others cannot continue: algo: Wrong cannot run on 2 nodes: ranks"):
         full_membership(run_of(Wrong(needs_three), 3)).without([1])

@@ -88,7 +88,7 @@ def test_a_smaller_crew_is_saved_and_goes_on_to_the_same_bytes(tmp_path: Path, c
     assert 20 <= saved_steps(cut.checkpoints)[0] < 60 * 14
     summary = launch(cut, program=(REAL_RANK, "-1"))
     assert summary["lost"] == [2]
-    sentence = r"^This run was cut off and goes on from step \d+, without rank 2, lost before.$"
+    sentence = r"^This run was interrupted and resumes from step \d+, without rank 2, lost before.$"
     assert re.search(sentence, capfd.readouterr().out, re.MULTILINE)
     for rank in range(3):
         assert torch.equal(saved(whole, rank)["params"], saved(cut, rank)["params"])

@@ -212,9 +212,9 @@ SETTINGS: list[tuple[str, str, str]] = [
         "such as 0.2.",
     ),
     ("record=true", "record", "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo."),
-    ("record=true network=nccl", "record", "what a GPU computes cannot be repeated to the last bit: use network=gloo or mpi, or"),
+    ("record=true network=nccl", "record", "a GPU's results cannot be repeated to the last bit: use network=gloo or mpi, or"),
     ("record=true network=gloo gpus_per_node=2", "record", "nodes of several devices cannot be recorded: use gpus_per_node=1, or"),
-    ("record=true network=gloo checkpoint.every_steps=5", "checkpoint.every_steps", "a run that is recorded cannot be saved: use"),
+    ("record=true network=gloo checkpoint.every_steps=5", "checkpoint.every_steps", "a recorded run cannot save checkpoints: use"),
     ("network=gloo network.gossip=all", "network.gossip", "'all' is none of auto, shards, leader."),
     ("network=gloo network.autocast=fp8", "network.autocast", "'fp8' is none of none, bf16, fp16. Did you mean 'fp16'?"),
     (
@@ -324,7 +324,7 @@ def test_names_of_folders_that_cannot_be(word: str, key: str, sentence: str, cap
 def test_unicode_is_welcome_where_it_can_be(capfd: pytest.CaptureFixture[str]) -> None:
     words = [*TINY, "results='Ergebnisse für τ=1 名前'", "name='σ_名前'"]
     assert main(words) == 0 and main(words) == 0
-    assert "done already" in capfd.readouterr().out
+    assert "finished already" in capfd.readouterr().out
 
 
 class Malice:
@@ -455,7 +455,7 @@ def test_a_damaged_summary_is_none(capfd: pytest.CaptureFixture[str]) -> None:
         assert main([*TINY, "resume=never"]) == 0
         (RUN / "summary.json").write_text(text)
         assert main(TINY) == 0
-        assert "done already" not in capfd.readouterr().out
+        assert "finished already" not in capfd.readouterr().out
         assert json.loads((RUN / "summary.json").read_text())["algorithm"] == "SGP"
 
 

@@ -201,11 +201,11 @@ def test_a_run_that_is_cut_off_ends_with_the_same_bytes_and_leaves_no_process(
         codes.append(process.returncode)
         assert gone(family)
         if number != signal.SIGKILL:
-            assert re.fullmatch(rf"sgp-run: stopped by {number.name}; saved in \S+. The same command goes on from there.\n", error)
+            assert re.fullmatch(rf"sgp-run: stopped by {number.name}; saved in \S+. Run the same command again to resume.\n", error)
     assert codes == [-signal.SIGKILL, 75]
     last = decoding(cut, root, "epochs=8")
     out, error = last.communicate(timeout=60)
-    assert (last.returncode, error) == (0, "") and "goes on from step" in out
+    assert (last.returncode, error) == (0, "") and "resumes from step" in out
     assert lines(cut)[:-1] == lines(whole)[:-1]  # the last line holds the real time
 
 

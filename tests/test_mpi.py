@@ -85,7 +85,7 @@ def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(words: tuple[str,
     assert first.returncode == 75, error
     assert len(saved_steps(cut.checkpoints)) == 1
     again = run_ranks(cut)
-    assert again.returncode == 0 and "This run was cut off and goes on from step" in again.stdout
+    assert again.returncode == 0 and "This run was interrupted and resumes from step" in again.stdout
     for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
         assert torch.equal(a, b)
 
@@ -99,10 +99,10 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, wait: st
         os.kill(wait_for_ranks(tmp_path, 3)[1], signal.SIGSTOP)
         _, error = process.communicate(timeout=100)
     assert process.returncode == 1
-    assert error.count("The run stands still:") == error.count("sgp-run: ") == 1
+    assert error.count("The run stalled:") == error.count("sgp-run: ") == 1
     assert re.search(rf"^  rank \d waits for {wait} for \d+\.\d s$", error, re.MULTILINE)
     assert re.search(
-        rf"^sgp-run: the run stood still \(network.timeout_seconds\): rank \d waits for {wait} for [\d.]+ s; rank \d does not answer.$",
+        rf"^sgp-run: the run stalled \(network.timeout_seconds\): rank \d waits for {wait} for [\d.]+ s; rank \d does not answer.$",
         error,
         re.MULTILINE,
     )
@@ -126,7 +126,7 @@ def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(tm
     done = mpirun(3, "-c", LATE, *words)
     assert done.returncode == 1
     (line,) = (line for line in done.stderr.splitlines() if "sgp-run:" in line)
-    waited = "rank 1 has waited for all 3 ranks to start for 7 s (network.timeout_seconds), and one or more do not come."
+    waited = "rank 1 has waited for all 3 ranks to start for 7 s (network.timeout_seconds), and one or more did not."
     assert line == f"sgp-run: {waited}"
 
 

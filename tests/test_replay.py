@@ -165,12 +165,12 @@ def test_clocks_of_different_machines_are_set_to_one_another(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("nodes=4", "nodes: the recorded times are those of its recorded value; only algo, optim, epochs, cluster.collective"),
-        ("model=resnet8", "model: the recorded times are those of its recorded value"),
-        ("algo=sgp,osgp", "algo: one at a time is timed."),
+        ("nodes=4", "nodes: the recorded times hold for its recorded value; only algo, optim, epochs, cluster.collective"),
+        ("model=resnet8", "model: the recorded times hold for its recorded value"),
+        ("algo=sgp,osgp", "algo: a sweep cannot be timed; give one value."),
         ("algo=nobody", "algo: 'nobody' is none of ad_psgd,"),
         ("algo.tau=0", "algo.tau: there is no such setting"),
-        ("algo=sgp", "record: the recorded run sent no messages, and without their delays there is nothing to time others by."),
+        ("algo=sgp", "record: the recorded run sent no messages, so there are no delays to time others by."),
     ],
 )
 def test_what_cannot_be_timed_is_refused(words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,16 +215,16 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureF
 
     for end in (-1, -20, whole.rindex(b"{"), whole.index(b"\n") + 1):
         zero.write_bytes(whole[:end])
-        check("it is cut off: the rank was killed, or the file is not whole.")
+        check("it is incomplete: the rank was killed, or the file was truncated.")
     zero.write_bytes(whole.replace(b'"message",0,1.0', b'"message",0,7.0'))
-    check("it is damaged: its lines are not those that were recorded.")
+    check("it is damaged: its lines do not match their checksum.")
     for text in (b"", b"\x00\xff", b'{"what": 1}\n', b"[1, 2]\n"):
         zero.write_bytes(text)
         check("this is not a recording of sgp-run.")
     rewritten(format=7)
     check(f"it has format 7, and this version of sgp-run reads format {FORMAT}.")
     rewritten(run="another")
-    check("it was recorded with other settings than those of config.yaml beside it.")
+    check("it was recorded with other settings than those of its config.yaml.")
     zero.write_bytes(one.read_bytes())
     check("it is the recording of rank 1 of 2, not of rank 0 of 2.")
     rewritten(execution="another time")
@@ -276,7 +276,9 @@ def test_a_run_that_was_cut_off_before_is_not_recorded_from_the_middle(tmp_path:
     checkpoint = experiment.checkpoints / "step-7"
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_text(json.dumps({"version": VERSION, "run": experiment.digest, "files": {}}))
-    with pytest.raises(ConfigError, match="^record: this run was cut off and would go on from step-7, but its beginning was not recorded"):
+    with pytest.raises(
+        ConfigError, match="^record: this run was interrupted and would resume from step-7, but its beginning was not recorded"
+    ):
         launch(experiment)
 
 

@@ -182,17 +182,17 @@ def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
     write_run(tmp_path, "full", [[0.75, 0.76]], row="goyal_256", clock="wall", data="imagenet")
     pairs = {(pair.row, pair.metric, pair.kind): pair for pair in pairs_of(settings_of(tmp_path))}
     hours = pairs["sgp_sgp_90", "hours", "timing only"]
-    assert hours.error == pytest.approx(10.0) and hours.verdict == "simulated, predicted"
+    assert hours.error == pytest.approx(10.0) and hours.ours_is == "simulated, predicted"
     assert pairs["sgp_sgp_90", "ms_per_iteration", "timing only"].error == pytest.approx(4.26164, abs=1e-5)
-    assert pairs["sgp_sgp_270", "ms_per_iteration", "timing only"].verdict == "simulated, fitted to it"
+    assert pairs["sgp_sgp_270", "ms_per_iteration", "timing only"].ours_is == "simulated, fitted to it"
     assert ("sgp_sgp_90", "ms_per_iteration", "rehearsal") not in pairs
     starred = [plot.title for plot in section(settings_of(tmp_path), "Time per iteration").plots if plot.series[-1].name == "published"]
     assert starred == ["time per iteration against nodes · timing only, simulated, of digits"]
     small = pairs["sgp_sgp_90", "val_top1", "rehearsal"]
     assert (small.ours, small.averaged, small.error) == (pytest.approx(95.0), 100.0, None)
-    assert small.verdict == "rehearsal on digits: not comparable"
+    assert small.ours_is == "rehearsal on digits: not comparable"
     error = pairs["goyal_256", "top1_error", "real"]
-    assert error.ours == pytest.approx(24.5) and error.error == pytest.approx(100 * 0.9 / 23.6) and error.verdict == "real"
+    assert error.ours == pytest.approx(24.5) and error.error == pytest.approx(100 * 0.9 / 23.6) and error.ours_is == "real"
     assert [plot.name for plot in section(settings_of(tmp_path), "Published").plots] == [
         "published-hours",
         "published-ms_per_iteration",
@@ -204,8 +204,8 @@ def test_a_run_is_compared_when_it_is_as_long_as_the_published_one(tmp_path: Pat
     write_run(tmp_path, "full", [[0.76, 0.77]] * 90, row="sgp_sgp_90", data="imagenet", label="trained on imagenet; time simulated")
     write_run(tmp_path, "short", [[0.76, 0.77]], row="sgp_sgp_90", data="imagenet", clock="wall")
     full, short = (pair for pair in pairs_of(settings_of(tmp_path)) if pair.metric == "val_top1")
-    assert full.ours == pytest.approx(76.5) and full.error == pytest.approx(100 * 1.6 / 74.9) and full.verdict == "trained"
-    assert short.error is None and short.verdict == "real on imagenet: not comparable"
+    assert full.ours == pytest.approx(76.5) and full.error == pytest.approx(100 * 1.6 / 74.9) and full.ours_is == "trained"
+    assert short.error is None and short.ours_is == "real on imagenet: not comparable"
 
 
 def test_tables_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_unfinished_runs_are_shown_and_damaged_ones_named(tmp_path: Path, capsys
     sentences = said.err.splitlines()
     assert len(sentences) == 6 and all(line.startswith(f"sgp-report: {runs}/") and " is left out: " in line for line in sentences)
     assert f"sgp-report: {runs / 'no_config'} is left out: it has no config.yaml." in sentences
-    assert any("old_summary is left out: its summary.json does not say model, data" in line for line in sentences)
+    assert any("old_summary is left out: its summary.json lacks model, data" in line for line in sentences)
     assert any("bad_line" in line and "line 1" in line for line in sentences)
     with (out / "runs.csv").open() as file:
         states = {row["run"]: (row["state"], row["time_s"]) for row in csv.DictReader(file)}
@@ -337,12 +337,12 @@ def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("words", "sentence"),
     [
         (["nowhere"], "sgp-report: nowhere: there is no such folder.\n"),
-        (["empty"], "sgp-report: empty: there are no runs in it; name folders such as results/runs.\n"),
+        (["empty"], "sgp-report: empty: this folder holds no runs; name folders such as results/runs.\n"),
         (["runs", "--nonsense"], "sgp-report: unrecognized arguments: --nonsense\n"),
         ([], "sgp-report: the following arguments are required: FOLDER\n"),
         (["runs", "--target", "x"], "sgp-report: argument --target: invalid target value: 'x'\n"),
         (["runs", "--target", "-1"], "sgp-report: argument --target: invalid target value: '-1'\n"),
-        (["runs", "--target", "90"], "sgp-report: --target: 90 is no accuracy, which lies between 0 and 1: 90 % is --target 0.9.\n"),
+        (["runs", "--target", "90"], "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as --target 0.9.\n"),
         (["runs", "--out", "file/below"], "sgp-report: --out: cannot write to file/below: Not a directory.\n"),
     ],
 )

@@ -186,15 +186,15 @@ def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(tmp_pat
         codes.append(process.returncode)
         if number != signal.SIGKILL:
             assert re.fullmatch(
-                rf"sgp-run: stopped by {number.name}; saved in results/runs/\S+/step-\d+. The same command goes on from there.\n", error
+                rf"sgp-run: stopped by {number.name}; saved in results/runs/\S+/step-\d+. Run the same command again to resume.\n", error
             )
-            assert "goes on from step" in out
+            assert "resumes from step" in out
     assert codes == [-signal.SIGKILL, 75, 75]
     assert start(cut, "checkpoint.every_steps=3").wait() == 0
     assert metrics(cut)[:-1] == metrics(whole)[:-1]  # the last line holds the real time
     assert not list(cut.glob("results/runs/*/checkpoints"))
     last = start(cut)
-    assert "This run is done already" in last.communicate()[0]
+    assert "This run has finished already" in last.communicate()[0]
 
 
 def cut_off(tmp_path: Path, events: list[int], *words: str) -> Experiment:
@@ -255,7 +255,7 @@ def test_a_bad_checkpoint_is_refused_and_the_one_before_is_used(
     assert execute(experiment) is not None
     out, error = capsys.readouterr()
     assert error == f"warning: the checkpoint {experiment.checkpoints}/step-{newest} is not used: {sentence}\n"
-    assert f"goes on from step {second}" in out
+    assert f"resumes from step {second}" in out
 
 
 class Malice:

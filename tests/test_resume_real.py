@@ -154,7 +154,7 @@ def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> No
     process.send_signal(signal.SIGTERM)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert re.fullmatch(r"sgp-run: stopped by SIGTERM; saved in \S+/checkpoints/step-\d+. The same command goes on from there.\n", error)
+    assert re.fullmatch(r"sgp-run: stopped by SIGTERM; saved in \S+/checkpoints/step-\d+. Run the same command again to resume.\n", error)
     assert "Traceback" not in out
 
 
@@ -171,7 +171,7 @@ def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
     os.kill(int(children[-1]), signal.SIGKILL)
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 0
-    assert "This run was cut off and goes on from step" in out
+    assert "This run was interrupted and resumes from step" in out
     assert read_summary(directory) is not None
     learned, expected = (
         [(record["rank"], record["step"], record["loss"]) for record in read_metrics(each) if record["kind"] in ("train", "eval")]

@@ -62,9 +62,9 @@ def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(words: tu
 
 
 REFUSED = {
-    ("algo=osgp",): "OSGP with these settings asks what has arrived, so its course depends on time",
-    ("algo=slowmo", "algo.base=osgp"): "asks what has arrived, so its course depends on time",
-    ("algo=ad_psgd", "nodes=4"): "the course of AD-PSGD depends on time",
+    ("algo=osgp",): "OSGP with these settings polls for messages, so its decisions depend on time",
+    ("algo=slowmo", "algo.base=osgp"): "polls for messages, so its decisions depend on time",
+    ("algo=ad_psgd", "nodes=4"): "the decisions of AD-PSGD depend on time",
     ("model=timing_only", "model.sample_steps=3", "epochs=1"): "it is a timing study",
 }
 
@@ -99,5 +99,5 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
     path = experiment.directory / "metrics.jsonl"
     first, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([first.replace('"lr": 0', '"lr": 1'), *rest]), encoding="utf-8")
-    with pytest.raises(ConfigError, match="its records are not those of its settings"):
+    with pytest.raises(ConfigError, match="its records do not fit its settings"):
         retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")

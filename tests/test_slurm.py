@@ -165,7 +165,7 @@ def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluste
     assert cluster.job(number)["Restarts"] == "1"
     output = cluster.output(number)
     assert output.count("a rank was killed; the job goes back into the queue") == 1
-    assert "This run was cut off and goes on from step" in output
+    assert "This run was interrupted and resumes from step" in output
     (run,) = cluster.runs
     assert json.loads((run / "summary.json").read_text())["steps"] == 30 * 44
 
@@ -283,9 +283,9 @@ def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> Non
     assert process.returncode == 1, error
     (rows,) = comparisons(cluster).values()
     assert [row["job"] for row in rows] == [f"data.dimension={n} epochs={e}" for n in (4, TOO_BIG) for e in (100000000, 1)]
-    lost = f"Slurm's job {first} ended without a result; its log is in {cluster.folder}/results/sweeps/here/slurm/{first}"
+    lost = f"Slurm job {first} ended without a result; its log is in {cluster.folder}/results/sweeps/here/slurm/{first}"
     assert rows[0]["failed"] == lost
-    assert f"data.dimension=4 epochs=100000000 failed: Slurm's job {first} ended" in " ".join(out.split())
+    assert f"data.dimension=4 epochs=100000000 failed: Slurm job {first} ended" in " ".join(out.split())
     assert rows[1]["failed"] == "" and float(rows[1]["average"]) > 0
     assert all(re.match("(RuntimeError|MemoryError): ", row["failed"]) for row in rows[2:])
 

@@ -32,11 +32,11 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path
         _, error = process.communicate(timeout=100)
     assert process.returncode == 1
     heading, *ranks, last = error.splitlines()
-    assert heading == "The run stands still:" and len(ranks) == 3
+    assert heading == "The run stalled:" and len(ranks) == 3
     (silent,) = (rank for rank, line in enumerate(ranks) if line == f"  rank {rank} does not answer")
     assert all(re.fullmatch(rf"  rank {rank} ({WAITS[algo]}) for \d+\.\d s", line) for rank, line in enumerate(ranks) if rank != silent)
     sentence = (
-        rf"sgp-run: the run stood still \(network.timeout_seconds\): rank \d ({WAITS[algo]}) for [\d.]+ s; rank {silent} does not answer."
+        rf"sgp-run: the run stalled \(network.timeout_seconds\): rank \d ({WAITS[algo]}) for [\d.]+ s; rank {silent} does not answer."
     )
     assert re.fullmatch(sentence, last)
     assert not ranks_of(tmp_path)

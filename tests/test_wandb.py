@@ -138,7 +138,7 @@ sys.exit(main(sys.argv[1:]))
         command = [sys.executable, "-c", code, *words]
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **server}, capture_output=True, text=True, check=True)
     assert done.stderr == (
-        "warning: W&B does not come to an end, so the rest of this run is in metrics.jsonl only; sgp-sync sends it later\n"
+        "warning: W&B did not finish in time, so the rest of this run is in metrics.jsonl only; sgp-sync sends it later\n"
     )
     assert "results in results/runs/run" in done.stdout
     assert read_metrics(tmp_path / "results/runs/run")[-1]["kind"] == "summary"

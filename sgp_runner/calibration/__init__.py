@@ -1,3 +1,1 @@
-"""``sgp-run calibrate``: measure machines, and write them down as a cluster profile that the
-simulator takes.
-"""
+"""``sgp-run calibrate``: measurement of machines, written as a cluster profile."""

@@ -1,9 +1,8 @@
-"""From what was measured to the constants of a cluster, and how well they tell what they were not
-fitted on.
+"""Fit of a cluster's constants to measurements, with its leave-one-out error.
 
 A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The line goes through the median of
-the model's own size, which is what runs send, and between those of the others by least squares,
-each weighed by how far its repeats spread, though none is trusted to better than `TRUST`.
+the model's own size, which is what runs send, and between the medians of the other sizes by least
+squares, each weighted by the spread of its repeats, which is never taken as less than `TRUST`.
 Leave-one-out error: each size predicted by the line through all others.
 """
 
@@ -18,15 +17,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sgp_runner.calibration.probe import Measured
 
-TRUST = 0.02  # of a median, relative
-LEAST_CV = 0.01  # smaller variation of compute times is left out
+TRUST = 0.02  # least relative uncertainty of a median
+LEAST_CV = 0.01  # smaller variation of compute times is ignored
 
-Repeats = Mapping[int, Sequence[float]]  # seconds, by bytes
+Repeats = Mapping[int, Sequence[float]]  # bytes -> seconds
 
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds as a function of bytes; ``start`` is not negative and ``slope`` positive."""
+    """Seconds as a function of bytes, with non-negative ``start`` and positive ``slope``."""
 
     start: float
     slope: float
@@ -36,8 +35,9 @@ class Line:
 
 
 def fit_line(measured: Repeats, through: int | None = None) -> Line:
-    """Of at least two sizes, exact ``through`` one of them; through the origin where latency or
-    bandwidth would come out negative.
+    """Fit a line to at least two sizes, exact at the size ``through`` if it was measured.
+
+    The line passes through the origin where latency or bandwidth would be negative.
     """
     points = [(size, median(repeats), spread(repeats) ** -2) for size, repeats in measured.items()]
     total = sum(weight for _, _, weight in points)
@@ -57,8 +57,9 @@ def fit_line(measured: Repeats, through: int | None = None) -> Line:
 
 
 def spread(repeats: Sequence[float]) -> float:
-    """How far off their median may be (seconds): half the range of the middle half, over the root
-    of their number, or `TRUST`.
+    """Return the uncertainty of the median of ``repeats`` in seconds.
+
+    It is half the interquartile range over the root of their number, or `TRUST` if that is more.
     """
     low, _, high = (
         quantiles(repeats, n=4, method="inclusive") if len(repeats) > 1 else [repeats[0]] * 3
@@ -68,8 +69,12 @@ def spread(repeats: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Point:
-    """One size: the repeats (seconds), what the fitted constants say of it, and what those say that
-    were fitted without it.
+    """Measurements of one size.
+
+    num_bytes: the size
+    repeats: measured seconds
+    fitted: seconds by the fit
+    left_out: seconds by the fit without this size
     """
 
     num_bytes: int
@@ -83,12 +88,12 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Relative, of what was predicted without this size."""
+        """Relative error of the fit without this size."""
         return self.left_out / self.seconds - 1
 
 
 def points_of(measured: Repeats, through: int) -> list[Point]:
-    """Of at least three sizes."""
+    """Return a point for each of at least three sizes."""
     line = fit_line(measured, through)
     others = {size: fit_line(without(measured, size), through) for size in measured}
     return [
@@ -102,14 +107,15 @@ def without(measured: Repeats, size: int) -> Repeats:
 
 
 def leave_one_out(points: Sequence[Point]) -> float:
-    """Mean of the absolute relative errors."""
+    """Return the mean of the absolute relative errors."""
     return mean(abs(point.error) for point in points)
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Those of `sgp_runner.cluster.machines.Cluster` that were found. cv: of compute times; 0 for
-    none.
+    """The fitted constants of a `sgp_runner.cluster.machines.Cluster`.
+
+    cv: coefficient of variation of compute times; 0 for constant times
     """
 
     step_seconds: float
@@ -125,20 +131,20 @@ class Constants:
 
 
 def constants(found: Measured) -> Constants:
-    """What the simulator needs so that it takes the measured times.
+    """Return the constants with which the simulator takes the measured times.
 
-    The step is one of many in a row, so that it includes what nodes take from each other. cv: that
-    for which the slowest of the nodes takes as much longer as steps did that end with a barrier.
-    all_reduce_latency_seconds, all_reduce_bandwidth: those of a ring whose time grows with sizes as
-    measured. overlap: what the mean gradient took less than the slowest node's and an all-reduce,
-    as a share of a gradient. serving_seconds_per_byte: what a server does and what the bytes that
-    come and go take from it, unless it was seen to answer faster than that.
+    step_seconds: of one step among many, so that it includes contention between nodes
+    cv: makes the slowest node take as much longer as measured for steps that end with a barrier
+    all_reduce_latency_seconds, all_reduce_bandwidth: of a ring whose time grows with sizes as
+        measured
+    overlap: what the mean gradient takes less than the slowest node's gradient and an all-reduce,
+        as a share of a gradient
+    serving_seconds_per_byte: a server's own work and contention by the bytes in and out, unless it
+        was seen to answer faster
     """
     step, n = median(found.steps), found.nodes
-    messages, rings = (
-        fit_line(found.exchanges, found.num_bytes),
-        fit_line(found.all_reduces, found.num_bytes),
-    )
+    messages = fit_line(found.exchanges, found.num_bytes)
+    rings = fit_line(found.all_reduces, found.num_bytes)
     locked = median(found.locked_steps) - median(found.barriers)
     cv = max(0.0, locked / step - 1) / slowest(n)
     turns = zip(found.busy_steps, found.quiet_steps, found.busy_bytes, strict=True)
@@ -160,5 +166,5 @@ def constants(found: Measured) -> Constants:
 
 
 def slowest(n: int) -> float:
-    """Of ``n`` standard normal numbers, the largest on average (Blom 1958)."""
+    """Return the expected maximum of ``n`` standard normal numbers (Blom 1958)."""
     return NormalDist().inv_cdf((n - 0.375) / (n + 0.25))

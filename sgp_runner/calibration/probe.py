@@ -1,8 +1,7 @@
-"""What is measured, as an algorithm: it runs wherever algorithms run, with their messages,
-all-reduces and gradients.
+"""Measurements as an algorithm: they run wherever algorithms run, on the same operations.
 
-On real processes it times the machines. In the simulator it finds the constants of the cluster that
-is simulated, which is its test.
+On real processes the probe times the machines. In the simulator it recovers the constants of the
+simulated cluster, which is how it is tested.
 """
 
 from __future__ import annotations
@@ -28,27 +27,30 @@ if TYPE_CHECKING:
 
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB
-LONGEST_SECONDS = 0.6  # of one message or all-reduce; larger sizes are left out
-FEWEST_SIZES = 3  # but these are not
+LONGEST_SECONDS = 0.6  # for one message or all-reduce; larger sizes are left out
+FEWEST_SIZES = 3  # are always measured
 MOST_REPEATS = 20
 BLOCK = 5
-TURNS = 3  # with and without messages
+TURNS = 3  # each with and without messages
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All of it in seconds, each number the mean over the nodes, which did the same at the same
-    time, but for servers.
+    """Measured seconds: means over the nodes, which did the same at the same time, except servers.
 
-    nodes: how many. num_bytes: of the model. exchanges, all_reduces: by size in bytes, the repeats:
-    everybody sends to the next, or all average. steps: a gradient with the optimizer's step,
-    without communication. barriers: waiting for everybody; locked_steps: a step and then a barrier.
-    mean_steps: a step with the mean gradient of all nodes. mixing: what gossip does to a vector of
-    ``num_bytes``.
-    serving: what the server of Gap-Aware ASGD does with a gradient of as many, while its workers
-    wait; streaming: how long it takes for each when all others send gradients without a pause.
-    busy_steps: while messages pass, of which there are ``busy_bytes`` in and out of a node for each
-    step; quiet_steps: each right after.
+    nodes: their number
+    num_bytes: size of the model
+    exchanges, all_reduces: repeats by size in bytes; each node sends to the next, or all average
+    steps: a gradient with the optimizer's step, without communication
+    barriers: a barrier of all nodes
+    locked_steps: a step followed by a barrier
+    mean_steps: a step with the mean gradient of all nodes
+    mixing: the work of gossip on a vector of ``num_bytes``
+    serving: the work of Gap-Aware ASGD's server on a gradient of ``num_bytes``, with idle workers
+    streaming: time per gradient at the server when all workers send without a pause
+    busy_steps: steps while messages pass
+    busy_bytes: bytes in and out of a node during each of the busy steps
+    quiet_steps: steps right after the busy ones
     """
 
     nodes: int
@@ -79,8 +81,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Probe:
-    """folder: where rank 0 leaves what was `Measured`. sizes: of messages, in bytes, beside the
-    model's. seconds: about as long as each part may take.
+    """Algorithm that measures instead of training.
+
+    folder: where rank 0 writes `Measured`
+    sizes: of messages, in bytes, beside the model's
+    seconds: approximate duration of each part
     """
 
     folder: Path
@@ -91,7 +96,7 @@ class Probe:
     servers: ClassVar[int] = 0
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        """The command has seen to it."""
+        """Accept all settings, which the command has checked."""
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 1)]
@@ -126,8 +131,7 @@ class Probe:
         if worker.rank == 0:
             replace_file(self.folder / FILE, found.to_json())
 
-    # What is timed.
-
+    # Timed operations.
     async def step(self, worker: Worker) -> None:
         worker.params.sub_(worker.update(await worker.grad()))
 
@@ -139,7 +143,7 @@ class Probe:
         worker.params.sub_(worker.update(await worker.mean_grad()))
 
     async def mix(self, worker: Worker) -> None:
-        """As in SGP, but for the messages."""
+        """Do the work of one SGP step besides its messages."""
         x = worker.push_sum
         to_numerator(x)
         x /= 2
@@ -154,9 +158,7 @@ class Probe:
         await worker.comm.all_reduce(message.clone())
 
     async def serving(self, worker: Worker) -> tuple[list[float], list[float]]:
-        """Rank 0 as a parameter server: alone, and when all others send one gradient after the
-        other.
-        """
+        """Time rank 0 as a parameter server: alone, and while all others send gradients nonstop."""
         size, gradient = worker.size, worker.params.clone()
         server = replace(
             worker, size=1, push_sum=worker.push_sum.clone(), progress=Progress(), state={}
@@ -178,15 +180,14 @@ class Probe:
                 i, _ = await worker.comm.recv_any()
                 worker.comm.send(i, answer())
 
-        serving = [
-            size * seconds for seconds in await self.in_blocks(worker, alone)
-        ]  # of which the mean is over nodes
+        # Measured times are means over all nodes, of which only one serves.
+        serving = [size * seconds for seconds in await self.in_blocks(worker, alone)]
         return serving, [seconds / (size - 1) for seconds in await self.in_blocks(worker, stream)]
 
-    # How it is timed.
+    # Timing.
 
     async def in_blocks(self, worker: Worker, work: Callable[[], Awaitable[object]]) -> list[float]:
-        """How long ``work`` takes when it is done again and again, of several blocks."""
+        """Time blocks of consecutive ``work``; return seconds per call for each block."""
 
         async def block() -> None:
             for _ in range(BLOCK):
@@ -214,8 +215,9 @@ class Probe:
     async def repeat(
         self, worker: Worker, work: Callable[[], Awaitable[None]], seconds: float | None = None
     ) -> list[float]:
-        """How long ``work`` takes each time, the mean over nodes. They begin together; the first
-        time is for warming up.
+        """Time ``work`` several times; return seconds, means over the nodes.
+
+        The nodes start together, after a warm-up.
         """
         await work()
         first = await self.timed(worker, work)
@@ -232,12 +234,14 @@ class Probe:
         return await self.average(worker, worker.now - start)
 
     async def average(self, worker: Worker, value: float) -> float:
-        """Of all nodes, and the same number on all; nobody goes on before everybody has come here."""
+        """Return the mean of ``value`` over all nodes; it doubles as a barrier."""
         return float(await worker.comm.all_reduce(worker.params.new_full((1,), value)))
 
     async def beside_messages(self, worker: Worker) -> tuple[list[float], list[float], list[float]]:
-        """Mean seconds of a step without messages and while messages of the model's size pass, and
-        the bytes that pass in one; in turns.
+        """Time steps with and without messages of the model's size passing, in turns.
+
+        Returns seconds of a quiet step, seconds of a busy step, and the bytes passing in a busy
+        step.
         """
         message = worker.params.clone()
         took = await self.timed(worker, lambda: self.exchange(worker, message))
@@ -263,11 +267,8 @@ class Probe:
             end = worker.now
             await passing
             busy.append(await self.average(worker, (end - start) / steps))
-            num_bytes.append(
-                await self.average(
-                    worker, 2 * count * message.numel() * message.element_size() / steps
-                )
-            )  # in and out
+            both_ways = 2 * count * message.numel() * message.element_size()
+            num_bytes.append(await self.average(worker, both_ways / steps))
             start = worker.now
             for _ in range(steps):
                 await self.step(worker)

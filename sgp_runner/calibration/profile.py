@@ -1,10 +1,8 @@
-"""A cluster profile as a file that ``cluster=`` accepts: the fitted constants, and below them every
-point with its leave-one-out error.
-"""
+"""A cluster profile as a file for ``cluster=``: constants, and points with leave-one-out errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -27,13 +25,13 @@ step_seconds:  # s, a gradient and the optimizer's step, all nodes computing
 step_batch:  # samples per node
   {model}: {batch_size}
 {compute_time}input_seconds: 0.0  # s; part of the step
-bandwidth: {have.bandwidth:.6g}  # bit/s; every node sends to one and receives from another at the same time
+bandwidth: {have.bandwidth:.6g}  # bit/s; every node sends and receives at the same time
 latency_seconds: {have.latency_seconds:.4g}  # s
 message_overhead_seconds: 0.0  # s; part of the latency
 host_seconds_per_byte: 0.0  # s/byte; part of the bandwidth
 node_factors: {{}}  # e.g. {{3: 2.0}}: node 3 computes half as fast
 heterogeneity: 0.0  # coefficient of variation between nodes
-duplex: full  # by the way in which the bandwidth is measured
+duplex: full  # as the bandwidth was measured
 collective: ring  # gloo's and NCCL's for large tensors
 overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already
 bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured
@@ -41,18 +39,20 @@ fitted_on: []
 all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds
 all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface
 mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received
-contention_seconds_per_byte: {have.contention_seconds_per_byte:.4g}  # s/byte that passes during a gradient
-serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte of a gradient that a parameter server answers"""
+contention_seconds_per_byte: {have.contention_seconds_per_byte:.4g}  # s/byte during a gradient
+serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte, gradient at a server"""
 COMPUTE_TIME = """\
 compute_time:
-  cv: {:.4g}  # from how much longer steps take that end with a barrier
+  cv: {:.4g}  # from the excess of steps that end with a barrier
 """
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What was calibrated: ``model`` on ``batch_size`` samples per node. command: that did it;
-    where, when: for the reader.
+    """A calibrated setting: ``model`` on ``batch_size`` samples per node.
+
+    command: the command line of the calibration
+    where, when: platform and time, for the reader
     """
 
     name: str
@@ -64,13 +64,14 @@ class Setting:
 
 
 def profile(found: Measured, setting: Setting) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     return "\n".join([*head(found, setting), body(found, setting), *foot(found)]) + "\n"
 
 
 def head(found: Measured, setting: Setting) -> Iterator[str]:
     yield f"# Measured by {setting.command}"
-    yield f"# on {setting.where}, {setting.when}. It holds for {found.nodes} nodes of these machines and for this model."
+    yield f"# on {setting.where}, {setting.when}."
+    yield f"# It holds for {found.nodes} nodes of these machines and for this model."
     errors = (
         leave_one_out(points_of(repeats, found.num_bytes))
         for repeats in (found.exchanges, found.all_reduces)
@@ -96,10 +97,10 @@ def foot(found: Measured) -> Iterator[str]:
     for what, repeats in (("message", found.exchanges), ("all-reduce", found.all_reduces)):
         yield from (
             "",
-            f"# {what}, bytes: ms (least to greatest of so many) | by the fit | without this size",
+            f"# {what}, bytes: median ms (range of repeats) | by the fit | without this size",
         )
         yield from map(line, points_of(repeats, found.num_bytes))
-    yield from ("", f"# model of {found.num_bytes} bytes: ms (least to greatest of so many)")
+    yield from ("", f"# model of {found.num_bytes} bytes: median ms (range of repeats)")
     for what in (
         "steps",
         "barriers",
@@ -111,14 +112,18 @@ def foot(found: Measured) -> Iterator[str]:
         "quiet_steps",
         "busy_steps",
     ):
-        values = getattr(found, what)
-        yield f"#   {what}: {ms(median(values))} ({ms(min(values))} to {ms(max(values))} of {len(values)})"
-    yield f"#   in each of the busy steps {median(found.busy_bytes):.4g} bytes pass"
+        yield f"#   {what}: {summed_up(getattr(found, what))}"
+    yield f"#   {median(found.busy_bytes):.4g} bytes pass in each of the busy steps"
 
 
 def line(point: Point) -> str:
-    repeats = f"{ms(point.seconds)} ({ms(min(point.repeats))} to {ms(max(point.repeats))} of {len(point.repeats)})"
-    return f"#   {point.num_bytes}: {repeats} | {ms(point.fitted)} | {ms(point.left_out)}, {point.error:+.1%}"
+    times = f"{summed_up(point.repeats)} | {ms(point.fitted)} | {ms(point.left_out)}"
+    return f"#   {point.num_bytes}: {times}, {point.error:+.1%}"
+
+
+def summed_up(repeats: Sequence[float]) -> str:
+    span = f"{ms(min(repeats))} to {ms(max(repeats))} of {len(repeats)}"
+    return f"{ms(median(repeats))} ({span})"
 
 
 def ms(seconds: float) -> str:

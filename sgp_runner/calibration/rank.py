@@ -1,6 +1,4 @@
-"""One real rank of a calibration: ``python -m sgp_runner.calibration.rank config.yaml``, as
-`sgp_runner.session.rank` of a run.
-"""
+"""One real rank of a calibration: ``python -m sgp_runner.calibration.rank config.yaml``."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
-    """The same experiment, in which nothing is trained but everything measured."""
+    """Return the same experiment with a `Probe` as its algorithm."""
     probe = Probe(experiment.directory, **sizes)
     return replace(experiment, run=replace(experiment.run, algo=probe))
 
@@ -42,4 +40,4 @@ if __name__ == "__main__":
     code = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads that still wait for messages must not hold up the exit
+    os._exit(code)  # threads that still wait for messages must not delay the exit

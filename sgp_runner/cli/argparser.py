@@ -1,4 +1,4 @@
-"""How the smaller commands say what is wrong, in one sentence on stderr."""
+"""Argument parsing of the smaller commands, with errors of one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sgp_runner.utils.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):
-    """What is wrong with the arguments ends the command with exit code 2."""
+    """Argument parser that ends the command with exit code 2 on a usage error."""
 
     def error(self, message: str) -> NoReturn:
         say(self.prog, message)
@@ -23,7 +23,7 @@ def say(command: str, sentence: str) -> None:
 
 
 def exit_code(command: str, work: Callable[[], int]) -> int:
-    """What ``work`` returns; 1 for an error, 2 for what cannot work, 130 after Ctrl-C."""
+    """Run ``work`` and return its exit code; 1 for an error, 2 for ConfigError, 130 for Ctrl-C."""
     try:
         return work()
     except ConfigError as error:

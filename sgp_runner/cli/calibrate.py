@@ -1,8 +1,7 @@
-"""``sgp-run calibrate [SETTINGS]``: a cluster profile of the machines that the settings would run
-on.
+"""``sgp-run calibrate [SETTINGS]``: measure the machines of a run and write a cluster profile.
 
-It measures with the ranks, messages and gradients of a run of these settings (``network=gloo``
-unless they say otherwise), started as any run is, by a launcher too.
+It measures with the ranks, messages and gradients of a run of these settings (``network=gloo`` by
+default), started like any run, also by a launcher.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ settings, in less than two minutes, and writes a cluster profile for the simulat
 
 
 def calibrate(words: Sequence[str]) -> int:
-    """The command, after its own word; the exit code."""
+    """Run the command with the ``words`` after its name and return the exit code."""
     if "--help" in words or "-h" in words:
         print(USAGE)
         return 0
@@ -55,7 +54,7 @@ def calibrate(words: Sequence[str]) -> int:
 
 
 def prepared(words: Sequence[str]) -> Experiment:
-    """The experiment whose machines are measured. Its folder is one of calibrations, not of runs."""
+    """Make the experiment whose machines are measured, in a folder of calibrations, not of runs."""
     from sgp_runner.cli.main import read
     from sgp_runner.config.overrides import compose, configs, parse
     from sgp_runner.config.schema import make_experiment
@@ -72,25 +71,28 @@ def prepared(words: Sequence[str]) -> Experiment:
     if not re.fullmatch(r"[A-Za-z]\w*", run.name or ""):
         raise ConfigError(
             "name",
-            f"'{run.name}' cannot name a choice of cluster=: use a letter, then letters, digits and _.",
+            f"'{run.name}' cannot name a choice of cluster=: "
+            "use a letter, then letters, digits and _.",
         )
     if run.nodes < 2:
         raise ConfigError("nodes", "a single node sends no messages: use nodes=2 or more.")
     if run.algo.servers:
         raise ConfigError(
             "algo",
-            f"{run.algo.title} has a server, which a calibration does without: leave the algorithm out.",
+            f"{run.algo.title} has a server, which a calibration cannot use: "
+            "leave the algorithm out.",
         )
     if not run.model.trains:
         raise ConfigError(
             "model",
-            f"{run.model.name} computes nothing that could be timed: choose the model that you train.",
+            f"{run.model.name} computes nothing that could be timed: "
+            "choose the model that you train.",
         )
     return experiment
 
 
 def measure(experiment: Experiment) -> None:
-    """Leaves what was measured in the experiment's folder."""
+    """Measure and write the result to the experiment's folder."""
     from sgp_runner.calibration.rank import measuring
     from sgp_runner.session.session import execute
     from sgp_runner.utils.launchers import launched
@@ -104,7 +106,7 @@ def measure(experiment: Experiment) -> None:
 
 
 def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
-    """Write the profile; its path."""
+    """Write the profile and return its path."""
     from sgp_runner.calibration.probe import FILE, Measured
     from sgp_runner.calibration.profile import Setting, profile
     from sgp_runner.recording.recorder import replace_file

@@ -1,8 +1,7 @@
-"""What ``sgp-run`` says of its settings, ``--help`` and ``--cfg job``: read from the dataclasses
-and ``configs/``, so never out of date.
+"""Texts of ``--help`` and ``--cfg job``, read from the dataclasses and ``configs/``.
 
-A field is described in the docstring of its class, in a line that starts with its name and may go
-on below, indented.
+A field is described in the docstring of its class, in a line that starts with its name and may
+continue below, indented.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CFG_INDENT = 32
 
 
 def descriptions(cls: type[Any]) -> Mapping[str, str]:
-    """Field -> its description, on one line."""
+    """Map each field of ``cls`` to its description, on one line."""
     found = re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(cls) or "", re.MULTILINE)
     return {
         name: " ".join(text.replace("``", "").split())
@@ -87,8 +86,9 @@ def rows(texts: Mapping[str, str]) -> str:
 
 
 def described(config: DictConfig, package: str, resolve: bool) -> str:
-    """The settings as YAML, each with its description; those below ``package`` alone, if it names
-    one. ``resolve``: as plain YAML.
+    """Return the settings, or those below ``package``, as YAML with descriptions.
+
+    resolve: return plain YAML with interpolations resolved.
     """
     from omegaconf import Container, OmegaConf
 
@@ -124,7 +124,7 @@ def commented(node: Mapping[str, object], key: str, indent: str) -> Iterator[str
 
 
 def flow(value: object) -> str:
-    """On one line of YAML."""
+    """Return ``value`` on one line of YAML."""
     import yaml
 
     return (
@@ -135,7 +135,7 @@ def flow(value: object) -> str:
 
 
 def settings(node: Mapping[str, object], parent: str) -> Iterator[tuple[str, object, str]]:
-    """(key, value, description) of every setting below ``node`` that stands in no group."""
+    """Yield (key, value, description) of every setting below ``node`` that belongs to no group."""
     cls = class_at(node, parent)
     for name, value in node.items():
         key = join(parent, name)
@@ -146,7 +146,7 @@ def settings(node: Mapping[str, object], parent: str) -> Iterator[tuple[str, obj
 
 
 def others(defaults: dict[str, str]) -> Iterator[str]:
-    """Groups that users choose from although ``config.yaml`` has no default for them."""
+    """Yield the groups that have choices but no default in ``config.yaml``."""
     return (name for name in groups() if name not in defaults and name not in NESTED)
 
 
@@ -158,8 +158,9 @@ def listed(group: str, default: str) -> str:
 def row(
     left: str, right: str, indent: int = INDENT, width: int = WIDTH, mark: str = ""
 ) -> list[str]:
-    """``left``, and beside it, or below when it is too long, ``right`` folded into its column;
-    ``mark`` begins each of its lines.
+    """Return ``left`` with ``right`` folded into a column beside it, or below if it is too long.
+
+    mark: prefix of each line of the column.
     """
     folded = [mark + line for line in textwrap.wrap(right, width - indent - len(mark))]
     if len(left) < indent and folded:

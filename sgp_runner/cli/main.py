@@ -1,5 +1,7 @@
-"""The command ``sgp-run``. Settings that cannot work are one sentence on stderr and exit code 2,
-before anything is written.
+"""The command ``sgp-run``.
+
+Settings that cannot work are refused in one sentence on stderr, with exit code 2, before anything
+is written.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from sgp_runner.utils.errors import (
 )
 from sgp_runner.utils.secrets import redacted, refuse_secrets
 
-SECONDS_TO_SPEAK = 5.0  # for a rank that first closes its files and, if it keeps the store, waits until the others have read why
-# Options, with an example of what follows those that want something.
+# Time for the rank that reports: it closes its files and, if it hosts the store, waits until the
+# others have read why.
+SECONDS_TO_SPEAK = 5.0
+# Options, with an example value for those that take one.
 OPTIONS = {
     **dict.fromkeys(
         ("--help", "--version", "--multirun", "--resolve", "--hydra-help", "--shell-completion")
@@ -46,16 +50,24 @@ FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
 
 @dataclass
 class Command:
-    """The words of a command line. options: by their long names, and what follows them."""
+    """Parsed command line.
+
+    options: values by the long names of the options.
+    """
 
     settings: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, 1 when a run failed, 2 for settings that cannot work, 3
-    when it diverged, 75 when a signal stopped it and the same command goes on from there, 130 after
-    Ctrl-C.
+    """Run the command and return its exit code.
+
+    0: success
+    1: a run failed
+    2: settings that cannot work
+    3: a run diverged
+    75: stopped by a signal; the same command resumes the run
+    130: Ctrl-C
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -66,9 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         code = complain(error, str(error), 2)
     except Stopped as error:
-        leave(
-            complain(error, str(error), SAVED)
-        )  # what a rank has connected is not taken down in order
+        # A stopped rank does not take its connections down in order.
+        leave(complain(error, str(error), SAVED))
     except Diverged as error:
         code = complain(error, str(error), DIVERGED)
     except KeyboardInterrupt as error:
@@ -97,18 +108,15 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
     if isinstance(error, Aborted) or (
         (code in (2, SAVED) or isinstance(error, DivergedBefore)) and said_by_another(error)
     ):
-        time.sleep(
-            SECONDS_TO_SPEAK
-        )  # another rank speaks for all; the launcher kills the others when the first one ends
+        # Another rank reports for all; the launcher kills the others when the first one ends.
+        time.sleep(SECONDS_TO_SPEAK)
     else:
         print(f"sgp-run: {redacted(sentence)}", file=sys.stderr, flush=True)
     return code
 
 
 def said_by_another(error: BaseException) -> bool:
-    """Whether the first rank reports the same; what is wrong with a rank's own environment it has
-    to say itself.
-    """
+    """Return whether rank 0 reports the same error, unlike one of this rank's own environment."""
     from sgp_runner.utils.launchers import LaunchError, launched_rank
 
     try:
@@ -159,9 +167,7 @@ def act(words: Sequence[str]) -> int:
 
 
 def read(words: Sequence[str]) -> Command:
-    """Tell options from settings. Raises ConfigError for an option that does not exist or lacks its
-    value.
-    """
+    """Split words into options and settings. Raises ConfigError for an invalid option."""
     command = Command()
     rest = iter(words)
     for word in rest:
@@ -173,10 +179,8 @@ def read(words: Sequence[str]) -> Command:
         if name not in OPTIONS:
             close = difflib.get_close_matches(option, OPTIONS, n=1, cutoff=0.7)
             hint = f" Did you mean '{close[0]}'?" if close else ""
-            raise ConfigError(
-                option,
-                f"there is no such option; settings are written key=value, for example nodes=4.{hint}",
-            )
+            example = f"settings are written key=value, for example nodes=4.{hint}"
+            raise ConfigError(option, f"there is no such option; {example}")
         if OPTIONS[name] and not (value := value if equals else next(rest, "")):
             raise ConfigError(option, f"its value is missing, for example {name} {OPTIONS[name]}.")
         command.options[name] = value
@@ -184,7 +188,7 @@ def read(words: Sequence[str]) -> Command:
 
 
 def run(words: Sequence[str]) -> int:
-    """One run, from its settings, as Hydra wants them, to its table."""
+    """Run one experiment from its ``words``, as Hydra wants them, to its table."""
     from sgp_runner.config.overrides import compose
     from sgp_runner.config.schema import make_experiment
     from sgp_runner.session.execution import perform

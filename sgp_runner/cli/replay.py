@@ -1,4 +1,4 @@
-"""The command ``sgp-replay``. What it cannot do is one sentence on stderr and exit code 2."""
+"""The command ``sgp-replay``; an impossible request is one sentence on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from sgp_runner.utils.errors import CannotWrite
 FILE = "replays.jsonl"  # in the folder of the run
 EXAMPLES = """examples
   sgp-run algo=ad_psgd network=gloo nodes=4 record=true   a run that can be replayed
-  sgp-replay results/runs/NAME                            the same run again, decision by decision, in this process
-  sgp-replay results/runs/NAME --with algo=osgp           how long OSGP would have taken (simulated)
-  sgp-replay results/runs/NAME --with                     how long the simulator thinks that it should have taken"""
+  sgp-replay results/runs/NAME                            the same run again, decision by decision
+  sgp-replay results/runs/NAME --with algo=osgp           simulated time of OSGP on its machines
+  sgp-replay results/runs/NAME --with                     simulated time of the same algorithm"""
 
 
 def parser() -> Parser:
     out = Parser(
         prog="sgp-replay",
-        description="Repeats a recorded run of real processes in this one, to the last bit; or times another algorithm on its times.",
+        description="Repeat a recorded run of real processes in one process, bit for bit, "
+        "or time another algorithm on its recorded times.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -35,15 +36,20 @@ def parser() -> Parser:
         nargs="*",
         dest="words",
         metavar="SETTING",
-        help="simulate the recorded compute times and message delays under these settings, such as algo=osgp algo.tau=2",
+        help="simulate these settings, such as algo=osgp algo.tau=2, "
+        "with the recorded compute times and message delays",
     )
     out.add_argument("--version", action="version", version=f"sgp-replay {__version__}")
     return out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, 1 when the replay ends or goes another way, 2 for what
-    cannot work, 130 after Ctrl-C.
+    """Run the command and return its exit code.
+
+    0: success
+    1: the replay failed or departed from the recording
+    2: a request that cannot work
+    130: Ctrl-C
     """
     asked = parser().parse_args(argv)
     warnings.showwarning = lambda message, *rest: say("sgp-replay", f"warning: {message}")
@@ -71,7 +77,7 @@ def repeat(directory: Path) -> int:
     print(f"{directory}: {len(steps)} ranks took {', '.join(map(str, steps))} steps", flush=True)
     if not result.ended:
         print(
-            "The run had failed: its replay goes as far as its recording does, and the code did not fail again.",
+            "The recorded run failed: the replay reached the end of its recording without failing.",
             flush=True,
         )
         return 0
@@ -80,7 +86,7 @@ def repeat(directory: Path) -> int:
         return 0
     if result.reduced:
         print(
-            "Parameters are not the same bytes: the run had all-reduces, whose order of addition is not repeated.",
+            "Parameters differ by rounding: the order of addition in all-reduces is not repeated.",
             flush=True,
         )
         return 0
@@ -102,14 +108,15 @@ def time_again(directory: Path, words: Sequence[str]) -> int:
         flush=True,
     )
     print(
-        f"On its compute times and message delays {name} takes {duration(result.time_s)} (simulated), {result.steps} steps of a node.",
+        f"On its compute times and message delays {name} takes {duration(result.time_s)} "
+        f"(simulated), {result.steps} steps of a node.",
         flush=True,
     )
     return 0
 
 
 def keep(directory: Path, record: Mapping[str, object]) -> None:
-    """One more line in the run's folder."""
+    """Append a record to ``replays.jsonl`` in the run's folder."""
     path = directory / FILE
     try:
         with path.open("a", encoding="utf-8") as file:

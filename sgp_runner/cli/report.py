@@ -1,4 +1,4 @@
-"""The command ``sgp-report``. What it cannot do is one sentence on stderr and exit code 2."""
+"""The command ``sgp-report``; an impossible request is one sentence on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from sgp_runner import __version__
 from sgp_runner.cli.argparser import Parser, exit_code, say
 
 EXAMPLES = """examples
-  sgp-report results/runs                       everything that is there
+  sgp-report results/runs                       all runs
   sgp-report results/sweeps/2026-01-31_12-00-00 the runs of a sweep
   sgp-report results/runs/sgp-* --target 0.9    some runs, and their time to 90 %
   sgp-report results/runs/sgp-* --retime cluster=infiniband_100g,ethernet_10g
-                                                also as they would have gone on these clusters, without training again"""
+                                                also re-timed on these clusters, without training"""
 
 
 def parser() -> Parser:
     out = Parser(
         prog="sgp-report",
-        description="Compares runs: tables, a web page with plots that needs no network, and every plot as a picture.",
+        description="Compare runs: tables, a web page with plots that needs no network, "
+        "and every plot as a picture.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -30,7 +31,7 @@ def parser() -> Parser:
         nargs="+",
         type=Path,
         metavar="FOLDER",
-        help="of a run, of a sweep, or with such folders in it",
+        help="folder of a run, of a sweep, or of several of them",
     )
     out.add_argument(
         "--out",
@@ -42,12 +43,14 @@ def parser() -> Parser:
     out.add_argument(
         "--target",
         type=target,
-        help="quality whose time is compared: accuracy between 0 and 1, BLEU, or loss (default: what half of the settings reach)",
+        help="quality whose time is compared: accuracy between 0 and 1, BLEU, or loss "
+        "(default: what half of the settings reach)",
     )
     out.add_argument(
         "--retime",
         metavar="cluster=A,B",
-        help="also show what the runs would have recorded on these clusters; for algorithms whose course does not depend on time",
+        help="also show what the runs would have recorded on these clusters; "
+        "for algorithms whose decisions do not depend on time",
     )
     out.add_argument("--version", action="version", version=f"sgp-report {__version__}")
     return out
@@ -61,7 +64,7 @@ def target(word: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, 1 for an error, 2 for what cannot work, 130 after Ctrl-C."""
+    """Run the command; exit code 0, 1 for an error, 2 for a bad request, 130 after Ctrl-C."""
     asked = parser().parse_args(argv)
     return exit_code("sgp-report", lambda: report(asked))
 

@@ -1,6 +1,4 @@
-"""The jobs of a sweep with ``hydra/launcher=slurm``, found by what submitit leaves in the sweep's
-folder.
-"""
+"""Jobs of a sweep with ``hydra/launcher=slurm``, found by submitit's files in its folder."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def submissions(sweep_dir: Path) -> set[Path]:
-    """A file for each job, of earlier sweeps in the same folder too."""
+    """Return a file for each job, including those of earlier sweeps in the same folder."""
     return set(sweep_dir.glob("slurm/*/*_submitted.pkl"))
 
 
 def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
-    """In the order of the sweep."""
+    """Return the jobs in the order of the sweep."""
     if not paths:
         return []
     from submitit import SlurmJob
@@ -33,32 +31,28 @@ def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
 
 
 def outcome(job: SlurmJob[Any]) -> dict[str, object]:
-    """What the job's task has returned, once it has ended; ``failed`` if it was lost."""
+    """Return the result of the job's task once it has ended; ``failed`` if it was lost."""
     try:
         row: dict[str, object] = job.results()[0].return_value
         return row
     except Exception:
-        return {
-            "failed": f"Slurm's job {job.job_id} ended without a result; its log is in {job.paths.folder}"
-        }
+        log = job.paths.folder
+        return {"failed": f"Slurm job {job.job_id} ended without a result; its log is in {log}"}
 
 
 def requeue() -> None:
-    """Back into the queue with this job of a sweep, whose run has saved where it is; only returns
-    if that cannot be done.
-    """
+    """Requeue this Slurm job of a sweep, whose run has saved a checkpoint; return only on error."""
     if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
         return
     ask = ["squeue", "--noheader", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]
     state = subprocess.run(ask, check=False, capture_output=True, text=True).stdout.strip()
-    if state == "RUNNING":  # one that was cancelled must not come back
-        signal.raise_signal(
-            signal.SIGUSR2
-        )  # on the first rank submitit hears this, requeues and exits
-        time.sleep(60)  # the others end with it
+    if state == "RUNNING":  # a cancelled job must not be requeued
+        # On rank 0 submitit handles this signal, requeues and exits; the other ranks end with it.
+        signal.raise_signal(signal.SIGUSR2)
+        time.sleep(60)
 
 
 def cancel(paths: set[Path]) -> None:
-    """Take the jobs out of the queue; those that have ended stay as they are."""
+    """Cancel the jobs; those that have ended stay as they are."""
     if arrays := {path.name.partition("_")[0] for path in paths}:
         subprocess.run(["scancel", "--quiet", *sorted(arrays)], check=False)

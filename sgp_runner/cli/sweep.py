@@ -1,6 +1,4 @@
-"""``sgp-run -m``: one run for each combination, through Hydra's launchers, and a comparison of
-them.
-"""
+"""``sgp-run -m``: one run for each combination, through Hydra's launchers, and their comparison."""
 
 from __future__ import annotations
 
@@ -29,15 +27,19 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class Job:
-    """title: the settings in which this run differs from the others, as typed."""
+    """One run of a sweep.
+
+    title: the settings in which this run differs from the others, as typed.
+    """
 
     title: str
     experiment: Experiment
 
 
 def sweep(settings: Sequence[Setting]) -> int:
-    """Run every combination; the exit code. Raises ConfigError, with nothing written, if one of
-    them cannot work.
+    """Run every combination and return the exit code.
+
+    Raises ConfigError, with nothing written, if one of them cannot work.
     """
     from hydra.core.global_hydra import GlobalHydra
 
@@ -69,22 +71,20 @@ def sweep(settings: Sequence[Setting]) -> int:
     earlier = slurm.submissions(directory)
     try:
         batches = hydra.multirun(config_name="config", task_function=task, overrides=for_hydra)
-        rows |= dict(
-            enumerate(result.return_value for batch in batches for result in batch)
-        )  # if jobs ran elsewhere
+        # Jobs may have run in other processes.
+        results = [result.return_value for batch in batches for result in batch]
+        rows |= dict(enumerate(results))
     except KeyboardInterrupt:
         slurm.cancel(slurm.submissions(directory) - earlier)
         raise
-    except (
-        Exception
-    ):  # Slurm's launcher gives up at the first job that was lost, while the others go on
+    except Exception:
+        # Slurm's launcher gives up at the first lost job, while the others keep running.
         handed_over = slurm.jobs(slurm.submissions(directory) - earlier)
         if not handed_over:
             raise
         for number, job in enumerate(handed_over):
             outcome = slurm.outcome(job)
-            # A job of which a rank was lost has failed for Slurm, but the run may have gone on to
-            # its end.
+            # A job that lost a rank has failed for Slurm, but the run may have finished.
             rows[number] = row_if_done(jobs[number]) or {
                 **jobs[number].experiment.facts,
                 "job": jobs[number].title,
@@ -99,9 +99,7 @@ def sweep(settings: Sequence[Setting]) -> int:
 
 
 def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
-    """Words that make Hydra run the sweep, its directory, and its jobs, all of them checked as
-    single runs are.
-    """
+    """Return the words that make Hydra run the sweep, its directory and its checked jobs."""
     from omegaconf import OmegaConf
 
     for_hydra = [setting.word for setting in settings if setting.for_hydra]
@@ -110,9 +108,8 @@ def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
         raise ConfigError(
             "hydra/sweeper", "only the basic sweeper, which runs every combination, is supported."
         )
-    if params := OmegaConf.select(
-        first, "hydra.sweeper.params"
-    ):  # a preset that says what to sweep over
+    # A preset may say what to sweep over.
+    if params := OmegaConf.select(first, "hydra.sweeper.params"):
         settings = [*parse([f"{key}={value}" for key, value in params.items()]), *settings]
         for_hydra.append("hydra.sweeper.params=null")
     directory = Path(str(OmegaConf.select(first, "hydra.sweep.dir")))
@@ -136,7 +133,7 @@ def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
 
 
 def combinations(settings: Sequence[Setting]) -> list[list[str]]:
-    """The words of each job, in the order in which Hydra runs them."""
+    """Return the words of each job, in the order in which Hydra runs them."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -146,8 +143,9 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
 
 
 def as_sweep(setting: Setting) -> str:
-    """A choice inside a choice as a sweep over one, since Hydra first composes what is not swept:
-    without the outer choice.
+    """Write a choice inside a choice as a sweep over one value.
+
+    Hydra first composes what is not swept, where the outer choice is still missing.
     """
     key, _, value = setting.word.partition("=")
     return (
@@ -158,7 +156,7 @@ def as_sweep(setting: Setting) -> str:
 
 
 def run_job(job: Job, number: str) -> Row:
-    """A job's row of the comparison; an error is a row too, so that the others go on."""
+    """Run a job and return its row of the comparison; an error becomes a row as well."""
     print(f"\n{number} {job.title}", flush=True)
     try:
         summary = perform(replace(job.experiment, started=time.monotonic()))
@@ -176,7 +174,7 @@ def run_job(job: Job, number: str) -> Row:
 
 
 def row_if_done(job: Job) -> Row | None:
-    """The row of a job that another process finished before the sweep was interrupted."""
+    """Return the row of a job that another process finished before the sweep was interrupted."""
     from sgp_runner.recording.recorder import finished
 
     summary = finished(job.experiment)
@@ -184,7 +182,7 @@ def row_if_done(job: Job) -> Row | None:
 
 
 def compare(rows: Sequence[Row], directory: Path) -> None:
-    """Show the comparison, and keep it as ``comparison.csv``."""
+    """Show the comparison and write it to ``comparison.csv``."""
     from sgp_runner.recording.console import comparison_table, show
 
     if not rows:
@@ -196,9 +194,7 @@ def compare(rows: Sequence[Row], directory: Path) -> None:
 
 
 def report(rows: Sequence[Row], directory: Path) -> None:
-    """Write the report on the runs; that it cannot be written is said, and is no failure of the
-    sweep.
-    """
+    """Write the report on the runs; a failure to write it is printed, without failing the sweep."""
     from sgp_runner.report.write import write_report
 
     folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]

@@ -1,8 +1,7 @@
-"""``sgp-sync RUN_DIR...``: make the W&B mirror of runs anew from their ``metrics.jsonl``, the
-source of truth.
+"""``sgp-sync RUN_DIR...``: make the W&B mirror of runs again from their ``metrics.jsonl``.
 
-For runs that had no W&B, or lost it. Each becomes a new W&B run, complete; WANDB_MODE says where,
-as for ``sgp-run``.
+For runs that had no W&B, or lost it. Each becomes a new, complete W&B run; WANDB_MODE applies as
+for ``sgp-run``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from sgp_runner.utils.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit code: 0, 1 when W&B failed, 2 for a folder that holds no run."""
+    """Run the command; exit code 0, 1 if W&B failed, 2 for a folder that holds no run."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0].startswith("-"):
         print(
@@ -28,8 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def sync(run_dir: Path) -> bool:
-    """Whether all records of rank 0 reached W&B, or its offline file. Raises ConfigError for what
-    is no run.
+    """Return whether all records of rank 0 reached W&B or its offline file.
+
+    Raises ConfigError for a folder that holds no run.
     """
     from sgp_runner.config.schema import load_experiment
     from sgp_runner.recording.loggers.wandb import Wandb

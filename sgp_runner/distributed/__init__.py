@@ -1,1 +1,1 @@
-"""The backend of real processes, which talk over gloo, NCCL or MPI."""
+"""Backend of real processes that communicate over gloo, NCCL or MPI."""

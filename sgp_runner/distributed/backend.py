@@ -1,4 +1,4 @@
-"""A real rank as a `Backend`: this process among others, which may be lost."""
+"""Backend of a real rank: this process among others, which may be lost."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ if TYPE_CHECKING:
 
 
 class RankBackend:
-    """This process as a `Backend`: one rank among those of ``watch.world``."""
+    """One process rank among those of ``watch.world``."""
 
     def __init__(self, experiment: Experiment, watch: Watchdog) -> None:
         self.experiment, self.watch = experiment, watch
-        self.snapshot: State | None = (
-            None  # of the worker, when it last began a step in which nothing was lost
-        )
+        # State of the worker at the start of its last step without a loss.
+        self.snapshot: State | None = None
         self.record: Recorder | None = None
 
     @property
@@ -57,7 +56,7 @@ class RankBackend:
 
     @property
     def original_rank(self) -> int | None:
-        """The first device of a node records and evaluates for all."""
+        """Original rank, on the first device of a node, which records for all; None elsewhere."""
         place = self.world.place
         return None if place.device else self.membership.original_ranks[place.node_rank]
 
@@ -69,9 +68,10 @@ class RankBackend:
             cut_off(self.experiment) if world.process_rank == 0 else ("", [])
         )[0]
         if name and self.experiment.run.record:
-            began = f"this run was cut off and would resume from {Path(name).name}, but its beginning was not recorded"
             raise ConfigError(
-                "record", f"{began}: use record=false, or resume=never to start over."
+                "record",
+                f"this run was interrupted and would resume from {Path(name).name}, but its "
+                "beginning was not recorded: use record=false, or resume=never to start over.",
             )
         return Found(Path(name), names) if name else None
 
@@ -110,7 +110,7 @@ class RankBackend:
         )
 
     def make_worker(self) -> None:
-        """The runtime and worker of this rank in the present membership."""
+        """Make the runtime and worker of this rank in the present membership."""
         run, world, problem = self.membership.run, self.world, self.problem
         survives = self.experiment.run.on_failure == "continue"
         own = run.budget(problem)
@@ -141,7 +141,7 @@ class RankBackend:
         restore(self.saved, self.runtime, self.worker, observer)
 
     def make_saver(self, observer: Observer | None) -> RankSaver | None:
-        if self.record is not None:  # a replay begins at the beginning, so nothing is saved
+        if self.record is not None:  # a replay needs the whole run, so nothing is saved
             return None
         saver = RankSaver(self.experiment, self.world, self.runtime, self.worker, observer)
         self.watch.attend(self.runtime.clock, saver.on_tick)
@@ -158,18 +158,16 @@ class RankBackend:
         return self.membership, self.start_over(membership)
 
     def leave_behind(self) -> None:
-        """Stop what computes and sends for the old membership; what it waits for stays on its
-        threads.
-        """
+        """Stop computing and sending for the old membership; pending waits keep their threads."""
         transport = self.runtime.comm.transport
         assert isinstance(transport, GlooTransport)
-        waits.left_behind.append("waits for ranks that are gone")
+        waits.left_behind.append("waits for lost ranks")
         self.runtime.thread.shutdown()
         transport.abandon()
         self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
 
     def agree(self, membership: Membership, loss: Exception) -> Membership:
-        """Who is left, the same for all of them."""
+        """Return the remaining membership, the same on all its ranks."""
         vote = self.watch.vote
         if isinstance(loss, LostConnection):
             vote.start(str(loss))
@@ -177,37 +175,29 @@ class RankBackend:
         waits.interrupt(None)
         own = vote.original_rank
         if own in gone:
-            raise Evicted(f"rank {own} was slow to answer, and the others go on without it: {why}.")
+            raise Evicted(f"rank {own} was slow to answer, and the others continue: {why}.")
         if not gone:
             raise RankFailed(why)
         if 0 in gone:
             raise RankFailed(
-                f"{listed(gone)} gone for good: {why}. Nobody can go on without rank 0, which keeps the records of the run."
+                f"{listed(gone)} lost: {why}. "
+                "No rank can continue without rank 0, which keeps the records of the run."
             )
-        return membership.without(
-            [
-                membership.original_ranks.index(name)
-                for name in gone
-                if name in membership.original_ranks
-            ]
-        )
+        before = membership.original_ranks
+        return membership.without([before.index(rank) for rank in gone if rank in before])
 
     def start_over(self, before: Membership) -> float:
-        """Bring this rank to where the smaller membership begins; the epoch that it continues from."""
+        """Bring this rank to the start of the smaller membership; return its epoch."""
         from sgp_runner.distributed.processes import DistributedWorld
 
         assert isinstance(self.world, DistributedWorld) and self.snapshot is not None
-        run, old, old_runtime, snapshot = (
-            self.membership.run,
-            self.worker,
-            self.runtime,
-            self.snapshot,
-        )
+        run, snapshot = self.membership.run, self.snapshot
+        old, old_runtime = self.worker, self.runtime
         dropped = old.steps_taken - snapshot["steps_taken"]
         world = self.watch.world = self.world.among(
             [before.original_ranks.index(name) for name in self.membership.original_ranks]
         )
-        with named("lost a connection while those that are left came together"):
+        with named("lost a connection while the remaining ranks connected"):
             world.connect(run.nodes)
         own = (
             snapshot["taken"] / old.steps_per_epoch,
@@ -274,7 +264,7 @@ class RankBackend:
 
 
 def cut_off(experiment: Experiment) -> tuple[str, list[int]]:
-    """The checkpoint from which the run resumes, empty if there is none, and who was there."""
+    """Return the checkpoint from which the run resumes ("" if none), and its original ranks."""
     found = latest_of(experiment)
     return (
         (str(found), list(read(found / "rank0.pt")["observer"]["names"]))
@@ -301,9 +291,7 @@ def checksum(params: Tensor) -> str:
 
 
 def check_alike(processes: list[Any], place: Place) -> None:
-    """Raises RankFailed unless all devices of a node that ran the algorithm have ended with the
-    same parameters.
-    """
+    """Raise RankFailed unless all devices of a node ended with the same parameters."""
     ends = [
         each["checksum"]
         for process, each in enumerate(processes)
@@ -311,5 +299,6 @@ def check_alike(processes: list[Any], place: Place) -> None:
     ]
     if len(set(ends)) > 1:
         raise RankFailed(
-            f"the devices of rank {place.node_rank} ended with different parameters: {', '.join(ends)}"
+            f"the devices of rank {place.node_rank} ended with different parameters: "
+            f"{', '.join(ends)}"
         )

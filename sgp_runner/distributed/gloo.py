@@ -1,23 +1,23 @@
 """`Transport` over torch.distributed's gloo: real messages between real processes.
 
-A sending thread works off a queue, so that `send` never blocks; two receiving threads take headers
-and messages from any source, and post what arrives to the scheduler's thread, because gloo's own
+A sending thread works off a queue, so that `send` never blocks. Two receiving threads take headers
+and messages from any source and post what arrives to the scheduler's thread, because gloo's own
 receives cannot be polled. A header has the tag, length and type of a message. At the end each rank
-tells all others that it will send no more, so that a rank knows when it has everything. Tensors on
-a GPU travel through pinned memory: the sending thread, not the scheduler's, waits until the copy is
-there.
+sends all others a goodbye, so that a rank knows when it has received everything. Tensors on a GPU
+travel through pinned memory: the sending thread, not the scheduler's, waits until the copy is
+complete.
 
-Messages leave one after the other and come in likewise, so that none is late for the sake of the
-next. But gloo begins to send only when the other side has begun to receive. So a message begins
-while the tail of the one before is still on its way, and its header has been read by then: a slow
-link is hardly ever idle between two messages.
+Messages leave and arrive one after the other, so that none is delayed by the next. But gloo begins
+to send only when the other side has begun to receive. So a message begins while the tail of the
+previous one is still on its way, and its header has been read by then: a slow link is hardly ever
+idle between two messages.
 
-Gloo announces each receive to the sender, on the connection between the two and behind whatever is
-being sent there. Two processes that exchange long messages over one connection would do so in
-turns, so each direction has connections of its own, and headers have too.
+Gloo announces each receive to the sender, on the connection between the two and behind pending
+sends. Two processes that exchange long messages over one connection would take turns, so each
+direction has connections of its own, and so have headers.
 
-Over an imitated `Link` the sending thread waits for the link, and one more thread keeps back what
-has really arrived until it may have.
+Over an imitated `Link` the sending thread waits for the link, and one more thread holds back what
+has really arrived until its time.
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ DTYPES = (
     torch.int32,
     torch.int64,
 )
-GOODBYE = -1  # in place of a type
-MOST_NUMBERS = 2**40  # of one message
+GOODBYE = -1  # type in the header of a goodbye
+MOST_NUMBERS = 2**40  # longest message
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
 TAIL = 2**14  # bytes
 JOIN_SECONDS = 0.05
 
 
 class Transfer:
-    """A message under way to or from ``rank``, as two: a head, and a tail of `TAIL` bytes.
+    """A message under way to or from process ``rank``: a head, and a tail of `TAIL` bytes.
 
-    part: what is moved of it. move: starts to send or to receive a piece. then: called once it is
-    complete.
+    part: the moved part of the message
+    move: starts to send or to receive a piece
+    then: called once the transfer is complete
     """
 
     def __init__(
@@ -81,9 +82,8 @@ class Transfer:
         split = max(0, part.numel() - TAIL // part.element_size())
         with connection_to(rank):
             works = [move(piece) for piece in (part[:split], part[split:]) if piece.numel()]
-        self.works = [
-            work for work in works if work is not None
-        ]  # it never is, of a group that one belongs to
+        # No work is None for a member of the group.
+        self.works = [work for work in works if work is not None]
 
     def wait_for_head(self) -> None:
         with connection_to(self.rank):
@@ -98,7 +98,7 @@ class Transfer:
 
 
 def one_after_the_other(transfers: queue.SimpleQueue[Callable[[], Transfer] | None]) -> None:
-    """Start each once the head of the one before has been moved, and finish all, until None comes."""
+    """Start each transfer once the previous head has moved, and finish all, until None comes."""
     before: Transfer | None = None
     while (start := transfers.get()) is not None:
         transfer = start()
@@ -114,13 +114,15 @@ def one_after_the_other(transfers: queue.SimpleQueue[Callable[[], Transfer] | No
 
 
 class GlooTransport(Transport):
-    """The messages of this process.
+    """Transport of this process.
 
-    deliver: called on the scheduler's thread with sender, tag and message. part: of every message,
-    that this process sends and receives; the rest of what it receives is left as it was.
-    collectives: the groups that they run on. device: of the messages.
-    upward, downward: groups of all processes, for messages to those of higher and of lower rank.
-    link: of this node, if it is imitated.
+    deliver: called on the scheduler's thread with sender, tag and message
+    part: the part of every message that this process sends and receives; the rest of a received
+        message is not written
+    collectives: with their groups
+    device: of the messages
+    upward, downward: groups of all processes, for messages to higher and to lower ranks
+    link: the imitated link of this node, if any
     """
 
     def __init__(
@@ -135,15 +137,10 @@ class GlooTransport(Transport):
         downward: dist.ProcessGroup,
         link: Link | None = None,
     ) -> None:
-        self.clock, self.deliver, self.place, self.part, self.device = (
-            clock,
-            deliver,
-            place,
-            part,
-            device,
-        )
+        self.clock, self.deliver = clock, deliver
+        self.place, self.part, self.device = place, part, device
         self.collectives = collectives
-        self.group = dist.group.WORLD  # of now: the threads may outlive it
+        self.group = dist.group.WORLD  # kept, as the threads may outlive it
         self.upward, self.downward, self.link = upward, downward, link
         servers = dist.get_world_size() - place.nodes * place.devices
         self.others = [
@@ -151,9 +148,9 @@ class GlooTransport(Transport):
         ]
         self.outbox: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         self.announced: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
-        self.kept_back: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = (
-            queue.SimpleQueue()
-        )  # with the time when it arrives
+        # Received messages with the times of their imitated arrival.
+        self.kept_back: queue.SimpleQueue[tuple[float, Callable[[], None]] | None]
+        self.kept_back = queue.SimpleQueue()
         work = [
             self.send_all,
             self.receive_headers,
@@ -170,7 +167,7 @@ class GlooTransport(Transport):
         header = torch.tensor([tag, message.numel(), DTYPES.index(message.dtype)])
         part, copied = message.view(-1)[self.part.of(message.numel())], None
         if part.is_cuda:
-            part = part.to("cpu", non_blocking=True)  # pinned
+            part = part.to("cpu", non_blocking=True)  # to pinned memory
             copied = torch.cuda.current_stream(self.device).record_event()
         self.outbox.put(partial(self.start_to_send, dst, header, part, copied))
         return message.numel() * message.element_size()
@@ -191,15 +188,15 @@ class GlooTransport(Transport):
             )
         self.outbox.put(None)
         while running := [thread for thread in self.threads if thread.is_alive()]:
-            self.clock.catch_up()  # an error of theirs
+            self.clock.catch_up()  # raises the threads' errors
             running[-1].join(JOIN_SECONDS)
         self.clock.catch_up()
 
     def abandon(self) -> None:
-        """Send nothing more. The receiving threads stay where they are."""
+        """Stop sending. The receiving threads stay where they are."""
         self.outbox.put(None)
 
-    # The threads.
+    # Functions of the threads.
 
     def send_all(self) -> None:
         one_after_the_other(self.outbox)
@@ -242,11 +239,9 @@ class GlooTransport(Transport):
     def start_to_receive(
         self, process: int, tag: int, length: int, dtype: torch.dtype, left: float
     ) -> Transfer:
-        """left: when it did so, over an imitated link."""
-        src, message = (
-            self.place.node_rank_of(process),
-            torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda"),
-        )
+        """Start to receive a message that ``left`` at that time, over an imitated link."""
+        src = self.place.node_rank_of(process)
+        message = torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda")
         part, arrive = message[self.part.of(length)], partial(self.arrived, src, tag, message)
         group = self.upward if process < self.place.process else self.downward
 
@@ -271,18 +266,18 @@ class GlooTransport(Transport):
         self.deliver(src, tag, message.to(self.device, non_blocking=True))
 
     def report_errors(self, work: object) -> None:
-        """Run ``work``; an error comes out of the scheduler, on the main thread."""
+        """Run ``work`` and post its error to the scheduler, which raises it on the main thread."""
         assert callable(work)
         try:
             if self.device.type == "cuda":
-                torch.cuda.set_device(self.device)  # or this thread would use the first one
+                torch.cuda.set_device(self.device)  # the default is the first device
             work()
         except Exception as error:
             self.clock.post_error(error)
 
 
 def check_header(process: int, length: int, dtype: int) -> None:
-    """Raises RankFailed for a message that no rank would announce, before memory is asked for."""
+    """Raise RankFailed for an impossible message, before memory is allocated."""
     if not (0 <= length <= MOST_NUMBERS and 0 <= dtype < len(DTYPES)):
         raise RankFailed(
             f"process {process} announced a message of {length} numbers of type {dtype}: {STRANGER}"
@@ -295,7 +290,7 @@ def connection_to(rank: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Errors of gloo in here mean that somebody else may be gone."""
+    """Turn errors of gloo into LostConnection: another process may be lost."""
     try:
         yield
     except RuntimeError as error:
@@ -305,8 +300,9 @@ def named(what: str) -> Iterator[None]:
 
 
 class Collectives:
-    """All-reduces and all-gathers of this process over ``group``, of ``nodes`` nodes with equally
-    many processes; ``link``: imitated.
+    """All-reduces and all-gathers over ``group``, of ``nodes`` nodes with equally many processes.
+
+    link: imitated link of this node, if any
 
     Gloo reports the end of a collective on a thread of its own. On a GPU only the device waits,
     when the outcome is awaited.
@@ -320,13 +316,8 @@ class Collectives:
         nodes: int,
         link: Link | None = None,
     ) -> None:
-        self.scheduler, self.clock, self.group, self.nodes, self.link = (
-            scheduler,
-            clock,
-            group,
-            nodes,
-            link,
-        )
+        self.scheduler, self.clock = scheduler, clock
+        self.group, self.nodes, self.link = group, nodes, link
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         num_bytes, rounds = all_reduce_bytes(tensor, self.nodes), 2 * (self.nodes - 1)
@@ -361,7 +352,7 @@ class Collectives:
         ended: torch.futures.Future[float] | None,
         value: Callable[[], T],
     ) -> Future[T]:
-        """``value``, once the ``work`` is done and, over an imitated link, its time has ``ended``."""
+        """Return a future of ``value``, after ``work`` and, over an imitated link, ``ended``."""
         lost = f"rank {dist.get_rank()} lost a connection in an {what[0]}"
         if on_device:
 

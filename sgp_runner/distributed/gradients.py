@@ -1,6 +1,4 @@
-"""The gradients of one real process: its own, or the mean over the processes of a group, reduced
-while the backward pass goes on.
-"""
+"""Gradients of one real process: its own, or the mean over a group, reduced during backward."""
 
 from __future__ import annotations
 
@@ -24,16 +22,15 @@ if TYPE_CHECKING:
     from sgp_runner.core.state import State
     from sgp_runner.distributed.world import World
 
-STOP, LOCAL, MEAN, SAVE, RESTORE = range(5)  # what the first device of a node asks of the others
+STOP, LOCAL, MEAN, SAVE, RESTORE = range(5)  # requests of a node's first device to the others
 NOWHERE = torch.empty(0)
 
 
 class LossScale:
-    """Keeps small gradients above what float16 can hold (Micikevicius et al. 2018, section 3.2).
-    Never waits for the device.
+    """Loss scale for float16 (Micikevicius et al. 2018, section 3.2) that never waits for a device.
 
-    A gradient that overflows counts as zero and halves the factor; 2,000 in a row that do not
-    double it. These are the values of `torch.amp.GradScaler`, which would also leave out the
+    A gradient that overflows counts as zero and halves the factor; 2,000 consecutive ones without
+    overflow double it. These are the values of `torch.amp.GradScaler`, which would also skip the
     optimizer's step.
     """
 
@@ -42,7 +39,7 @@ class LossScale:
         self.in_a_row = torch.zeros((), dtype=torch.int32, device=device)
 
     def removed(self, g: Tensor) -> Tensor:
-        """``g`` [D] without the factor that it was computed with."""
+        """Return ``g`` [D] without the factor that it was computed with."""
         overflow = g.isfinite().all().logical_not()
         g = torch.where(overflow, 0.0, g / self.factor)
         torch._amp_update_scale_(self.factor, self.in_a_row, overflow.float(), 2.0, 0.5, 2000)
@@ -54,13 +51,13 @@ def tensors_of(state: State) -> list[Tensor]:
 
 
 def as_bytes(state: State) -> Tensor:
-    """The tensors of a state, one after the other: uint8 [B]."""
+    """Concatenate the tensors of a state: uint8 [B]."""
     parts = [tensor.cpu().contiguous().view(-1).view(torch.uint8) for tensor in tensors_of(state)]
     return torch.cat([*parts, torch.zeros(1, dtype=torch.uint8)])  # never empty
 
 
 def with_bytes(like: State, data: Tensor) -> State:
-    """A state of the same shapes as ``like`` with the values in ``data``."""
+    """Return a state of the same shapes as ``like`` with the values in ``data``."""
     values, begin = [], 0
     for tensor in tensors_of(like):
         part = data[begin : begin + tensor.nbytes].clone()
@@ -74,19 +71,15 @@ def with_bytes(like: State, data: Tensor) -> State:
 
 
 class Gradients:
-    """Gradient number 0, 1, 2, ... of node ``rank``: PyTorch's data parallelism averages those of
-    its devices.
+    """Gradient number 0, 1, 2, ... of a node, averaged over its devices by data parallelism.
 
-    Where the first device of a node leads, it sends the others the parameters each time; they
-    `follow`.
+    If the first device of a node leads, it sends the others the parameters each time; they `serve`.
     """
 
     def __init__(self, problem: Problem, world: World) -> None:
         self.problem, self.world = problem, world
         self.rank = world.place.node_rank
-        self.buffers = (
-            problem.flat.fresh_buffers()
-        )  # BatchNorm's statistics are those of this device's batches
+        self.buffers = problem.flat.fresh_buffers()  # BatchNorm statistics of this device
         self.scale = (
             LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
         )
@@ -96,13 +89,14 @@ class Gradients:
             self.stream = torch.cuda.Stream(problem.compute.device)  # type: ignore[no-untyped-call]
 
     def local(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Gradient [D] of the node's batch, and the loss on this device's part of it."""
+        """Return the gradient [D] of the node's batch, and the loss on this device's part of it."""
         self.agree(LOCAL, at, number)
         return self.compute(at, number, self.world.node)
 
     def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Tensor, Tensor]]:
-        """`local` for another thread to call, done when that returns: on CUDA the device has
-        other things to do meanwhile.
+        """Return `local` for another thread to call, done when that returns.
+
+        On CUDA the device has other work meanwhile.
         """
         if (stream := self.stream) is None:
             return partial(self.local, at, number)
@@ -121,14 +115,12 @@ class Gradients:
         return compute
 
     def mean(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Mean gradient [D] over all nodes."""
+        """Return the mean gradient [D] over all nodes, and the loss."""
         self.agree(MEAN, at, number)
         return self.compute(at, number, self.world.workers)
 
     def serve(self) -> None:
-        """On a device that does not run the algorithm: do what the first one asks for, until it has
-        finished. Raises Stopped if it has.
-        """
+        """Serve the requests of the node's first device until it finishes. Raises Stopped."""
         at = self.problem.start()
         groups = {LOCAL: self.world.node, MEAN: self.world.workers}
         while True:
@@ -146,20 +138,20 @@ class Gradients:
                 return
 
     def release(self, reason: str | None = None) -> None:
-        """The others need not follow any longer; ``reason``: why the run stops before its end."""
+        """Release the other devices from serving; ``reason``: why the run stops before its end."""
         if self.served:
             self.agree(STOP)
             self.send_reason(reason)
 
     def state_dict(self) -> list[State]:
-        """What a checkpoint keeps of this device and of those that follow it."""
+        """Return the state of this device and of those that follow it."""
         if not self.served:
             return [self.state()]
         self.agree(SAVE)
         return self.gather_states()
 
     def load_state_dict(self, states: list[State]) -> None:
-        """Bring this device, and those that follow it, to where they were saved."""
+        """Restore this device, and those that follow it, to their saved states."""
         self.take(states)
         if self.served:
             self.agree(RESTORE)
@@ -179,15 +171,16 @@ class Gradients:
             ):
                 value.copy_(saved)
 
-    # Between the devices of a node whose first one leads.
+    # Communication of the devices of a node whose first one leads.
 
     @property
     def served(self) -> bool:
         return self.world.leads and self.world.hosts is not None
 
     def agree(self, request: int, at: Tensor = NOWHERE, number: int = 0) -> tuple[int, int]:
-        """What the first device asks for, the number of the gradient and its parameters: on the
-        others they are written to ``at``.
+        """Broadcast the first device's request, with the number and parameters of the gradient.
+
+        On the other devices the parameters are written to ``at``.
         """
         world = self.world
         if not self.served:
@@ -201,13 +194,13 @@ class Gradients:
         return request, number
 
     def send_reason(self, reason: str | None) -> Any:
-        """That of the first device, on all of them."""
+        """Return the reason of the first device, on all of them."""
         assert self.world.hosts is not None
         with waiting_for("waits for the devices of its node"):
             return broadcast(reason, self.world.hosts)
 
     def gather_states(self) -> list[State]:
-        """Those of all devices. They have the same tensors, so what travels is of a known length."""
+        """Return the states of all devices, which have the same shapes and thus a known length."""
         own = self.state()
         parts = [torch.empty_like(as_bytes(own)) for _ in range(self.world.place.devices)]
         with waiting_for("waits for the devices of its node"):
@@ -215,7 +208,7 @@ class Gradients:
         return [with_bytes(own, part) for part in parts]
 
     def spread_states(self, states: list[State]) -> list[State]:
-        """Those of the first device, on all of them; the others' own give the shapes."""
+        """Return the states of the first device, on all of them; own states give the shapes."""
         data = torch.cat([as_bytes(state) for state in states])
         with waiting_for("waits for the devices of its node"):
             dist.broadcast(data, group=self.world.hosts, group_src=0)
@@ -231,8 +224,8 @@ class Gradients:
             return self.scaled(at, number, None)
         with waiting_for(f"waits for the mean of gradient {number}"):
             if group not in self.modules:
-                # The reducer lays out its buckets anew after its first pass. One for nothing, and a
-                # resumed run adds up in the same order.
+                # The reducer rebuilds its buckets after its first pass. An extra pass makes a
+                # resumed run add up in the same order.
                 self.problem.gradient(
                     at,
                     [buffer.clone() for buffer in self.buffers],
@@ -253,19 +246,20 @@ class Gradients:
         return self.scale.removed(value), loss
 
     def module(self, group: dist.ProcessGroup | None) -> nn.Module:
-        """What to call for a gradient that is averaged over ``group``."""
+        """Return the module that computes a gradient averaged over ``group``."""
         if group not in self.modules:
             module: nn.Module = self.problem.flat.module
             if group is not None:
                 module = DistributedDataParallel(
                     module, process_group=group, init_sync=False, gradient_as_bucket_view=True
                 )
-                module.broadcast_buffers = (
-                    False  # as an argument it has another name in every other version
-                )
+                # The name of the constructor's argument depends on the version of PyTorch.
+                module.broadcast_buffers = False
                 if (link := self.world.link) is not None:
                     module.register_comm_hook(
                         group, lambda group, bucket: link.average(group, bucket.buffer())
                     )
-            self.modules[group] = torch.compile(module) if self.problem.compute.compile else module  # type: ignore[assignment]
+            if self.problem.compute.compile:
+                module = torch.compile(module)  # type: ignore[assignment]
+            self.modules[group] = module
         return self.modules[group]

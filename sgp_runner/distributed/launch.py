@@ -1,4 +1,4 @@
-"""Starting the ranks of a real run on this machine, and making sure that none is left behind."""
+"""Launch of a real run's ranks on this machine, which leaves no process behind."""
 
 from __future__ import annotations
 
@@ -27,29 +27,25 @@ if TYPE_CHECKING:
 
     from sgp_runner.config.experiment import Experiment
 
-GRACE_SECONDS = (
-    6.0  # from the first failure until the other ranks are killed; they stop by themselves before
-)
-STARTED = "SGP_RUN_STARTED"  # in the environment of a rank: `Experiment.started`
+# Time from the first failure until the other ranks are killed; they usually stop before.
+GRACE_SECONDS = 6.0
+STARTED = "SGP_RUN_STARTED"  # environment variable of a rank: `Experiment.started`
 
 
 def launch(
     experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.session.rank")
 ) -> dict[str, object]:
-    """One Python process per rank, which reads the run's ``config.yaml``; returns the summary that
-    rank 0 has written.
+    """Start one Python process per rank, and return the summary that rank 0 has written.
 
-    Raises RankFailed or Diverged as the first rank that failed, or the ConfigError that all ranks
-    agree on.
+    Each process reads the run's ``config.yaml``. Raises RankFailed or Diverged as the first failing
+    rank, or the ConfigError that all ranks agree on.
     """
     with TemporaryDirectory(prefix="sgp-run-") as private:  # of mode 0700
         return launch_with(experiment, program, Path(private) / "store")
 
 
 def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> dict[str, object]:
-    """`launch`, whose ranks find one another in the file ``path``; they talk over the loopback
-    interface.
-    """
+    """Launch with a store in the file ``path``; the ranks talk over the loopback interface."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     from sgp_runner.distributed.store import LocalStore
@@ -105,8 +101,9 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
 
 
 def failure(codes: list[int], alarm: Store) -> str | None:
-    """Why the run failed, if it did. What the other ranks report of a killed one only follows from
-    that.
+    """Return why the run failed; None if it did not.
+
+    A killed rank comes first: what the others report only follows from it.
     """
     if alarm.check(["stopped"]):
         return str(alarm.get("stopped"), "utf-8")
@@ -128,9 +125,9 @@ def failure(codes: list[int], alarm: Store) -> str | None:
 def wait_for(
     children: list[subprocess.Popen[bytes]], tell: Callable[[], object] | None = None
 ) -> list[int]:
-    """Exit codes; 0 for those that still run some seconds after the first failure.
+    """Return exit codes; 0 for processes that still run some seconds after the first failure.
 
-    tell: of each that is killed, but for the first one; the others go on without it.
+    tell: called for each killed process after the first one; the others continue without it
     """
     deadline, killed = float("inf"), 0
     while None in [child.poll() for child in children] and time.monotonic() < deadline:

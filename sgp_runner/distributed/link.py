@@ -1,11 +1,10 @@
-"""A slow link, imitated on a faster network: when a message would leave a node and when it would be
-complete at another.
+"""A slow link imitated on a faster network by delaying the start and the end of messages.
 
 The model is that of the simulator (`sgp_runner.simulator.fabric`): each direction of a node's link
-is a queue that works off so many bits per second and saves nothing up; a message waits for its
+is a queue that works off so many bits per second and saves nothing up. A message waits for its
 sender's queue, its first bit arrives ``latency_seconds`` after it left, and there it waits for the
-receiver's queue. A rank only looks at its own clock, so that ranks may be on several machines: a
-message is really sent when its first bit would leave, and kept back at the other end until its last
+receiver's queue. A rank only reads its own clock, so that ranks may be on several machines: a
+message is really sent when its first bit would leave, and held back at the other end until its last
 bit would have arrived. This holds as long as the real network is faster. An all-reduce takes both
 queues of all nodes for ``2 (n - 1) / n`` times its bytes, from when the last of them has joined.
 """
@@ -28,7 +27,11 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """Of one node. bandwidth: bit/s in either direction. now: seconds on any clock."""
+    """The link of one node.
+
+    bandwidth: bit/s in either direction
+    now: seconds on any clock
+    """
 
     def __init__(
         self,
@@ -37,18 +40,18 @@ class Link:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seconds_per_byte, self.latency_seconds, self.now = 8 / bandwidth, latency_seconds, now
-        self.out_free = self.in_free = -math.inf  # when each direction has worked off its queue
-        self.lock = Lock()  # for the threads that send, receive and reduce
+        self.out_free = self.in_free = -math.inf  # when each direction's queue is empty
+        self.lock = Lock()  # shared by the threads that send, receive and reduce
 
     def leave(self, num_bytes: int) -> float:
-        """When the first bit of a message leaves that is to be sent now."""
+        """Return when the first bit of a message that is sent now leaves."""
         with self.lock:
             start = max(self.now(), self.out_free)
             self.out_free = start + num_bytes * self.seconds_per_byte
         return start
 
     def arrive(self, num_bytes: int, left: float) -> float:
-        """When a message is complete here whose first bit ``left`` then."""
+        """Return when a message whose first bit ``left`` at that time is complete here."""
         with self.lock:
             self.in_free = (
                 max(left + self.latency_seconds, self.in_free) + num_bytes * self.seconds_per_byte
@@ -56,8 +59,10 @@ class Link:
         return self.in_free
 
     def reduce(self, num_bytes: int, rounds: int) -> float:
-        """When a collective ends that all have joined now; each node sends ``num_bytes`` in so many
-        ``rounds``.
+        """Return when a collective that all nodes have joined now ends.
+
+        num_bytes: sent by each node
+        rounds: number of messages of each node
         """
         with self.lock:
             begin = max(self.now(), self.out_free, self.in_free)
@@ -72,15 +77,13 @@ class Link:
     def collective(
         self, num_bytes: int, rounds: int, group: dist.ProcessGroup
     ) -> torch.futures.Future[float]:
-        """When a collective ends that this node begins now, known once all have begun it; as in
-        `reduce`.
-        """
+        """Return a future of when a collective begun here now ends; arguments as in `reduce`."""
         joined = dist.all_reduce(torch.zeros(1), group=group, async_op=True).get_future()
         end: torch.futures.Future[float] = joined.then(lambda _: self.reduce(num_bytes, rounds))
         return end
 
     def average(self, group: dist.ProcessGroup, tensor: Tensor) -> torch.futures.Future[Tensor]:
-        """What DistributedDataParallel does to a bucket of gradients, over such links."""
+        """Average a bucket of gradients, as DistributedDataParallel does, over such links."""
         tensor /= group.size()
         end = self.collective(all_reduce_bytes(tensor, group.size()), 2 * (group.size() - 1), group)
         work = dist.all_reduce(tensor, group=group, async_op=True)

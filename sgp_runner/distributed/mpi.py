@@ -1,9 +1,9 @@
 """`World` and `Transport` over MPI, through mpi4py.
 
-Every MPI call is made by the scheduler's thread. When no coroutine can run, the clock asks
-`MpiTransport.progress` for news, again and again, while gradients are computed on a thread of their
-own; so messages move all the time, nothing is shared between threads, and any MPI library will do.
-A message needs no header: MPI carries its length, and its tag and type are one MPI tag.
+The scheduler's thread makes every MPI call. When no coroutine can run, the clock calls
+`MpiTransport.progress` again and again, while gradients are computed on a thread of their own. So
+messages move all the time, nothing is shared between threads, and any MPI library will do. A
+message needs no header: MPI carries its length, and its tag and type are one MPI tag.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-POLL_SECONDS = 5e-5  # a waiting rank leaves its core to those that compute
+POLL_SECONDS = 5e-5  # leaves the core of a waiting rank to those that compute
 PATIENCE_SECONDS, MOST_PATIENT = 5.0, 12
-GOODBYE = -1  # in place of a tag: no more will come
+GOODBYE = -1  # tag of the last message from a rank
 
 
 class MpiWorld:
-    """The processes that ``mpirun`` has started. Rank 0 keeps the store."""
+    """The processes that ``mpirun`` has started. Process rank 0 hosts the store."""
 
     workers: None = None
     node: None = None
@@ -63,20 +63,20 @@ class MpiWorld:
     def __init__(self, timeout_seconds: float) -> None:
         atexit.unregister(MPI.Finalize)
         meet(timeout_seconds)
-        self.everybody = MPI.COMM_WORLD.Dup()
-        self.process_rank, self.size = self.everybody.rank, self.everybody.size
+        self.all_ranks = MPI.COMM_WORLD.Dup()
+        self.process_rank, self.size = self.all_ranks.rank, self.all_ranks.size
         self.running = range(self.size)
         hosts = self.gather(socket.gethostname())
         self.local = hosts.count(hosts[self.process_rank])
         store = self.store_among(hosts)
-        self.stores = store, store.clone()  # a store that is written in Python ends with its object
+        self.stores = store, store.clone()  # keeps stores that are Python objects alive
         self.store, self.alarm = (
             PrefixStore(name, each)
             for name, each in zip(("run", "alarm"), self.stores, strict=True)
         )
 
-    def store_among(self, hosts: list[str]) -> Any:  # a store that can be cloned
-        """On one host a file in a private folder; among several, rank 0 listens on its port."""
+    def store_among(self, hosts: list[str]) -> Any:
+        """Return a clonable store: a private file on one host, a port of rank 0 among several."""
         if len(set(hosts)) == 1:
             folder = tempfile.mkdtemp(prefix="sgp-run-") if self.process_rank == 0 else ""
             if self.process_rank == 0:
@@ -96,20 +96,20 @@ class MpiWorld:
             bound_to = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
             torch.set_num_threads(max(1, min(bound_to, cores // self.local)))
         self.place = Place(self.process_rank, nodes)
-        wait_for(self.everybody)
-        self.group = self.everybody.Split(0 if self.process_rank < nodes else MPI.UNDEFINED)
+        wait_for(self.all_ranks)
+        self.group = self.all_ranks.Split(0 if self.process_rank < nodes else MPI.UNDEFINED)
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> MpiTransport:
-        return MpiTransport(scheduler, clock, mailbox, self.everybody, self.group)
+        return MpiTransport(scheduler, clock, mailbox, self.all_ranks, self.group)
 
     def gather(self, value: object) -> list[Any]:
-        wait_for(self.everybody)
+        wait_for(self.all_ranks)
         own, ranks = pack(value), range(self.size)
         lengths = torch.zeros(self.size, dtype=torch.int64)
-        self.everybody.Allgather(torch.tensor([len(own)]).numpy(), lengths.numpy())
+        self.all_ranks.Allgather(torch.tensor([len(own)]).numpy(), lengths.numpy())
         check_lengths(lengths.tolist(), list(ranks))
         data = torch.empty(int(lengths.sum()), dtype=torch.uint8)
-        self.everybody.Allgatherv(
+        self.all_ranks.Allgatherv(
             [own.numpy(), MPI.BYTE], [data.numpy(), lengths.tolist(), MPI.BYTE]
         )
         parts = torch.split(data, lengths.tolist())
@@ -124,40 +124,38 @@ class MpiWorld:
         tensor /= self.group.size
 
     def close(self) -> None:
-        """Only who comes here finalizes: finalizing waits for everybody, whereas ``mpirun`` ends
-        the others when one leaves without.
+        """Finalize MPI with all other ranks.
+
+        Finalizing waits for all of them, whereas ``mpirun`` ends the others when one leaves without
+        it.
         """
-        wait_for(self.everybody)
+        wait_for(self.all_ranks)
         atexit.register(MPI.Finalize)
 
 
 class MpiTransport(Transport):
-    """The messages of this process. ``workers``: the gradient workers, for collectives."""
+    """Transport of this process.
+
+    workers: communicator of the gradient workers, for collectives
+    """
 
     def __init__(
         self,
         scheduler: Scheduler,
         clock: RealClock,
         mailbox: Mailbox,
-        everybody: MPI.Comm,
+        all_ranks: MPI.Comm,
         workers: MPI.Comm,
     ) -> None:
-        self.scheduler, self.clock, self.mailbox, self.everybody, self.workers = (
-            scheduler,
-            clock,
-            mailbox,
-            everybody,
-            workers,
-        )
+        self.scheduler, self.clock, self.mailbox = scheduler, clock, mailbox
+        self.all_ranks, self.workers = all_ranks, workers
         self.goodbyes = 0
-        # What MPI works on, with the memory that it reads or writes meanwhile.
+        # Pending requests with their memory: outgoing, incoming by sender in order, and
+        # collectives with their callbacks.
         self.outgoing: list[tuple[MPI.Request, Tensor]] = []
-        self.incoming: list[deque[tuple[MPI.Request, int, Tensor]]] = [
-            deque() for _ in range(everybody.size)
-        ]  # by sender, in order
-        self.collectives: list[
-            tuple[MPI.Request, Callable[[], None]]
-        ] = []  # and what to do in the end
+        self.incoming: list[deque[tuple[MPI.Request, int, Tensor]]]
+        self.incoming = [deque() for _ in range(all_ranks.size)]
+        self.collectives: list[tuple[MPI.Request, Callable[[], None]]] = []
         clock.poll_with(self.progress, POLL_SECONDS)
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
@@ -194,7 +192,7 @@ class MpiTransport(Transport):
         return future
 
     def close(self) -> None:
-        others = [rank for rank in range(self.everybody.size) if rank != self.everybody.rank]
+        others = [rank for rank in range(self.all_ranks.size) if rank != self.all_ranks.rank]
         for dst in others:
             self.post(dst, torch.empty(0), GOODBYE)
         while self.goodbyes < len(others) or self.outgoing:
@@ -208,12 +206,12 @@ class MpiTransport(Transport):
 
     def post(self, dst: int, message: Tensor, tag: int) -> None:
         kind = (tag + 1) * len(DTYPES) + DTYPES.index(message.dtype)
-        self.outgoing.append((self.everybody.Isend(memory(message), dst, kind), message))
+        self.outgoing.append((self.all_ranks.Isend(memory(message), dst, kind), message))
 
     def progress(self) -> None:
-        """Take in what has arrived, let go of what has left."""
+        """Take in what has arrived, and release what has been sent."""
         status = MPI.Status()
-        while (arrival := self.everybody.Improbe(status=status)) is not None:
+        while (arrival := self.all_ranks.Improbe(status=status)) is not None:
             tag, kind = divmod(status.tag, len(DTYPES))
             message = torch.empty(status.count // DTYPES[kind].itemsize, dtype=DTYPES[kind])
             self.incoming[status.source].append((arrival.Irecv(memory(message)), tag - 1, message))
@@ -234,11 +232,10 @@ class MpiTransport(Transport):
 
 
 def meet(timeout_seconds: float) -> None:
-    """The first time that all ranks come together, when there is no store yet through which one
-    could tell the others that it gives up.
+    """Wait for all ranks to come together for the first time, when there is no store yet.
 
-    It says so by ending, upon which ``mpirun`` ends the others. They are more patient, each a
-    little more than the one before.
+    Without a store a rank gives up by ending, upon which ``mpirun`` ends the others. Each rank is
+    more patient than the previous one, so that only one reports.
     """
     world = MPI.COMM_WORLD
     seconds = timeout_seconds + min(world.rank, MOST_PATIENT) * PATIENCE_SECONDS
@@ -249,14 +246,12 @@ def meet(timeout_seconds: float) -> None:
             f"rank {world.rank} has waited for all {world.size} ranks to start for {seconds:g} s"
         )
         raise StallTimeout(
-            f"{waited} (network.timeout_seconds), and one or more do not come."
+            f"{waited} (network.timeout_seconds), and one or more did not."
         ) from None
 
 
 def wait_for(group: MPI.Comm, deadline: float = math.inf) -> None:
-    """A barrier that does not keep a core busy, as MPI's own does: others may still be computing on
-    it. Raises TimeoutError.
-    """
+    """Wait at a barrier without keeping a core busy, unlike MPI's own. Raises TimeoutError."""
     request = group.Ibarrier()
     with waiting_for("waits for all ranks to come together"):
         while not request.Test():
@@ -267,5 +262,5 @@ def wait_for(group: MPI.Comm, deadline: float = math.inf) -> None:
 
 
 def memory(message: Tensor) -> tuple[object, MPI.Datatype]:
-    """The bytes of a tensor, not copied."""
+    """Return the bytes of a tensor without a copy."""
     return message.view(-1).view(torch.uint8).numpy(), MPI.BYTE

@@ -1,26 +1,25 @@
-"""`Transport` over a group that can only pair sends with receives, as NCCL: no receive from any
-source, no polling, and an order to keep.
+"""`Transport` over a group that pairs sends with receives, without polling, such as NCCL.
 
-In one stream a send waits until the other side has come to its receive, and the other way round, so
-all ranks must start their transfers in orders that fit together. An *exchange* is what a rank sends
-between two other calls, with as many messages that come in: in gossip over any graph of this
-package a node receives as many messages in a round as it sends. All of it is started as one batch
+In one stream a send waits until the other side has reached its receive and vice versa, so all ranks
+must start their transfers in compatible orders. An *exchange* is what a rank sends between two
+other calls, with as many incoming messages: in gossip over any graph of this package a node
+receives as many messages in a round as it sends. An exchange is started as one batch
 (``batch_isend_irecv``), in which order does not matter, and batches are started in the order of
 their exchanges. Ranks make the same calls in every step, so an exchange has the same number
 everywhere, made of the step and its place in the step, and holds the same messages at both ends: no
-circle of waits can form. The calls must therefore not depend on when messages arrive, which the
-scheduler sees to: it wakes coroutines in the order in which they asked for what they await
+circular wait can form. The calls must therefore not depend on when messages arrive. The scheduler
+guarantees that by waking coroutines in the order in which they asked for what they await
 (``in_order``).
 
-Who sends what is told by headers on another channel, between the hosts: a header with the number of
-the exchange, length, type and tag goes ahead of each message. A host may wait for a header, that
-is, until the other host has come as far; it never waits for its own device. On CUDA a batch runs on
-a stream of its own and depends only on what its messages depend on, so it overlaps with the
+Headers on another channel, between the hosts, announce the messages: a header with the number of
+the exchange, length, type and tag precedes each message. A host may wait for a header, that is,
+until the other host has come as far; it never waits for its own device. On CUDA a batch runs on a
+stream of its own and depends only on what its messages depend on, so it overlaps with the
 gradients.
 
-`poll` starts what can be started and answers None: a message counts as arrived when it is waited
-for. For Overlap SGP this means that every message is folded in exactly ``tau`` steps late, the
-latest that the algorithm allows.
+`poll` starts what can be started and answers None: a message counts as arrived when it is awaited.
+For Overlap SGP this means that every message is folded in exactly ``tau`` steps late, the latest
+that the algorithm allows.
 """
 
 from __future__ import annotations
@@ -51,23 +50,21 @@ MOST = 2**20  # exchanges in one step
 
 @dataclass
 class Exchange:
-    """What goes out and comes in together.
+    """Messages that go out and come in together.
 
-    written: when the messages are complete, on CUDA.
+    outgoing: (dst, message)
+    headers: (src, [length, type, tag]) of incoming messages
+    written: event after which the messages are complete, on CUDA
     """
 
     number: int
-    outgoing: list[tuple[int, Tensor]] = field(default_factory=list)  # (dst, message)
-    headers: list[tuple[int, Tensor]] = field(
-        default_factory=list
-    )  # (src, [length, type, tag]) of what will come in
+    outgoing: list[tuple[int, Tensor]] = field(default_factory=list)
+    headers: list[tuple[int, Tensor]] = field(default_factory=list)
     written: torch.cuda.Event | None = None
     works: list[dist.Work] = field(default_factory=list)
 
     def finish(self) -> None:
-        """What follows comes after the transfers; on CUDA in the order of the present stream,
-        without waiting here.
-        """
+        """Order later work after the transfers; on CUDA only the current stream waits."""
         with waiting_for("waits for the messages of an exchange"):
             for work in self.works:
                 work.wait()
@@ -76,10 +73,10 @@ class Exchange:
 
 
 class PairedTransport(Transport):
-    """The messages of this process.
+    """Transport of this process.
 
-    make_headers: a transport of whole messages between hosts, given what it delivers to.
-    collectives: on the group that moves ``part`` of every message.
+    make_headers: makes a transport of whole messages between hosts, given its delivery callback
+    collectives: on the group that moves ``part`` of every message
     """
 
     def __init__(
@@ -92,22 +89,17 @@ class PairedTransport(Transport):
     ) -> None:
         self.headers = make_headers(self.header_arrived)
         self.mailbox, self.collectives, self.part, self.device = mailbox, collectives, part, device
-        self.clock, self.place, self.group = (
-            self.headers.clock,
-            self.headers.place,
-            collectives.group,
-        )
-        self.arrived: dict[
-            int, list[tuple[int, Tensor]]
-        ] = {}  # headers, by the number of their exchange
-        self.exchanges: dict[
-            int, Exchange
-        ] = {}  # by the identity of a message that came in with it
+        self.clock, self.place = self.headers.clock, self.headers.place
+        self.group = collectives.group
+        self.arrived: dict[int, list[tuple[int, Tensor]]] = {}  # headers by number of exchange
+        self.exchanges: dict[int, Exchange] = {}  # by id() of their incoming messages
         self.steps = 0
         self.in_step = 0  # exchanges of this step
         self.open: Exchange | None = None  # still taking messages
         self.pending: deque[Exchange] = deque()  # complete, not started
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
         if self.open is None:
@@ -137,7 +129,7 @@ class PairedTransport(Transport):
         )
 
     def take(self, message: Tensor) -> Tensor:
-        """What follows may read ``message``."""
+        """Return ``message`` once later work may read it."""
         exchange = self.exchanges.pop(id(message), None)
         if exchange is not None:
             exchange.finish()
@@ -154,9 +146,7 @@ class PairedTransport(Transport):
         return self.collectives.all_gather(number, tensor)
 
     def flush(self) -> None:
-        """Start everything: whatever uses the group next comes after all exchanges before it, on
-        every rank.
-        """
+        """Start all exchanges, so that later uses of the group follow them on every rank."""
         self.end_exchange()
         with waiting_for("waits for the headers of an exchange"):
             self.clock.run_until(lambda: not self.pending)
@@ -176,14 +166,14 @@ class PairedTransport(Transport):
         self.headers.close()
 
     def end_exchange(self) -> None:
-        """The open exchange takes no more messages."""
+        """Close the open exchange to further messages."""
         if self.open is not None:
             self.pending.append(self.open)
             self.open = None
             self.start_complete()
 
     def start_complete(self) -> None:
-        """Start the oldest exchanges, as far as all of their headers are there."""
+        """Start the oldest exchanges, as far as all of their headers have arrived."""
         while self.pending and len(self.arrived.get(self.pending[0].number, ())) == len(
             self.pending[0].outgoing
         ):
@@ -210,7 +200,7 @@ class PairedTransport(Transport):
             self.mailbox.deliver(src, tag, message)
 
     def transfer(self, verb: Callable[..., object], rank: int, message: Tensor) -> dist.P2POp:
-        """To or from ``rank``, of this process's part of the message."""
+        """Return the operation that moves this process's part of a message to or from ``rank``."""
         return dist.P2POp(
             verb, message[self.part.of(message.numel())], self.place.process_of(rank), self.group
         )

@@ -1,6 +1,4 @@
-"""`World` over torch.distributed: gloo carries what hosts say to each other; the tensors of GPUs go
-over NCCL.
-"""
+"""`World` over torch.distributed: gloo connects the hosts, NCCL moves the tensors of GPUs."""
 
 from __future__ import annotations
 
@@ -36,14 +34,15 @@ if TYPE_CHECKING:
     from sgp_runner.distributed.link import Link
 
 FOREVER = timedelta(days=365)
-START = timedelta(minutes=5)  # that ranks have to find one another
+START = timedelta(minutes=5)  # for ranks to find one another
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-RUNS = count()  # of this process: a launcher's store may serve several, one after the other
+RUNS = count()  # numbers this process's runs, which may share a launcher's store
 
 
 def meet() -> tuple[Any, int, int]:
-    """Where all ranks find one another, this rank and how many there are. Raises RankFailed if some
-    do not come.
+    """Return the store of all ranks, the rank of this process and their number.
+
+    Raises RankFailed if some do not come.
     """
     variable = os.environ
     rank, size = int(variable["RANK"]), int(variable["WORLD_SIZE"])
@@ -53,9 +52,8 @@ def meet() -> tuple[Any, int, int]:
     listener = (
         listen(host, port) if host in LOOPBACK and rank == 0 and not kept_elsewhere() else None
     )
-    if (
-        host in LOOPBACK or variable.get("LOCAL_WORLD_SIZE") == variable["WORLD_SIZE"]
-    ):  # torchrun names its host
+    # torchrun uses the name of its host, even if all ranks are local.
+    if host in LOOPBACK or variable.get("LOCAL_WORLD_SIZE") == variable["WORLD_SIZE"]:
         variable.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     try:
         if listener is None:
@@ -76,26 +74,28 @@ def meet() -> tuple[Any, int, int]:
 
 
 def listen(host: str, port: int) -> int:
-    """A socket for the store that only this machine reaches; by itself the store would listen on
-    every interface.
+    """Open a socket for the store that only this machine reaches.
+
+    By default the store would listen on every interface.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family).detach()
     except OSError as error:
         raise RankFailed(
-            f"port {port} of {host} is not free ({os.strerror(error.errno or 0)}): set another MASTER_PORT."
+            f"port {port} of {host} is not free ({os.strerror(error.errno or 0)}): "
+            "set another MASTER_PORT."
         ) from error
 
 
 class DistributedWorld:
     """The processes that a launcher has described in the environment as ``torchrun`` does.
 
-    devices: of a node. leads: the first of them runs the algorithm and the others only compute
-    gradients; otherwise all run it.
-    backend: of the groups that move tensors between devices. paired: messages move in
-    `PairedTransport`'s exchanges, not over gloo.
-    link: of this node, if it is imitated; then nodes have one device.
+    devices: number per node
+    leads: whether the first device runs the algorithm and the others only compute gradients
+    backend: of the groups that move tensors between devices
+    paired: whether messages move in `PairedTransport`'s exchanges instead of over gloo
+    link: the imitated link of this node, which then has one device
     """
 
     node: dist.ProcessGroup | None = None
@@ -111,19 +111,13 @@ class DistributedWorld:
         link: Link | None = None,
     ) -> None:
         store, self.process_rank, self.size = meet()
-        self.stores = store, store.clone()  # a store that is written in Python ends with its object
-        attempt = os.environ.get(
-            "TORCHELASTIC_RESTART_COUNT", "0"
-        )  # torchrun may start its ranks again and keep the store
+        self.stores = store, store.clone()  # keeps stores that are Python objects alive
+        # torchrun may restart its ranks and keep the store.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.alarm = PrefixStore(f"alarm {attempt}", self.stores[1])
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
-        self.devices, self.compute, self.backend, self.paired, self.link = (
-            devices,
-            compute,
-            backend,
-            paired,
-            link,
-        )
+        self.devices, self.compute, self.backend = devices, compute, backend
+        self.paired, self.link = paired, link
         self.leads = leads and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
@@ -151,17 +145,15 @@ class DistributedWorld:
             *range(len(workers), self.size),
         ]
         self.speakers = dist.new_group(list(self.running), timeout=FOREVER)
-        self.everybody, *self.ways = (
+        self.all_ranks, *self.ways = (
             dist.new_group(list(range(self.size)), timeout=FOREVER) for _ in range(3)
         )
         self.workers = self.averaging = self.group(workers)
         if self.leads:
             self.averaging = self.group(workers[:: self.devices])
-        for rank in range(nodes if self.devices > 1 else 0):  # everybody makes every group
-            node, hosts = (
-                self.group(place.node(rank)),
-                dist.new_group(place.node(rank), timeout=FOREVER),
-            )
+        for rank in range(nodes if self.devices > 1 else 0):  # all processes make every group
+            node = self.group(place.node(rank))
+            hosts = dist.new_group(place.node(rank), timeout=FOREVER)
             if rank == place.node_rank:
                 self.node, self.hosts = node, hosts
 
@@ -170,16 +162,13 @@ class DistributedWorld:
             list(processes), backend=self.backend, timeout=FOREVER
         )
         if self.backend == "nccl" and self.process_rank in processes:
-            dist.all_reduce(
-                torch.zeros(1, device=self.device), group=group
-            )  # what comes first must be something that all take part in
+            # NCCL requires all members to take part in the first call of a group.
+            dist.all_reduce(torch.zeros(1, device=self.device), group=group)
         return group
 
     @property
     def in_order(self) -> bool:
-        """Pairs of sends and receives, and agreements between devices, have to be in the same order
-        everywhere.
-        """
+        """Whether paired transfers or agreements of devices need the same order everywhere."""
         return self.paired or self.sharded
 
     @property
@@ -223,13 +212,13 @@ class DistributedWorld:
         return ShardedTransport(base, part, self.node, self.hosts)
 
     def gather(self, value: object) -> list[Any]:
-        with named("lost a connection while all ranks came together"):
+        with named("lost a connection while all ranks met"):
             return run_abandonable(
-                lambda: all_gather(value, self.everybody), "waits for all ranks to come together"
+                lambda: all_gather(value, self.all_ranks), "waits for all ranks to come together"
             )
 
     def consult(self, value: object) -> list[Any]:
-        with named("lost a connection while all nodes came together"):
+        with named("lost a connection while all nodes met"):
             return run_abandonable(
                 lambda: all_gather(value, self.speakers), "waits for all nodes to come together"
             )
@@ -243,16 +232,14 @@ class DistributedWorld:
         tensor /= self.averaging.size()
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
-        """From the process ``source`` to all, in place."""
+        """Send the tensor of process ``source`` to all processes, in place."""
         with named("lost a connection while all took one model"):
             run_abandonable(
-                lambda: dist.broadcast(tensor, source, group=self.everybody), "waits for a model"
+                lambda: dist.broadcast(tensor, source, group=self.all_ranks), "waits for a model"
             )
 
     def among(self, present: Sequence[int]) -> DistributedWorld:
-        """The processes ``present`` of this world alone, one of which is this one. What it still
-        waits for is left behind.
-        """
+        """Return a world of the processes ``present``, including this one; pending waits remain."""
         smaller = copy(self)
         smaller.process_rank, smaller.size = list(present).index(self.process_rank), len(present)
         smaller.store, smaller.alarm = (
@@ -267,5 +254,5 @@ class DistributedWorld:
             named("lost a connection while all ranks ended"),
             waiting_for("waits for all ranks to end"),
         ):
-            dist.barrier(self.everybody)
+            dist.barrier(self.all_ranks)
         dist.destroy_process_group()

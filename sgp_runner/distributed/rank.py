@@ -1,4 +1,4 @@
-"""A run on real processes: this one is a single rank; others run the same program.
+"""Runtime of a real rank: this process runs one rank; others run the same program.
 
 The scheduler and the algorithms are those of the simulator; only the clock, the gradients and the
 messages are real.
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from sgp_runner.distributed.world import World
 
 T = TypeVar("T")
-Timed = tuple[
-    float, float, tuple["Tensor", "Tensor"]
-]  # when a gradient began, how long it took, its value and loss
+# Begin and duration of a gradient (seconds), and its value and loss.
+Timed = tuple[float, float, tuple["Tensor", "Tensor"]]
 
-NO_STEP_LEFT = "no step left"  # in the store, once a worker has found a shared budget spent
+NO_STEP_LEFT = "no step left"  # key in the store of a spent shared budget
 
 
 def connect(
@@ -49,18 +48,19 @@ def connect(
     clock: RealClock,
     wrap: Callable[[Transport], Transport] = lambda transport: transport,
 ) -> Comm:
-    """The communication of this process in ``world``, whose messages go through ``wrap``."""
+    """Return the communication of this process in ``world``, whose transport ``wrap`` wraps."""
     mailbox = Mailbox(scheduler)
     return Comm(mailbox, wrap(world.transport(scheduler, clock, mailbox)))
 
 
 class Rank:
-    """The runtime of one real rank. Where ``faults`` make it slow or let it stand still, it sleeps.
+    """The runtime of one real rank, which sleeps as long as ``faults`` slow or pause it.
 
-    clock: told of everything that reaches this rank. wrap: what its messages go through. executor:
-    computes gradients while the worker has other activities or messages to serve. survives: whether
-    it may have to continue without others, from a ``step_snapshot``.
-    listener: hears of the start and end of each step.
+    clock: receives everything that reaches this rank
+    wrap: wraps the transport
+    executor: computes gradients while the worker has other activities or messages to serve
+    survives: whether the rank may have to continue without others, from a ``step_snapshot``
+    listener: called at the start and end of each step
     """
 
     def __init__(
@@ -85,13 +85,10 @@ class Rank:
         self.paused = 0.0
         self.step_snapshot: State | None = None
         times = Timetable(faults)
-        self.slow, self.awake = (
-            times.slow(world.place.node_rank),
-            times.awake(world.place.node_rank),
-        )
-        self.overlaps = (
-            world.workers is not None and not faults.any
-        )  # or a slow node would wait for the others while it is timed
+        node_rank = world.place.node_rank
+        self.slow, self.awake = times.slow(node_rank), times.awake(node_rank)
+        # With faults, a slow node must not wait for the others while its gradient is timed.
+        self.overlaps = world.workers is not None and not faults.any
 
     def now(self) -> float:
         return self.clock.now
@@ -102,14 +99,14 @@ class Rank:
         self.listener.start_of_step(worker)
 
     def end_of_step(self, worker: Worker) -> None:
-        """Recording and evaluation do not count as training time."""
+        """Record and evaluate, which does not count as training time."""
         self.comm.transport.end_of_step()
         self.paused = time.monotonic()
         self.listener.end_of_step(worker)
         self.clock.exclude(time.monotonic() - self.paused)
 
     def settle(self) -> None:
-        """Before something is recorded: what the device has still to compute is training."""
+        """Wait for the device before something is recorded: its pending work is training time."""
         device = self.problem.compute.device
         if device != "cpu":
             with waiting_for("waits for its device"):
@@ -137,7 +134,8 @@ class Rank:
         return future
 
     def paced(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> Timed:
-        """When it began, how long it took, and what came out; as late as a slow node has it.
+        """Compute a gradient as late as a slow node has it.
+
         Another thread serves messages meanwhile.
         """
         began = self.now()
@@ -148,7 +146,7 @@ class Rank:
     def complete(
         self, worker: Worker, began: float, seconds: float, result: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """Make up for the pauses of a gradient that ``began`` then and would end now."""
+        """Sleep for the pauses of a gradient that began at ``began``; return its value."""
         before = self.now()
         time.sleep(max(0.0, self.awake.finish(began, before) - before))
         self.clock.computed(seconds + self.now() - before)
@@ -169,7 +167,7 @@ class Rank:
         return await self.comm.all_reduce(await self.grad(worker, worker.params))
 
     def run(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
-        """Until the algorithm has finished here and everybody's messages are in."""
+        """Run until the algorithm has finished here and the last messages of all ranks are in."""
         try:
             self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
             self.scheduler.run()
@@ -180,7 +178,7 @@ class Rank:
         finally:
             self.scheduler.close()
         self.gradients.release()
-        with waiting_for("waits for everybody's last messages"):
+        with waiting_for("waits for the last messages of all ranks"):
             unread = self.comm.close()
         self.settle()
         if unread:
@@ -189,13 +187,13 @@ class Rank:
 
 
 class SharedBudget:
-    """``total`` gradients of all workers together, counted in the store of the run."""
+    """Budget of ``total`` gradients of all workers together, counted in the store of the run."""
 
     def __init__(self, store: Store, total: int) -> None:
         self.store = store
         self.total = total
         self.spent = False
-        self.before = 0  # taken before the run was cut off
+        self.before = 0  # gradients taken before an interruption
 
     @property
     def taken(self) -> int:

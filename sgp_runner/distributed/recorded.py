@@ -1,6 +1,4 @@
-"""A real rank that records what reaches it. Nothing is sent or awaited for it: it looks at the
-clock and adds lines to a list.
-"""
+"""Recording of a real rank: adds what reaches it, with times, to a list, and sends nothing."""
 
 from __future__ import annotations
 
@@ -33,15 +31,13 @@ Add = Callable[[list[object]], None]  # writes a line of the recording
 
 
 class RecordingClock(RealClock):
-    """A clock that notes what it is told, where in the rank's program it happens, and when it was
-    reported.
-    """
+    """Clock that notes each event, its place in the rank's program, and when it was reported."""
 
     def __init__(self, add: Add) -> None:
         super().__init__()
         self.add = add
-        self.calls = 0  # of receiving
-        self.inside = WAITING  # the call under way
+        self.calls = 0  # number of receiving calls
+        self.inside = WAITING  # place of the current call
         self.handling = False
         self.arrived = 0.0
 
@@ -75,7 +71,7 @@ class RecordingClock(RealClock):
 
 
 class RecordingTransport(Transport):
-    """Notes what is sent over ``base``."""
+    """Transport that notes what is sent over ``base``."""
 
     def __init__(self, base: Transport, add: Add) -> None:
         self.base, self.add = base, add
@@ -100,7 +96,7 @@ class RecordingTransport(Transport):
 
 
 class RecordedBudget:
-    """A budget that others share, so that the steps it gives are not this rank's to decide."""
+    """Budget shared with other ranks that notes the steps it gives to this one."""
 
     def __init__(self, base: Budget, add: Add) -> None:
         self.base, self.add = base, add
@@ -124,9 +120,7 @@ class RecordedBudget:
 
 
 class Recorder:
-    """Records the run of one rank, so that it can be replayed: its parts go between the rank and
-    what it uses.
-    """
+    """Records the run of one rank for replay, by wrapping the parts that the rank uses."""
 
     def __init__(self, experiment: Experiment, problem: Problem, world: World) -> None:
         start = problem.start()
@@ -156,7 +150,7 @@ class Recorder:
 
     @contextmanager
     def recording(self, worker: Worker) -> Iterator[None]:
-        """While the algorithm of ``worker`` runs; in the end the recording is whole."""
+        """Record while the algorithm of ``worker`` runs, and complete the recording at the end."""
         try:
             yield
         except Exception:

@@ -1,19 +1,19 @@
 """Checkpoints of a run on real processes.
 
-All ranks save together, at rest and with nothing under way between them:
+All ranks save together, quiesced and with no message pending between them:
 
 1. *When.* Synchronous algorithms save at the start of the same step: by its number
-   (``checkpoint.every_steps``) or, when a signal or the time asks for it, at the latest step that
+   (``checkpoint.every_steps``) or, when a signal or the time requires it, at the latest step that
    any rank is about to begin. Asynchronous workers save as soon as they begin a step, a server
    whenever it waits for a gradient.
-2. *Rest.* A rank that is ready goes on serving its other activities until all are, and until every
-message sent has been received.
-3. *Saving.* Each rank writes a file of its own; rank 0 vouches for all of them. Where the first
-   device of a node leads, its file holds what those that follow it have; they pass a signal on to
+2. *Quiescing.* A rank that is ready keeps serving its other activities until all are, and until
+   every message sent has been received.
+3. *Saving.* Each rank writes a file of its own; rank 0 writes the manifest for all of them. If the
+   first device of a node leads, its file holds the state of its followers, which pass signals on to
    it.
 
-No rank is ready once it has taken its last step; a checkpoint that is asked for so late is given
-up, and the run ends.
+No rank is ready once it has taken its last step; a checkpoint requested so late is dropped, and the
+run ends.
 """
 
 from __future__ import annotations
@@ -52,18 +52,13 @@ class RankSaver:
         worker: Worker,
         observer: Observer | None,
     ) -> None:
-        self.experiment, self.world, self.runtime, self.worker, self.observer = (
-            experiment,
-            world,
-            runtime,
-            worker,
-            observer,
-        )
+        self.experiment, self.world, self.runtime = experiment, world, runtime
+        self.worker, self.observer = worker, observer
         self.asynchronous = experiment.run.algo.asynchronous
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.lock = Lock()
-        self.asked = False  # for a checkpoint, by any rank
-        self.requests = 0  # that were fulfilled
+        self.asked = False  # whether any rank has requested a checkpoint
+        self.requests = 0  # number of fulfilled requests
         self.next = worker.step + 1  # the step that begins next
         self.target: int | None = None  # the step at whose start all save
         self.pauses = 0
@@ -71,19 +66,19 @@ class RankSaver:
 
     @property
     def steps(self) -> int:
-        """Of the average worker; asynchronous ones count gradients of all."""
+        """Steps of the average worker; asynchronous workers count the gradients of all."""
         worker = self.worker
         return (worker.step + 1) // worker.size if self.asynchronous else worker.step + 1
 
-    # On the watching thread, twice a second.
+    # Called on the watchdog thread, twice a second.
 
     def on_tick(self) -> None:
-        """Ask for a checkpoint if one is due, and say how far this rank is once any has asked."""
+        """Request a checkpoint if one is due, and publish this rank's step after any request."""
         if self.asked:
             return
         alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.process_rank
-        if self.world.leads and alarm.check([told := passed_on(self.world.place)]):
-            self.trigger.signal = int(alarm.get(told))
+        if self.world.leads and alarm.check([signal_key := passed_on(self.world.place)]):
+            self.trigger.signal = int(alarm.get(signal_key))
         due = self.trigger.signal is not None or (rank == 0 and self.trigger.late)
         if due or (self.asynchronous and self.steps >= self.trigger.next_step):
             alarm.set(request, "")
@@ -94,10 +89,10 @@ class RankSaver:
             if self.asynchronous and self.worker.is_server:
                 self.runtime.clock.post(self.join_in)
 
-    # On the scheduler's thread.
+    # Called on the scheduler's thread.
 
     def start_of_step(self, worker: Worker) -> None:
-        if self.saving:  # a server works off what is under way
+        if self.saving:  # a server finishes pending gradients
             return
         with self.lock:
             asked = self.asked
@@ -109,7 +104,7 @@ class RankSaver:
             return
         if asked and self.target is None:
             keys = [f"save {self.requests} {process}" for process in self.world.running]
-            with waiting_for("waits for all ranks to say where they save"):
+            with waiting_for("waits for all ranks to report their next steps"):
                 while not self.world.alarm.check(keys):
                     self.serve()
             self.target = max(int(self.world.alarm.get(key)) for key in keys)
@@ -123,14 +118,14 @@ class RankSaver:
         self.save()
 
     def save(self) -> None:
-        """Wait until all ranks are at rest, and save. Raises Stopped if that was the reason."""
+        """Wait until all ranks are quiesced, and save. Raises Stopped after a signal."""
         started = time.monotonic()
         self.saving = True
         self.runtime.scheduler.settle()  # all activities run to where they wait
         self.runtime.comm.transport.quiesce()
-        with waiting_for("waits for all ranks to be at rest for a checkpoint"):
-            at_rest = self.come_to_rest()
-        if at_rest:
+        with waiting_for("waits for all ranks to quiesce for a checkpoint"):
+            quiesced = self.quiesce()
+        if quiesced:
             path, signal_name = self.write()
             self.trigger.saved(self.steps)
             if self.asked and (self.asynchronous or self.target == self.worker.step + 1):
@@ -142,8 +137,8 @@ class RankSaver:
         self.saving = False
         self.runtime.clock.exclude(time.monotonic() - started)
 
-    def come_to_rest(self) -> bool:
-        """Whether all ranks are ready and nothing is under way; False when one has no step left."""
+    def quiesce(self) -> bool:
+        """Return whether all ranks are ready without pending messages; False if one is finished."""
         store, comm = self.world.store, self.runtime.comm
         keys = [f"pause {self.pauses} {process}" for process in self.world.running]
         store.set(f"pause {self.pauses} {self.world.process_rank}", "")
@@ -159,15 +154,13 @@ class RankSaver:
             self.serve()
 
     def serve(self) -> None:
-        """Let this rank's other activities take in what has arrived."""
+        """Let this rank's other activities process what has arrived."""
         self.runtime.clock.catch_up()
         self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
 
     def write(self) -> tuple[Path, str | None]:
-        """Where the checkpoint is, and the signal that a rank has got, whatever has asked for the
-        checkpoint.
-        """
+        """Write the checkpoint; return its path and the signal received by any rank, if one was."""
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
         draft = Draft(self.experiment.checkpoints, world.consult(self.steps)[0])
@@ -191,25 +184,24 @@ class RankSaver:
             while not future.done:
                 self.serve()
         state = worker.state_dict()
-        if (
-            self.asynchronous and worker.is_server
-        ):  # it waits for a gradient, and has begun a step with it
+        # A waiting server has already begun a step with the gradient that it waits for.
+        if self.asynchronous and worker.is_server:
             state |= {key: state[key] - 1 for key in ("step", "steps_taken", "taken")}
         return {
             "worker": state,
-            "devices": runtime.gradients.state_dict(),  # after the futures, when no gradient is under way
+            "devices": runtime.gradients.state_dict(),  # no gradient is pending by now
             "now": runtime.clock.now,
             "observer": None if self.observer is None else self.observer.state_dict(),
         }
 
 
 def passed_on(place: Place) -> str:
-    """Where a device that follows says which signal it has got."""
+    """Return the store key where a follower reports the signal that it has received."""
     return f"signal for rank {place.node_rank}"
 
 
 def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
-    """Bring a rank that has not started to where it was ``saved``."""
+    """Restore a rank that has not started to its ``saved`` state."""
     worker.load_state_dict(saved["worker"])
     runtime.gradients.load_state_dict(saved["devices"])
     runtime.clock.start = time.monotonic() - saved["now"]

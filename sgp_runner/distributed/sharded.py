@@ -1,16 +1,15 @@
-"""`Transport` of a node whose devices all run the algorithm: each carries its own part of every
-message.
+"""`Transport` of a node whose devices all run the algorithm: each carries a part of every message.
 
 A message of one node goes out in parts, from every device to the same device of the other node, so
-that all network cards work; at the receiving end the devices of the node put it together. All of
-them have the same parameters and take the same steps, because everything they see is the same:
-gradients and all-reduces are averages that end alike everywhere, messages are put together from the
-same parts, and whether a polled message has arrived is agreed on. So they make the same calls in
-the same order; by induction on the calls, every agreement finds all devices at the same call, and
-since it asks what has arrived and never waits for a message, it cannot block.
+that all network cards work; at the receiving end the devices of the node assemble it. All devices
+of a node have the same parameters and take the same steps, because they see the same: gradients and
+all-reduces are averages with the same result everywhere, messages are assembled from the same
+parts, and whether a polled message has arrived is agreed on. So they make the same calls in the
+same order; by induction on the calls, every agreement finds all devices at the same call, and since
+it asks what has arrived and never waits for a message, it cannot block.
 
 That order must not depend on when messages arrive, so the scheduler wakes coroutines in the order
-in which they asked for what they await (``in_order``), and a message is put together when it is
+in which they asked for what they await (``in_order``), and a message is assembled when it is
 awaited.
 """
 
@@ -35,8 +34,9 @@ NODE = "waits for the devices of its node"
 
 
 class ShardedTransport(Transport):
-    """The messages of one device, which carries ``part`` of each over ``base``. ``node``,
-    ``hosts``: to move tensors, and to agree.
+    """Transport of one device, which carries ``part`` of each message over ``base``.
+
+    node, hosts: process groups of the node, to move tensors and to agree
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ShardedTransport(Transport):
         self.base, self.part, self.node, self.hosts = base, part, node, hosts
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        """The bytes of the whole message count, as sent by the node."""
+        """Send this device's part; return the bytes of the whole message, as sent by the node."""
         return self.base.send(dst, tag, message)
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
@@ -58,7 +58,7 @@ class ShardedTransport(Transport):
         self.base.before_receiving(src)
 
     def may_poll(self, arrived: bool) -> bool:
-        """If its parts have arrived at all devices of the node."""
+        """Return whether the parts have arrived at all devices of the node."""
         if not self.base.may_poll(True):
             return False
         word = torch.tensor([arrived], dtype=torch.uint8)
@@ -68,7 +68,8 @@ class ShardedTransport(Transport):
 
     def check_any_source(self) -> None:
         raise RuntimeError(
-            "devices that share their messages cannot agree on which one came first: use network.gossip=leader"
+            "devices that share their messages cannot agree on which one came first: "
+            "use network.gossip=leader"
         )
 
     def take(self, message: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class ShardedTransport(Transport):
         self.base.close()
 
     def put_together(self, message: Tensor) -> Tensor:
-        """``message``, of which each device has its own part, in a tensor that has all parts."""
+        """Assemble ``message``, of which each device has its part, in a tensor with all parts."""
         total = message.numel()
         length = self.part.length(total)
         own = message[self.part.of(total)]

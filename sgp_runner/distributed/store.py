@@ -1,9 +1,7 @@
-"""The store through which the ranks of one machine find each other: a database file in a private
-folder.
+"""Store through which the ranks of one machine find each other: a database in a private folder.
 
-PyTorch's own `FileStore` writes a record in several pieces, so that a rank that is killed between
-two of them blocks all others, and the file grows with every write. A transaction of SQLite happens
-or does not.
+PyTorch's own `FileStore` writes a record in several pieces, so that a rank killed between two of
+them blocks all others, and the file grows with every write. A transaction of SQLite is atomic.
 """
 
 from __future__ import annotations
@@ -21,12 +19,13 @@ from torch.distributed.distributed_c10d import Store
 from sgp_runner.utils.errors import CannotWrite
 
 POLL_SECONDS = 0.002
-BUSY_SECONDS = 60.0  # that others may hold the file
+BUSY_SECONDS = 60.0  # longest wait for the file while others hold it
 
 
 class LocalStore(Store):
-    """A key-value store in the file ``path``, which is made if it is not there. Its methods are
-    those of `torch.distributed.Store`.
+    """A key-value store in the file ``path``, which is created if needed.
+
+    Its methods are those of `torch.distributed.Store`.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -36,10 +35,11 @@ class LocalStore(Store):
         self.file = sqlite3.connect(
             self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        self.file.execute("PRAGMA synchronous = OFF")  # it need not survive the machine
+        self.file.execute("PRAGMA synchronous = OFF")  # need not survive a crash of the machine
         with self.alone():
             self.file.execute(
-                "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID"
+                "CREATE TABLE IF NOT EXISTS entries "
+                "(key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID"
             )
 
     def clone(self) -> LocalStore:
@@ -50,9 +50,7 @@ class LocalStore(Store):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Others see all of what is done in here, or nothing of it. Raises CannotWrite when the
-        disk is full, for example.
-        """
+        """Run a transaction. Raises CannotWrite if the disk is full, for example."""
         with self.lock:
             try:
                 self.file.execute("BEGIN IMMEDIATE")
@@ -90,8 +88,9 @@ class LocalStore(Store):
         return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write ``desired`` where ``expected`` is, or where there is nothing and nothing is
-        expected; return what is there then.
+        """Write ``desired`` if the value is ``expected``; return the final value.
+
+        An empty ``expected`` stands for no value.
         """
         wanted, new = as_bytes(expected), as_bytes(desired)
         with self.alone():
@@ -109,7 +108,7 @@ class LocalStore(Store):
         deadline = time.monotonic() + (self.seconds if timeout is None else timeout.total_seconds())
         while not self.check(keys):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"waited in vain for {', '.join(keys)} in {self.path}")
+                raise RuntimeError(f"timed out waiting for {', '.join(keys)} in {self.path}")
             time.sleep(POLL_SECONDS)
 
 

@@ -1,8 +1,7 @@
-"""Small values that ranks exchange besides training messages, as JSON. Reading a pickle would run
-code that its sender chooses.
+"""Small values that ranks exchange besides training messages, as JSON.
 
-``None``, truth values, numbers, texts, lists and mappings come back as they were, tuples as lists;
-floats may be infinite or not a number.
+Reading a pickle would run code that its sender chooses. ``None``, truth values, numbers, texts,
+lists and mappings are restored as they were, tuples as lists; floats may be infinite or NaN.
 """
 
 from __future__ import annotations
@@ -19,19 +18,17 @@ from sgp_runner.utils.errors import RankFailed
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_BYTES = 2**24  # of one value
+MOST_BYTES = 2**24  # longest value
 STRANGER = "is it a rank of this run?"
 
 
 def pack(value: object) -> Tensor:
-    """``value`` as bytes: uint8 [B]."""
+    """Encode ``value`` as bytes: uint8 [B]."""
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
 def unpack(data: Tensor, rank: int) -> Any:
-    """The value that ``data``, uint8 [B] from ``rank``, stands for. Raises RankFailed if it is not
-    JSON.
-    """
+    """Decode ``data``, uint8 [B] from process ``rank``. Raises RankFailed if it is not JSON."""
     try:
         return json.loads(data.numpy().tobytes())
     except (ValueError, RecursionError) as error:
@@ -41,16 +38,17 @@ def unpack(data: Tensor, rank: int) -> Any:
 
 
 def check_lengths(lengths: list[int], ranks: list[int]) -> None:
-    """Raises RankFailed for a value that is too long, before memory is asked for."""
+    """Raise RankFailed for a value that is too long, before memory is allocated."""
     for length, rank in zip(lengths, ranks, strict=True):
         if not 0 < length <= MOST_BYTES:
             raise RankFailed(
-                f"rank {rank} announced a value of {length} bytes, more than {MOST_BYTES} or none: {STRANGER}"
+                f"rank {rank} announced a value of {length} bytes, "
+                f"more than {MOST_BYTES} or none: {STRANGER}"
             )
 
 
 def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
-    """The values of all ranks of ``group``, in its order."""
+    """Return the values of all ranks of ``group``, in its order."""
     own, ranks = pack(value), dist.get_process_group_ranks(group)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in ranks]
     dist.all_gather(lengths, torch.tensor([len(own)]), group=group)
@@ -64,7 +62,7 @@ def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
 
 
 def broadcast(value: object, group: dist.ProcessGroup) -> Any:
-    """The value of the first rank of ``group``, on all of them; the others' own does not count."""
+    """Return the value of the first rank of ``group`` on all of them; other values are ignored."""
     own, first = pack(value), dist.get_process_group_ranks(group)[0]
     length = torch.tensor([len(own)])
     dist.broadcast(length, group=group, group_src=0)

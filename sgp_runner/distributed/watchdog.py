@@ -1,6 +1,4 @@
-"""The thread of a real rank that looks after it: whether others have failed, are gone or wait too
-long, and who answers a roll call.
-"""
+"""Watchdog of a real rank: a thread that detects failures, losses and stalls and answers votes."""
 
 from __future__ import annotations
 
@@ -25,13 +23,14 @@ if TYPE_CHECKING:
     from sgp_runner.elastic.vote import Vote
 
 POLL_SECONDS = 0.5
-GRACE_SECONDS = 3.0  # for closing files and the W&B mirror once another rank has failed
+GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has failed
 
 
 @dataclass
 class Watchdog:
-    """What the watching thread needs to know. world: the processes that are there now; None for one
-    that is not needed any more.
+    """State of the watchdog thread.
+
+    world: the present processes; None for a process that is no longer needed
     """
 
     world: World | None
@@ -41,11 +40,11 @@ class Watchdog:
     on_tick: Callable[[], None] | None = None
 
     def attend(self, clock: RealClock | None, on_tick: Callable[[], None] | None = None) -> None:
-        """From now on let errors out of ``clock``, and call ``on_tick`` twice a second."""
+        """Post errors to ``clock`` from now on, and call ``on_tick`` twice a second."""
         self.clock, self.on_tick = clock, on_tick
 
     def reduce(self, membership: Membership) -> None:
-        """To a membership that was smaller when it was saved."""
+        """Reduce the world to the smaller membership of a checkpoint."""
         from sgp_runner.distributed.processes import DistributedWorld
 
         assert isinstance(self.world, DistributedWorld)
@@ -62,8 +61,9 @@ class Watchdog:
 
 @contextmanager
 def watching(watch: Watchdog, run: Run) -> Iterator[None]:
-    """Answer roll calls, and stop this process when another rank has failed, it waits for too long,
-    or whoever keeps the store is gone.
+    """Run the watchdog thread: it answers votes, and ends this process in three cases.
+
+    These are the failure of another rank, a wait that is too long, and the loss of the store.
     """
     world, vote = watch.world, watch.vote
     assert world is not None
@@ -76,23 +76,23 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
             sys.stdout.flush()
             os._exit(1)
 
-    def look() -> None:
-        told = False
+    def poll() -> None:
+        reported = False
         while not watch.ended.wait(POLL_SECONDS):
             try:
                 if orphaned():
                     return end(Aborted("the launching process is gone"))
                 if world.alarm.check(["failed"]):
                     return end(Aborted("another rank failed"))
-                if not told and world.alarm.check(["stands still"]):
+                if not reported and world.alarm.check(["stalled"]):
                     world.alarm.set(f"waits {world.process_rank}", stall_report())
-                    told = True
+                    reported = True
                 if longest_wait() > run.network.timeout_seconds:
                     if run.on_failure == "continue":
                         vote.start(
                             f"rank {world.process_rank} {stall_report()} (network.timeout_seconds)"
                         )
-                    elif not told and world.alarm.add("errors", 1) == 1:
+                    elif not reported and world.alarm.add("errors", 1) == 1:
                         return end(report(world))
                 if run.on_failure == "continue":
                     vote.heartbeat()
@@ -100,59 +100,51 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                         vote.start(why)
                 with vote.lock:
                     if vote.answer():
-                        interrupt(MembershipChanged("somebody asks who is still there"))
+                        why = "a vote on the live ranks has started"
+                        interrupt(MembershipChanged(why))
                         if run.on_failure == "continue" and watch.clock is not None:
-                            watch.clock.post_error(
-                                MembershipChanged("somebody asks who is still there")
-                            )
+                            watch.clock.post_error(MembershipChanged(why))
                 if watch.on_tick is not None:
                     watch.on_tick()
             except Exception:
                 return end(store_is_gone(world))
 
-    thread = Thread(target=look, daemon=True)
+    thread = Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield
     finally:
         watch.ended.set()
-        thread.join(
-            GRACE_SECONDS
-        )  # in the middle of a call to the store it would not survive the end of the interpreter
+        # A thread inside a call to the store would crash at the end of the interpreter.
+        thread.join(GRACE_SECONDS)
 
 
 def store_is_gone(world: World) -> Exception:
-    """Under srun rank 1 says so; mpirun says it itself, and ends all ranks."""
+    """Return the error of a lost store, which rank 1 reports under srun; mpirun ends all ranks."""
     process = launched()
     if kept_elsewhere() or world.process_rank != 1 or process is None or process.launcher != "srun":
-        return Aborted("whoever kept the store is gone")
-    sentence = "rank 0 is gone for good, which kept the store and the records of the run: nobody can go on without it."
-    print(
-        f"sgp-run: {sentence} The same command goes on from the last checkpoint.",
-        file=sys.stderr,
-        flush=True,
-    )
+        return Aborted("the host of the store is lost")
+    sentence = "rank 0, which hosts the store and the records of the run, is lost."
+    hint = "Run the same command again to resume from the last checkpoint."
+    print(f"sgp-run: {sentence} {hint}", file=sys.stderr, flush=True)
     return Aborted(sentence)
 
 
 def report(world: World) -> StallTimeout:
-    """What every rank that still answers waits for, on stderr and, in short, for the launching
-    process.
-    """
+    """Print the stall report of all ranks to stderr and return its summary as an error."""
     alarm, own = world.alarm, stall_report()
     alarm.set(f"waits {world.process_rank}", own)
-    alarm.set("stands still", "")
+    alarm.set("stalled", "")
     time.sleep(4 * POLL_SECONDS)
     answers = [
         str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None
         for rank in range(world.size)
     ]
     lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
-    print(
-        "\n".join(["The run stands still:", *lines]), file=sys.__stderr__, flush=True
-    )  # not into the progress display, if there is one
+    # Bypasses the progress display, which may redirect sys.stderr.
+    print("\n".join(["The run stalled:", *lines]), file=sys.__stderr__, flush=True)
     silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
-    sentence = f"the run stood still (network.timeout_seconds): rank {world.process_rank} {own}"
+    sentence = f"the run stalled (network.timeout_seconds): rank {world.process_rank} {own}"
     sentence += f"; rank {silent} does not answer." if silent else "."
     alarm.set("failed", sentence)
     return StallTimeout(sentence)

@@ -1,6 +1,4 @@
-"""All processes of a real run and what they do together besides sending messages: agree, share a
-counter, gather results.
-"""
+"""World: all processes of a real run and their operations besides sending messages."""
 
 from __future__ import annotations
 
@@ -23,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class World(Protocol):
-    """The processes of one run. All of them call the same methods in the same order: ``connect``
-    first, ``close`` last.
+    """The processes of one run.
 
-    process_rank, size: this process and their number, servers included. place: which device of which node
-    it is.
-    store: of this run. alarm: where the first rank that fails says so; a connection of its own, for
-    the thread that watches it.
-    workers: the gradient workers as a group for PyTorch's data parallelism; None if this world has
-    none.
-    node, hosts: the devices of this node, for tensors and for what their hosts agree on; None if
-    there is but one.
-    link: of this node, if it is imitated. leads: whether the first device of this node runs the
-    algorithm alone.
-    running: the processes that run it, servers included. compute: how this process computes
-    gradients.
+    All of them call the same methods in the same order: ``connect`` first, ``close`` last.
+
+    process_rank, size: this process and their number, servers included
+    place: the device and node of this process
+    store: of this run
+    alarm: store where the first failing rank says so; a connection of its own, for the watchdog
+    workers: process group of the gradient workers for PyTorch's data parallelism; None without one
+    node, hosts: process groups of this node's devices, for tensors and for agreements of their
+        hosts; None with one device
+    link: the imitated link of this node, if any
+    leads: whether the first device of this node runs the algorithm alone
+    running: process ranks that run the algorithm, servers included
+    compute: how this process computes gradients
     """
 
     @property
@@ -66,39 +64,37 @@ class World(Protocol):
     def compute(self) -> Compute: ...
 
     def connect(self, nodes: int) -> None:
-        """Of gradient workers; their processes come first."""
+        """Connect the processes of ``nodes`` gradient workers, which come first, and of servers."""
 
     @property
     def in_order(self) -> bool:
-        """Whether the scheduler has to wake coroutines in an order that does not depend on when
-        messages arrive.
-        """
+        """Whether coroutines must wake in an order independent of the arrival of messages."""
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
-        """What moves messages between this rank, whose ``mailbox`` they go to, and the others."""
+        """Return the transport between this rank, with its ``mailbox``, and the others."""
 
     def gather(self, value: object) -> list[Any]:
-        """The values of all ranks, by rank, on all of them. They travel as JSON: see
-        `sgp_runner.distributed.values`.
+        """Return the values of all processes, by process rank, on all of them.
+
+        They travel as JSON: see `sgp_runner.distributed.values`.
         """
 
     def consult(self, value: object) -> list[Any]:
-        """The values of those that run the algorithm; the others do not call it."""
+        """Return the values of the processes in ``running``; only these call it."""
 
     def mean(self, tensor: Tensor) -> None:
-        """Over the processes that run the algorithm of a gradient worker, in place; the others do
-        not call it.
-        """
+        """Average in place over the processes that run a gradient worker; only these call it."""
 
     def close(self) -> None:
-        """When all have come here without an error."""
+        """Close the connections, once all processes have come here without an error."""
 
 
 def check_agreement(world: World, what: str, value: str) -> None:
-    """Raises RankFailed on all ranks if one has another value than rank 0, naming those that do."""
+    """Raise RankFailed on all ranks, naming those that differ, unless all have the same value."""
     values = world.gather(value)
     if different := [rank for rank, other in enumerate(values) if other != values[0]]:
         where = ("rank " if len(different) == 1 else "ranks ") + ", ".join(map(str, different))
         raise RankFailed(
-            f"the {what} is {values[0]} on rank 0 but {values[different[0]]} on {where}: start all ranks with the same command and code."
+            f"the {what} is {values[0]} on rank 0 but {values[different[0]]} on {where}: "
+            "start all ranks with the same command and code."
         )

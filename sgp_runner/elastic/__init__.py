@@ -1,1 +1,1 @@
-"""Who takes part in a run, and what its ranks do together before the first step."""
+"""Membership of a run's ranks, and the dry run that verifies their calls before the first step."""

@@ -1,20 +1,18 @@
-"""Proof, before the first step, that what the ranks of an algorithm do fits together: they all do
-it once, dry.
+"""Dry run before the first step: verifies that the calls of an algorithm's ranks fit together.
 
 Every rank runs the algorithm's own code, in one process, on a model of four parameters. There is no
-data, gradients are zero and take one unit of time, messages none. What ranks ask for is compared as
-they ask for it:
+data; gradients are zero and take one unit of time, messages none. The ranks' calls are compared as
+they are made:
 
-* all workers take part in the same collectives, in the same order: of the same kind, as long, and
-in the same step; servers in none;
-* every message that is awaited comes, nobody waits in a circle, and no message is left over in the
-end.
+* all workers take part in the same collectives, in the same order: of the same kind, of the same
+  length, and in the same step; servers take part in none;
+* every awaited message arrives, no ranks wait for each other in a circle, and no message is left
+  over at the end.
 
-That is done for as many steps as make each phase of the algorithm last for its whole period, from
-the first step to the last one, where algorithms drain what is under way. On so many nodes that this
-would be more than `MOST` steps, all of them together, it is fewer steps, but at least two, with the
-same phases. Of an asynchronous algorithm, whose course depends on time, one course is seen: equally
-fast workers.
+The dry run has enough steps for each phase of the algorithm to last its whole period, from the
+first step to the last one, where algorithms drain pending work. If all nodes together would take
+more than `MOST` steps, it has fewer steps with the same phases, but at least two. An asynchronous
+algorithm, whose order of calls depends on time, is verified for equally fast workers only.
 
 Devices of one node run the same code on the same values, so what holds for nodes holds for them.
 """
@@ -45,13 +43,13 @@ T = TypeVar("T")
 
 MODEL = TimingOnly(grain=4)
 MOST = 2**13
-NAMED = 3  # ranks of a circle
+NAMED = 3  # ranks of a circle that an error names
 
 
 def verify_calls(run: Run) -> None:
-    """Raises ConfigError, naming ranks and step, unless all ranks of ``run`` do what fits together."""
+    """Raise ConfigError, naming ranks and step, unless the calls of all ranks fit together."""
     if run.model.trains and (run.data.train_size or run.nodes) < run.nodes:
-        return  # too few samples, as will be said when they are read
+        return  # too few samples, which is reported when they are read
     attempt = DryRun(run)
     try:
         attempt.run()
@@ -65,7 +63,7 @@ def verify_calls(run: Run) -> None:
 
 
 def steps_of(run: Run) -> int:
-    """How many steps each node takes in a dry run."""
+    """Return the number of steps that each node takes in a dry run."""
     phases = [phase for phase in sorted(run.algo.phases(run.nodes)) if phase[0] < run.epochs]
     ends = [*(begin for begin, _ in phases[1:]), run.epochs]
     lasting = [
@@ -79,8 +77,11 @@ def steps_of(run: Run) -> int:
 
 @dataclass
 class Collective:
-    """What one rank was the ``first`` to begin, as its step number ``taken``, and who has still to
-    take part.
+    """A collective under way.
+
+    first: rank that began it, in its step number ``taken``
+    missing: ranks that have yet to take part
+    joined: future and tensor of each rank that takes part
     """
 
     first: int
@@ -88,7 +89,7 @@ class Collective:
     when: str
     what: str
     missing: set[int]
-    joined: dict[int, tuple[Future[Any], Tensor]] = field(default_factory=dict)  # by rank
+    joined: dict[int, tuple[Future[Any], Tensor]] = field(default_factory=dict)
 
     @property
     def begun(self) -> str:
@@ -96,14 +97,14 @@ class Collective:
 
 
 class DryRun:
-    """All ranks, and the runtime of all of them."""
+    """All ranks, and the runtime that they share."""
 
     def __init__(self, run: Run) -> None:
         self.size, self.asynchronous = run.nodes, run.algo.asynchronous
         self.clock = VirtualClock(self)
         self.scheduler = Scheduler(self.clock)
         self.collectives: list[Collective] = []
-        self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> in which steps
+        self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> steps
         problem = run.timing_problem(Study(None, steps_of(run)), MODEL)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(run.nodes + run.algo.servers)]
         self.workers: list[Worker] = []
@@ -116,29 +117,26 @@ class DryRun:
             )
 
     def run(self) -> None:
-        """Raises CallMismatch."""
+        """Run all ranks to the end. Raises CallMismatch."""
         try:
             self.scheduler.run()
         except Deadlock:
-            raise CallMismatch(self.standstill()) from None
+            raise CallMismatch(self.deadlock_reason()) from None
         finally:
             self.scheduler.close()
         for rank, mailbox in enumerate(self.mailboxes):
             for src, tag, count in mailbox.unread():
-                when_sent, number = (
-                    self.sent[src, rank, tag][-count],
-                    f" (tag {tag})" if tag else "",
-                )
+                when_sent, which = self.sent[src, rank, tag][-count], tagged(tag)
                 raise CallMismatch(
-                    f"{when_sent} rank {src} would send rank {rank} a message{number} that nobody receives"
+                    f"{when_sent} rank {src} would send rank {rank} a message{which} "
+                    "that is never received"
                 )
         for collective in self.collectives:
             if collective.missing:
-                raise CallMismatch(
-                    f"{collective.begun}, in which rank {min(collective.missing)} does not take part"
-                )
+                rank = min(collective.missing)
+                raise CallMismatch(f"{collective.begun}, in which rank {rank} does not take part")
 
-    # What workers ask of their runtime.
+    # The runtime of the workers.
 
     def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
         worker.progress.gradients += 1
@@ -164,15 +162,15 @@ class DryRun:
         )
 
     def start_of_step(self, worker: Worker) -> None:
-        """Nothing is saved."""
+        """Do nothing: no checkpoints are saved."""
 
     def end_of_step(self, worker: Worker) -> None:
-        """Nothing is recorded."""
+        """Do nothing: no metrics are recorded."""
 
     def now(self) -> float:
         return self.clock.now
 
-    # What they do together.
+    # Collectives.
 
     def join(
         self,
@@ -186,7 +184,8 @@ class DryRun:
         rank, what = worker.rank, f"{kind} of {tensor.numel()} numbers"
         if worker.is_server:
             raise CallMismatch(
-                f"{when(worker)} rank {rank}, a server, would take part in {what}, which is for workers alone"
+                f"{when(worker)} rank {rank}, a server, would take part in {what}, "
+                "which is for workers alone"
             )
         if number == len(self.collectives):
             self.collectives.append(
@@ -196,7 +195,10 @@ class DryRun:
         if what != collective.what or (
             worker.steps_taken != collective.taken and not self.asynchronous
         ):
-            order = "all ranks must take part in the same ones in the same order (the model has 4 parameters here)"
+            order = (
+                "all ranks must take part in the same ones in the same order "
+                "(the model has 4 parameters here)"
+            )
             raise CallMismatch(
                 f"{collective.begun}, but rank {rank} next {what}, {when(worker)}; {order}"
             )
@@ -210,13 +212,12 @@ class DryRun:
             collective.joined.clear()
         return future
 
-    # Why nobody can go on.
+    # Diagnosis of deadlocks.
 
-    def standstill(self) -> str:
-        """Follows who waits for whom, to a circle or to somebody that has ended."""
-        waits: dict[
-            int, Future[Any]
-        ] = {}  # by rank, but for activities of a rank that wait for one another
+    def deadlock_reason(self) -> str:
+        """Describe who waits for whom, up to a circle or a rank that has ended."""
+        # By rank, leaving out activities of a rank that wait for one another.
+        waits: dict[int, Future[Any]] = {}
         for task in self.scheduler.tasks:
             if task.waiting is not None and task.waiting.what[0] != "finish":
                 waits.setdefault(int(task.name.split()[1]), task.waiting)
@@ -231,20 +232,24 @@ class DryRun:
             words[rank] = f"{when(self.workers[rank])} rank {rank} would wait for {what}"
             rank = rank_after
         if rank is None:
-            return f"{words[path[-1]]}, and nobody sends one"
+            return f"{words[path[-1]]}, but none is sent"
         circle = [words[each] for each in path[path.index(rank) :]]
         more = f", and so on, {len(circle)} ranks" if len(circle) > NAMED else ""
         return f"ranks would wait in a circle: {', '.join(circle[:NAMED])}{more}"
 
     def awaited(self, future: Future[Any]) -> tuple[str, int | None]:
-        """In words, and from whom."""
+        """Describe what is awaited, and return the rank that it must come from, if known."""
         match future.what:
             case ("message", src, tag):
-                return f"a message from rank {src}" + (f" (tag {tag})" if tag else ""), src
+                return f"a message from rank {src}{tagged(tag)}", src
             case ("collective", number, missing):
                 return f"rank {min(missing)} in {self.collectives[number].what}", min(missing)
             case _:
-                return "a message from anybody", None
+                return "a message from any rank", None
+
+
+def tagged(tag: int) -> str:
+    return f" (tag {tag})" if tag else ""
 
 
 def when(worker: Worker) -> str:
@@ -258,7 +263,7 @@ def mean_of(tensors: list[Tensor]) -> Tensor:
 
 
 class DryTransport(Transport):
-    """The messages of one rank: one has arrived once it is sent."""
+    """Transport of one rank whose messages arrive as soon as they are sent."""
 
     def __init__(self, rank: int, attempt: DryRun) -> None:
         self.rank, self.attempt = rank, attempt

@@ -1,19 +1,18 @@
-"""Going on without workers that are gone for good (``on_failure=continue``), the same in simulated
-and in real runs.
+"""Recovery without lost workers (``on_failure=continue``), the same in simulated and real runs.
 
-1. The survivors agree on who is left. That takes `VOTE_SECONDS`: who does not answer by then
-is gone.
-2. Each drops the step it is in and goes back to where it was between two steps (`step_snapshot`).
-What was on its way is lost.
-3. They form a smaller run (`Membership`): as if it had been configured for them alone, ranks counted
-   anew, so that graphs, data and learning rates are those of so many nodes, and proved for them.
-4. All go on from the epoch of the one that is furthest behind, each from its own model, with
-   push-sum weight 1: the model is the numerator over the weight, so this is what makes the mass of
-   the survivors their number again. Asynchronous workers share what is left of the budget. With a
-   parameter server everybody goes on from its model.
+1. The survivors agree on who is left. Ranks that do not answer within `VOTE_SECONDS` are lost.
+2. Each survivor drops its current step and returns to its state between two steps
+   (`step_snapshot`). Messages on their way are lost.
+3. The survivors form a smaller run (`Membership`), as if configured for them alone: ranks are
+   numbered from 0 again, so that graphs, data and learning rates are those of so many nodes, and
+   its calls are verified.
+4. All continue from the epoch of the slowest survivor, each from its own model with push-sum weight
+   1. The model is the numerator over the weight, so the mass of the survivors is their number
+   again. Asynchronous workers share the rest of the budget. With a parameter server all continue
+   from its model.
 
-Momentum stays. Of the named state tensors stay (what SlowMo goes back to); counts and lists, of
-what is under way, start anew.
+Momentum is kept, and so are named state tensors (such as the point that SlowMo returns to); counts
+and lists of pending work start from scratch.
 """
 
 from __future__ import annotations
@@ -35,20 +34,23 @@ VOTE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Membership:
-    """Those who take part. run: as if it had been configured for them. names: the rank at the start
-    of the run of what is now rank i.
+    """The ranks that take part in a run.
+
+    run: as if configured for these ranks alone
+    original_ranks: for each rank, its rank at the start of the run
     """
 
     run: Run
     original_ranks: tuple[int, ...]
 
     def lost(self, run: Run) -> list[int]:
-        """The original ranks of ``run`` that are not here any more."""
+        """Return the original ranks of ``run`` that are no longer members."""
         return sorted({*range(run.ranks)} - {*self.original_ranks})
 
     def without(self, gone: Sequence[int]) -> Membership:
-        """Those left when the present ranks ``gone`` are. Raises RankFailed where they cannot go
-        on.
+        """Return the membership without the present ranks ``gone``.
+
+        Raises RankFailed if the others cannot continue.
         """
         from sgp_runner.elastic.dry_run import verify_calls
 
@@ -56,16 +58,16 @@ class Membership:
             return self
         run = self.run
         left = [rank for rank in range(run.ranks) if rank not in gone]
-        words = f"{listed([self.original_ranks[rank] for rank in sorted(gone)])} gone for good"
+        words = f"{listed([self.original_ranks[rank] for rank in sorted(gone)])} lost"
         if any(rank >= run.nodes for rank in gone):
-            raise RankFailed(f"{words}, with the model of all: that was the parameter server.")
+            raise RankFailed(f"{words}, and with the parameter server the model of all.")
         if len(left) == run.algo.servers:
-            raise RankFailed(f"{words}, and nobody is left.")
+            raise RankFailed(f"{words}, and no worker is left.")
         try:
             smaller = run.among(left)
             verify_calls(smaller)
         except ConfigError as error:
-            raise RankFailed(f"{words}, and the others cannot go on: {error}") from error
+            raise RankFailed(f"{words}, and the others cannot continue: {error}") from error
         return Membership(smaller, tuple(self.original_ranks[rank] for rank in left))
 
 
@@ -78,13 +80,12 @@ def membership_of(run: Run, names: Sequence[int]) -> Membership:
 
 
 def listed(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'}"
+    numbers = ", ".join(map(str, ranks))
+    return f"ranks {numbers} are" if len(ranks) > 1 else f"rank {numbers} is"
 
 
 def step_snapshot(worker: Worker) -> State:
-    """A copy of a worker at the start of a step. What is under way stays out: messages, and named
-    state that is no tensor.
-    """
+    """Copy a worker at the start of a step, without pending messages and non-tensor named state."""
     from torch import Tensor
 
     state = worker.state_dict()
@@ -96,20 +97,19 @@ def step_snapshot(worker: Worker) -> State:
 
 
 def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
-    """From which all go on. own: of each survivor at rest, servers last. shared: of a shared
-    budget, without what they dropped.
+    """Return the epoch from which all survivors continue.
+
+    own: epoch of each survivor between steps, servers last
+    shared: epoch of a shared budget, without dropped steps
     """
     if not run.algo.asynchronous:
         return min(*own, run.epochs)
-    return min(
-        own[-1] if run.algo.servers else shared, run.epochs
-    )  # a server has used so many gradients
+    # The epoch of a server counts the gradients that it has used.
+    return min(own[-1] if run.algo.servers else shared, run.epochs)
 
 
 def take_over(worker: Worker, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
-    """Bring a worker that was made for the smaller run, and has not started, to the step of its
-    ``snapshot``, in ``epoch``.
-    """
+    """Bring a fresh worker of the smaller run to the step of its ``snapshot``, in ``epoch``."""
     taken = round(epoch * worker.steps_per_epoch)
     place = {
         "taken": taken,

@@ -1,11 +1,10 @@
-"""Who of a real run is still there. Whoever loses a connection calls the roll, and everybody takes
-the same answer for the truth.
+"""Membership agreement: a rank that loses a connection starts a vote on who is still there.
 
-The store of the run holds the call, the answers and the verdict. Each rank answers on its watching
-thread, whatever it computes. Who asks waits until all have answered, or for `VOTE_SECONDS`;
-the first list of those present that is proposed is the verdict for all, also for a rank that was
-only slow: it is given up, and ends. Where the others would not go on anyway, a rank may be silent
-for as long as `network.timeout_seconds` allows, and only a lost connection makes somebody ask.
+The run's store holds the question, the answers and the decision. Each rank answers on its watchdog
+thread, whatever it computes. The asking rank waits for all answers, at most `VOTE_SECONDS`; the
+first proposed list of live ranks is binding. A rank that was only slow is evicted and ends. If a
+run cannot continue without lost ranks, a rank may be silent for as long as
+`network.timeout_seconds` allows, and only a lost connection starts a vote.
 """
 
 from __future__ import annotations
@@ -24,40 +23,37 @@ if TYPE_CHECKING:
 
 DEATHS = "deaths"  # counted in the store by a launching process
 POLL_SECONDS = 0.05
-HEARTBEAT_SECONDS = 5.0  # between two signs of life
-SILENCE_SECONDS = 30.0  # of a rank, while another one waits, until the roll is called: gloo does not tell who only receives of an end
+HEARTBEAT_SECONDS = 5.0
+# How long a rank may be silent while another one waits: gloo does not report a lost peer to a rank
+# that only receives.
+SILENCE_SECONDS = 30.0
 
 
 class Vote:
-    """On one rank; ``rank`` and ``members`` are numbers of the start of the run."""
+    """The votes as seen by one rank; ``original_rank`` and ``members`` are original ranks."""
 
     def __init__(self, store: Store, original_rank: int, size: int) -> None:
         self.store, self.original_rank, self.members = store, original_rank, list(range(size))
         self.number = 0
         self.answered = False
-        self.lock = Lock()  # between the watching thread and the one that asks
+        self.lock = Lock()  # between the watchdog thread and the asking one
         self.deaths = 0
         self.next_heartbeat = 0.0
-        self.heard: dict[
-            int, tuple[bytes, float]
-        ] = {}  # the latest sign of life of each, and when it was new
+        self.heard: dict[int, tuple[bytes, float]] = {}  # latest heartbeats and when they came
 
     def key(self, word: str, rank: int | None = None) -> str:
-        return f"roll call {self.number} {word}" + ("" if rank is None else f" {rank}")
+        return f"vote {self.number} {word}" + ("" if rank is None else f" {rank}")
 
     def heartbeat(self) -> None:
-        """A sign of life, from the watching thread."""
+        """Write a heartbeat, from the watchdog thread."""
         if (now := time.monotonic()) >= self.next_heartbeat:
-            self.store.set(f"beat {self.original_rank}", str(now))
+            self.store.set(f"heartbeat {self.original_rank}", str(now))
             self.next_heartbeat = now + HEARTBEAT_SECONDS
 
     def suspicion(self, waited: float) -> str | None:
-        """Why the roll should be called: the launching process has seen a death, or we wait and
-        somebody gives no sign of life.
-        """
-        if (
-            deaths := int(self.store.get(DEATHS)) if self.store.check([DEATHS]) else 0
-        ) > self.deaths:
+        """Return a reason to start a vote: an ended process, or a rank that is silent too long."""
+        deaths = int(self.store.get(DEATHS)) if self.store.check([DEATHS]) else 0
+        if deaths > self.deaths:
             self.deaths = deaths
             return "the launching process has seen it end"
         if waited < SILENCE_SECONDS:
@@ -65,19 +61,20 @@ class Vote:
             return None
         now = time.monotonic()
         for rank in self.members:
-            sign = self.store.get(f"beat {rank}") if self.store.check([f"beat {rank}"]) else b""
+            key = f"heartbeat {rank}"
+            heartbeat = self.store.get(key) if self.store.check([key]) else b""
             before, since = self.heard.get(rank, (None, now))
-            if sign != before:
-                self.heard[rank] = sign, now
+            if heartbeat != before:
+                self.heard[rank] = heartbeat, now
             elif now - since > SILENCE_SECONDS:
-                return f"rank {rank} has given no sign of life for {now - since:.0f} s"
+                return f"rank {rank} has sent no heartbeat for {now - since:.0f} s"
         return None
 
     def start(self, why: str) -> None:
         self.store.compare_set(self.key("why"), "", why)
 
     def answer(self) -> bool:
-        """If the roll is called and this rank has not answered yet, it does now."""
+        """Answer the current vote, if there is one that this rank has not answered yet."""
         if self.answered or not self.store.check([self.key("why")]):
             return False
         self.store.set(self.key("here", self.original_rank), "")
@@ -85,8 +82,9 @@ class Vote:
         return True
 
     def decide(self) -> tuple[list[int], str]:
-        """Who is gone, of those who were there before, and why it was asked. Raises Aborted if a
-        rank has failed, which explains all.
+        """Return the lost original ranks and the reason for the vote.
+
+        Raises Aborted if a rank has failed, which explains the loss.
         """
         deadline = time.monotonic() + VOTE_SECONDS
         while (

@@ -1,1 +1,1 @@
-"""What a run leaves behind: records, evaluations, checkpoints and mirrors of its metrics."""
+"""Records, evaluations, checkpoints and mirrors of the metrics of a run."""

@@ -1,9 +1,8 @@
-"""Checkpoints on disk: a folder ``step-N`` with tensors in one file or several and, last, a
-manifest that vouches for them.
+"""Checkpoints on disk: a folder ``step-N`` with files of tensors and, written last, a manifest.
 
-A checkpoint is written beside its place and moved there when all of it is on the disk, so one that
-is found is whole unless the disk has lost something. Reading never runs code:
-``torch.load(weights_only=True)``.
+A checkpoint is written beside its place and moved there once all of it is on the disk, so a
+checkpoint in place is complete unless the disk has lost data. The manifest has the checksums.
+Reading never runs code: ``torch.load(weights_only=True)``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ MANIFEST = "manifest.json"
 
 
 class Trigger:
-    """When a checkpoint is due."""
+    """Decides when a checkpoint is due."""
 
     def __init__(self, checkpoints: Checkpoints, steps: int) -> None:
         self.checkpoints = checkpoints
@@ -43,7 +42,7 @@ class Trigger:
         self.saved(steps)
 
     def saved(self, steps: int) -> None:
-        """A checkpoint was written after ``steps``."""
+        """Note that a checkpoint was written after ``steps``."""
         every = self.checkpoints.every_steps
         self.next_step = (steps // every + 1) * every if every is not None else sys.maxsize
         self.deadline = time.monotonic() + 60 * (self.checkpoints.every_minutes or float("inf"))
@@ -53,16 +52,16 @@ class Trigger:
 
     @property
     def late(self) -> bool:
-        """Whether the last checkpoint is too long ago."""
+        """Whether the last checkpoint is older than ``checkpoint.every_minutes``."""
         return time.monotonic() >= self.deadline
 
     @property
     def signal_name(self) -> str | None:
-        """Of the signal that asks the run to stop."""
+        """Name of the signal that asks the run to stop."""
         return None if self.signal is None else signal.Signals(self.signal).name
 
     def listening(self) -> AbstractContextManager[None]:
-        """SIGTERM, SIGUSR1 and SIGUSR2 ask for a checkpoint, after which the run stops."""
+        """Let SIGTERM, SIGUSR1 and SIGUSR2 request a checkpoint, after which the run stops."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number
@@ -72,7 +71,7 @@ class Trigger:
 
 @contextmanager
 def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """The signals that ask a run to save and stop go to ``handler``."""
+    """Route the signals that ask a run to save and stop to ``handler``."""
     try:
         before = {number: signal.signal(number, handler) for number in SIGNALS}
     except ValueError:  # not on the main thread, where signals do not arrive
@@ -91,25 +90,28 @@ def resume_message(path: Path, lost: Sequence[int] = ()) -> str:
         if lost
         else ""
     )
-    return f"This run was cut off and goes on from {path.name.replace('-', ' ')}{without}."
+    return f"This run was interrupted and resumes from {path.name.replace('-', ' ')}{without}."
 
 
 def stopped(signal_name: str, path: Path) -> Stopped:
     return Stopped(
-        f"stopped by {signal_name}; saved in {path}. The same command goes on from there."
+        f"stopped by {signal_name}; saved in {path}. Run the same command again to resume."
     )
 
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that a run resumes from. original_ranks: of those that had a part in it."""
+    """A checkpoint that a run resumes from.
+
+    original_ranks: of the ranks that took part in it
+    """
 
     path: Path
     original_ranks: list[int]
 
 
 def latest_of(experiment: Experiment) -> Path | None:
-    """Where a run resumes, if it was cut off."""
+    """Return the checkpoint from which an interrupted run resumes, if there is one."""
     return (
         latest(experiment.checkpoints, experiment.digest)
         if experiment.run.resume == "auto"
@@ -118,7 +120,10 @@ def latest_of(experiment: Experiment) -> Path | None:
 
 
 class Draft:
-    """A checkpoint that is being written. ``folder``: where the checkpoints of this run are."""
+    """A checkpoint that is being written.
+
+    folder: of all checkpoints of this run
+    """
 
     def __init__(self, folder: Path, steps: int) -> None:
         self.folder, self.steps = folder, steps
@@ -126,21 +131,19 @@ class Draft:
         self.files: dict[str, str] = {}  # name -> checksum
 
     def clear(self) -> None:
-        """Make room for it; drafts that were never finished go."""
+        """Make room for the draft and remove unfinished ones."""
         for path in self.folder.glob(".part-*"):
             shutil.rmtree(path, ignore_errors=True)
         with self.writing():
             self.path.mkdir(parents=True)
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write ``state``, of tensors and plain data, as the file ``name``; it replaces an earlier
-        one.
-        """
+        """Write ``state``, tensors and plain data, to the file ``name``; replace an earlier one."""
         with self.writing():
             self.files[name] = write(self.path / name, state)
 
     def finish(self, run: str, keep: int) -> None:
-        """Make it the latest checkpoint of the run called ``run``; only ``keep`` stay."""
+        """Make the draft the latest checkpoint of ``run`` and keep the newest ``keep`` of them."""
         manifest = {"version": VERSION, "run": run, "steps": self.steps, "files": self.files}
         with self.writing():
             with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
@@ -148,9 +151,8 @@ class Draft:
                 file.flush()
                 os.fsync(file.fileno())
             sync(self.path)
-            if (
-                invalid_reason(self.place, run) is None
-            ):  # of the same step; between two moves there would be none
+            # A valid checkpoint of the same step stays: replacing it takes a moment without one.
+            if invalid_reason(self.place, run) is None:
                 shutil.rmtree(self.path)
             else:
                 shutil.rmtree(self.place, ignore_errors=True)
@@ -161,7 +163,7 @@ class Draft:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """On an error in here nothing is left of the draft. Raises CannotWrite for one of the disk."""
+        """Remove the draft if an error occurs inside. Raises CannotWrite for disk errors."""
         try:
             yield
         except (OSError, RuntimeError) as error:  # torch.save hides the first behind the second
@@ -170,7 +172,7 @@ class Draft:
 
 
 def write(path: Path, state: Mapping[str, Any]) -> str:
-    """Put ``state`` on the disk; returns the checksum of the file."""
+    """Write ``state`` to the disk and return the checksum of the file."""
     import torch
 
     with path.open("wb") as file:
@@ -185,7 +187,8 @@ def read(path: Path, device: str = "cpu") -> dict[str, Any]:
 
     refused = ConfigError(
         "resume",
-        f"{path} is not a checkpoint of sgp-run; remove its folder, or start over with resume=never.",
+        f"{path} is not a checkpoint of sgp-run; "
+        "remove its folder, or start over with resume=never.",
     )
     try:
         state = torch.load(path, weights_only=True, map_location=device)
@@ -197,9 +200,7 @@ def read(path: Path, device: str = "cpu") -> dict[str, Any]:
 
 
 def latest(folder: Path, run: str) -> Path | None:
-    """The newest checkpoint of the run called ``run`` that is whole; what is wrong with newer ones
-    is said on stderr.
-    """
+    """Return the newest valid checkpoint of ``run``; invalid ones are reported on stderr."""
     for steps in saved_steps(folder):
         path = folder / f"step-{steps}"
         problem = invalid_reason(path, run)
@@ -210,7 +211,7 @@ def latest(folder: Path, run: str) -> Path | None:
 
 
 def invalid_reason(path: Path, run: str) -> str | None:
-    """Why a checkpoint cannot be used, in a sentence."""
+    """Return the reason why a checkpoint cannot be used, as a sentence; None if it can."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version, name, files = manifest["version"], manifest["run"], dict(manifest["files"])
@@ -232,13 +233,13 @@ def invalid_reason(path: Path, run: str) -> str | None:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """Of all checkpoints in a folder, newest first."""
+    """Return the steps of all checkpoints in a folder, newest first."""
     names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
 def sync(folder: Path) -> None:
-    """The names in a folder have a cache of their own."""
+    """Flush the names in a folder, which have a cache of their own, to the disk."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

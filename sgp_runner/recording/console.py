@@ -1,5 +1,4 @@
-"""What a person sees: progress while a run trains, a table when it has finished, a comparison at
-the end of a sweep.
+"""Console output: progress while a run trains, its final table, and comparisons of sweeps.
 
 On a terminal a bar that redraws itself; into a file or a pipe plain lines, about one per epoch.
 """
@@ -24,17 +23,20 @@ from rich.text import Text
 
 from sgp_runner.utils.units import duration, milliseconds, num_bytes, number, percent
 
-LOSSES = 64  # training losses behind the one shown: a single batch says little
-QUIET_SECONDS = 60.0  # a line appears at least this often while records arrive, so that a log shows the run is alive
+LOSSES = 64  # training losses that are averaged for display
+QUIET_SECONDS = 60.0  # longest time between two lines while records arrive
 CLOCKS: dict[str | None, str] = {"simulated": "simulated time", "wall": "wall-clock time"}
 
 
 class ConsoleListener:
-    """Shows on stdout how far a run is. Use it as a context manager, or call ``start`` and
-    ``stop``.
+    """Shows the progress of a run on stdout.
 
-    ``title`` names the run, ``total_steps`` is the number of steps each worker will take, ``clock``
-    is ``"simulated"`` or ``"wall"``. With workers at different steps, the bar shows their mean.
+    Use it as a context manager, or call ``start`` and ``stop``. With workers at different steps,
+    the bar shows their mean.
+
+    title: name of the run
+    total_steps: number of steps of each worker
+    clock: ``"simulated"`` or ``"wall"``
     """
 
     def __init__(self, title: str, total_steps: int, clock: str) -> None:
@@ -53,7 +55,7 @@ class ConsoleListener:
         self._live: Live | None = None
 
     def start(self) -> None:
-        """Shows the title, and on a terminal the bar."""
+        """Show the title, and on a terminal the bar."""
         self._started = self._said_at = time.monotonic()
         console = stdout_console()
         if console.is_terminal:
@@ -63,7 +65,7 @@ class ConsoleListener:
             print(self._title, flush=True)
 
     def stop(self) -> None:
-        """Leaves the bar where it is and gives the terminal back. A second call does nothing."""
+        """Leave the bar in place and release the terminal. A second call does nothing."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
@@ -103,9 +105,7 @@ class ConsoleListener:
         self.stop()
 
     def _line_is_due(self, kind: object) -> bool:
-        """An evaluation ends an epoch. Without one, an epoch later than it would have come; or
-        after a long silence.
-        """
+        """Return whether to print: at an evaluation, two epochs later, or after a minute."""
         if kind == "average":
             self._said_epoch = self._epoch
             return True
@@ -125,7 +125,7 @@ class ConsoleListener:
         return f"step {self._step():{digits}d}/{self._total}  epoch {self._epoch:4.1f}"
 
     def _numbers(self, between: str) -> str:
-        """Loss, accuracy and time, with what is not known yet left out."""
+        """Format loss, accuracy and time, leaving out what is unknown."""
         parts = []
         if self._losses:
             parts.append(f"loss {sum(self._losses) / len(self._losses):.4f}")
@@ -150,9 +150,7 @@ class ConsoleListener:
 
 
 def stdout_console() -> Console:
-    """A console on stdout: with colour on a terminal, plain text without control characters
-    anywhere else.
-    """
+    """Return a console on stdout: coloured on a terminal, plain text anywhere else."""
 
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return Console(
@@ -164,18 +162,14 @@ def stdout_console() -> Console:
 
 
 def show(table: Table) -> None:
-    """Prints a table on stdout, after an empty line. What is said below its frame may be longer
-    than a line.
-    """
+    """Print a table on stdout, after an empty line; its caption may be wider than the console."""
     stdout_console().print("", table, sep="\n", crop=False)
 
 
 def summary_table(summary: Mapping[str, object]) -> Table:
-    """The end of one run: quality per worker and of the averaged model, time, bytes, where the
-    results are.
-    """
+    """Make the table of one run: quality, time, bytes and the folder of its results."""
 
-    # Below the frame, on a line of its own that is never folded, a path can be copied.
+    # A path on an unfolded line of its own below the frame can be copied.
     results = [f"results in {_short_path(str(summary['run_dir']))}"] if "run_dir" in summary else []
     notes = "\n".join(text for text in (_text(summary, "label"), *results) if text)
     table = _table(
@@ -205,10 +199,8 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     study, steps = summary.get("ms_per_iteration") is not None, number(summary.get("steps")) or 1
     if study:
         row(f"{clock} time per iteration", said("ms_per_iteration", milliseconds))
-        hours, iterations = (
-            said("hours", "{:.2f} h".format),
-            said("iterations", "{:,.0f} iterations".format),
-        )
+        hours = said("hours", "{:.2f} h".format)
+        iterations = said("iterations", "{:,.0f} iterations".format)
         row(f"{clock} time of the schedule", hours and iterations and f"{hours} for {iterations}")
     else:
         row(CLOCKS.get(clock, "time"), said("time_s", duration))
@@ -222,19 +214,19 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     row("simulated" if study else "trained for", _amount(summary))
     lost = summary.get("lost")
     row(
-        "gone for good",
+        "lost",
         ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None,
     )
     return table
 
 
 def comparison_table(rows: Sequence[Mapping[str, object]], title: str = "Comparison") -> Table:
-    """The end of a sweep: one row per run, in the order given.
+    """Make the table of a sweep: one row per run, in the order given.
 
-    A row is a summary. Two more keys: ``job``, the settings of this run of the sweep (``algo=sgp
-    optim.lr=0.1``), of which those that have no column are shown below the algorithm; ``failed``, a
-    sentence, marks a run without results, which still needs ``algorithm`` and ``nodes``, and so
-    does a run that is ``unfinished``.
+    A row is a summary with two more keys. ``job`` has the settings of this run of the sweep
+    (``algo=sgp optim.lr=0.1``), of which those without a column are shown below the algorithm.
+    ``failed``, a sentence, marks a run without results, which still needs ``algorithm`` and
+    ``nodes``, as does an ``unfinished`` run.
     """
 
     done = [row for row in rows if not _state(row)]
@@ -276,7 +268,7 @@ def comparison_table(rows: Sequence[Mapping[str, object]], title: str = "Compari
 
 
 def timing_table(rows: Sequence[Mapping[str, object]], title: str) -> Table:
-    """The end of a sweep of timing studies; rows as in `comparison_table`."""
+    """Make the table of a sweep of timing studies; rows as in `comparison_table`."""
 
     clock = next((_text(row, "clock") for row in rows if not _state(row)), "")
     table = _comparison(rows, title)
@@ -305,7 +297,10 @@ def timing_table(rows: Sequence[Mapping[str, object]], title: str) -> Table:
 
 
 def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
-    """Published figures beside ours: ``row metric published ours error_percent ours_is`` of each."""
+    """Make the table of published figures beside ours.
+
+    Keys of a row: ``row metric published ours error_percent ours_is``.
+    """
 
     table = _table(
         "Published beside ours", Text("errors in percent of the published figure"), SIMPLE_HEAD
@@ -327,7 +322,7 @@ def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
 
 
 def _state(row: Mapping[str, object]) -> Text | None:
-    """In place of results, where there are none."""
+    """Return the cell of a run without results; None for a run that has some."""
 
     if row.get("failed"):
         return Text(_failure(row), style="bold red")
@@ -335,23 +330,20 @@ def _state(row: Mapping[str, object]) -> Text | None:
 
 
 def _comparison(rows: Sequence[Mapping[str, object]], title: str) -> Table:
-    """A table with its first column, and the failures below it."""
+    """Make a table with its first column, and the failures below it."""
 
     failures = [
         f"{_job(row)} {_failure(row)}: {row['failed']}" for row in rows if row.get("failed")
     ]
     table = _table(title, Text("".join(f"\n{text}" for text in failures), style="red"), SIMPLE_HEAD)
-    table.show_edge, table.pad_edge, table.collapse_padding = (
-        False,
-        False,
-        True,
-    )  # every column counts when 80 are all
+    # Saves width for terminals of 80 columns.
+    table.show_edge, table.pad_edge, table.collapse_padding = False, False, True
     table.add_column("algorithm", overflow="fold")
     return table
 
 
 def _first_cells(row: Mapping[str, object]) -> tuple[Text, Text]:
-    """The algorithm with the settings that have no column, and the number of nodes."""
+    """Return the algorithm with the settings that have no column, and the number of nodes."""
 
     settings = ((f"\n{word}", "dim") for word in _settings(row))
     return Text.assemble(_text(row, "algorithm") or "?", *settings), Text(
@@ -378,7 +370,7 @@ def _title(summary: Mapping[str, object]) -> str:
 
 
 def _metric_name(summary: Mapping[str, object]) -> str:
-    """A translation is right when every word is: its accuracy is known as exact match."""
+    """Name the metric; the accuracy of a translation, right in every word, is its exact match."""
     if summary.get("metric") == "accuracy" and summary.get("bleu") is not None:
         return "exact match"
     name = str(summary.get("metric", "loss"))
@@ -402,8 +394,9 @@ def _quality_of(record: Mapping[str, object]) -> str | None:
 def _loss(record: Mapping[str, object]) -> str:
     ranks = record["ranks"]
     assert isinstance(ranks, list)
-    who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'} gone for good"
-    return f"{who}: {record['nodes']} nodes go on from epoch {number(record['epoch']):.2f}."
+    who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    epoch = f"epoch {number(record['epoch']):.2f}"
+    return f"{who} lost: {record['nodes']} nodes continue from {epoch}."
 
 
 def _amount(summary: Mapping[str, object]) -> str | None:
@@ -433,6 +426,6 @@ def _text(row: Mapping[str, object], key: str) -> str | None:
 
 
 def _short_path(path: str) -> str:
-    """Relative to where the command was started, if the path lies below."""
+    """Return the path relative to the working directory, if it lies below."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path

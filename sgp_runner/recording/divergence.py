@@ -1,10 +1,9 @@
-"""When training has failed for good, and what a run leaves behind then: ``diverged.json`` in place
-of a summary.
+"""Detection of divergence, and ``diverged.json``, which a diverged run has in place of a summary.
 
-A worker has diverged when its loss or a parameter is not finite, or when its loss is over
-`EXPLODED` times the first one that it recorded (or 1, if that was less). This is looked at whenever
-a worker records, which waits for the device anyway, and before its parameters go into a checkpoint:
-what is in a checkpoint is finite.
+A worker has diverged if its loss or a parameter is not finite, or if its loss exceeds `EXPLODED`
+times the first one that it recorded (or 1, if that was less). This is checked whenever a worker
+records, which waits for the device anyway, and before its parameters are saved: checkpoints hold
+finite values only.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ FILE = "diverged.json"
 
 
 def check_parameters(worker: Worker) -> None:
-    """Raises Diverged unless they are finite. Waits for the device."""
+    """Raise Diverged unless the parameters are finite. Waits for the device."""
     if not isfinite(float(worker.params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 
 
 def check_loss(worker: Worker, loss: float, first: float) -> None:
-    """Raises Diverged for a loss that shows it; ``first``: what this worker recorded first."""
+    """Raise Diverged if the ``loss`` is too far above the ``first`` one of this worker."""
     if not isfinite(loss):
         raise Diverged(worker.rank, worker.step, f"its loss is {loss}")
     if loss > EXPLODED * max(first, 1.0):
@@ -43,9 +42,7 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
 
 
 def leave_word(experiment: Experiment, error: Diverged) -> Diverged:
-    """Write down that the run has diverged; the error for the user, who is told what is left and
-    what to try.
-    """
+    """Record that the run has diverged; return the error with the checkpoint and advice."""
     found = latest(experiment.checkpoints, experiment.digest)
     left = (
         f"the last good checkpoint is {found}"
@@ -61,7 +58,7 @@ def leave_word(experiment: Experiment, error: Diverged) -> Diverged:
 
 
 def refuse_to_repeat(run_dir: Path) -> None:
-    """Raises DivergedBefore if the run in this folder has diverged: it would again."""
+    """Raise DivergedBefore if the run in this folder has diverged: it would diverge again."""
     try:
         word = json.loads((run_dir / FILE).read_text(encoding="utf-8"))
         before = int(word["rank"]), int(word["step"]), str(word["what"]), str(word["advice"])

@@ -1,8 +1,7 @@
-"""Watching a run without disturbing it: records of training, evaluation of every worker and of
-their average.
+"""Observation of a run: records of training, and evaluations of the workers and their average.
 
-Evaluation happens between two steps of a worker, when it is at rest, takes no simulated time and
-waits for nobody. The average of an epoch is over the workers' models as each of them was when it
+Evaluation happens between two steps of a worker, takes no simulated time and does not wait for
+other workers. The average of an epoch is over the workers' models as each of them was when it
 finished that epoch.
 """
 
@@ -33,8 +32,9 @@ if TYPE_CHECKING:
 def recording(
     experiment: Experiment, rank: int, total_steps: int, start: int = 0
 ) -> Iterator[Recorder]:
-    """The recorder of one rank, whose file goes on from byte ``start``; rank 0 has the console and
-    the logger listening.
+    """Open the recorder of one process rank, which appends at byte ``start`` of its file.
+
+    On process rank 0 the console and the logger listen.
     """
     from sgp_runner.recording.console import ConsoleListener
 
@@ -43,10 +43,11 @@ def recording(
             yield recorder
         return
     run, facts = experiment.run, experiment.facts
-    title = f"{facts['algorithm']} · {facts['model']} · {facts['data']} · {run.nodes} nodes · {run.network.name} · {run.label}"
+    names = (facts["algorithm"], facts["model"], facts["data"])
+    title = " · ".join([*map(str, names), f"{run.nodes} nodes", run.network.name, run.label])
     for note in run.notes:
         print(note, flush=True)
-    trim(metrics_path(experiment.directory, 0), start)  # the mirror counts the lines
+    trim(metrics_path(experiment.directory, 0), start)  # before the mirror counts the lines
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
     )
@@ -62,14 +63,15 @@ class Gathering:
     """The models of ``size`` workers at the end of one epoch, averaged as they come in.
 
     Those of ranks 2i and 2i + 1 are joined first, then pairs of pairs, and so on: the result does
-    not depend on who came in when, and is exact for equal models (Chan, Golub & LeVeque 1983).
+    not depend on the order of arrival, and is exact for equal models (Chan, Golub & LeVeque 1983).
+
+    parts: by (first rank, width), as in `join`
+    metrics, weights: by rank
     """
 
     size: int
-    parts: dict[tuple[int, int], tuple[int, Tensor, float]] = field(
-        default_factory=dict
-    )  # (first rank, width) -> see `join`
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)  # by rank
+    parts: dict[tuple[int, int], tuple[int, Tensor, float]] = field(default_factory=dict)
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     weights: dict[int, float] = field(default_factory=dict)
 
     def add(self, rank: int, params: Tensor, weight: float, metrics: dict[str, float]) -> None:
@@ -90,7 +92,7 @@ class Gathering:
         return len(self.metrics) == self.size
 
     def outcome(self) -> tuple[Tensor, dict[str, float]]:
-        """Once all have come in: the mean model [D] and the `spread`."""
+        """Return the mean model [D] and the `spread`, once all workers have come in."""
         ((_, mean, squares),) = self.parts.values()
         ranks = range(self.size)
         return mean, spread(
@@ -101,9 +103,7 @@ class Gathering:
 def join(
     lower: tuple[int, Tensor, float], upper: tuple[int, Tensor, float]
 ) -> tuple[int, Tensor, float]:
-    """How many models there are in two parts, their mean [D], and the sum of their squared
-    distances to it.
-    """
+    """Join two parts: number of models, their mean [D], sum of squared distances to it."""
     (few, mean, squares), (more, other, others) = lower, upper
     difference = other.sub_(mean)
     total = few + more
@@ -118,10 +118,9 @@ def join(
 def spread(
     squares: float, metrics: Sequence[dict[str, float]], weights: Sequence[float]
 ) -> dict[str, float]:
-    """Consensus distance (root mean square distance to the mean) and the range of accuracies and
-    weights, of all workers by rank.
+    """Return the consensus distance and the range of accuracies and weights over all workers.
 
-    squares: sum of squared distances to the mean.
+    squares: sum of squared distances to the mean; the consensus distance is their root mean square
     """
     out = {"consensus_distance": math.sqrt(max(0.0, squares) / len(metrics))}
     if "accuracy" in metrics[0]:
@@ -137,11 +136,10 @@ def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, fl
 
 
 class Observer:
-    """Records what the workers of one process do, under the ranks that they had at the start of the
-    run.
+    """Records what the workers of one process do, under their original ranks.
 
-    settle: called before something is recorded at the end of a step.
-    started: when the run's command began, by `time.monotonic`.
+    settle: called before something is recorded at the end of a step
+    started: start of the run's command, by `time.monotonic`
     """
 
     def __init__(
@@ -155,16 +153,19 @@ class Observer:
     ) -> None:
         self.run, self.problem, self.recorder, self.settle = run, problem, recorder, settle
         self.started = time.monotonic() if started is None else started
-        self.evaluated: dict[int, float] = {}  # rank -> last epoch that was evaluated
-        self.gatherings: dict[int, Gathering] = {}  # epoch -> what has come in
-        self.first_losses: dict[int, float] = {}  # rank -> what it recorded first
-        self.average: dict[str, float] = {}  # the latest metrics of the averaged (or server) model
+        self.evaluated: dict[int, float] = {}  # original rank -> last evaluated epoch
+        self.gatherings: dict[int, Gathering] = {}  # by epoch
+        self.first_losses: dict[int, float] = {}  # original rank -> first recorded loss
+        self.average: dict[str, float] = {}  # latest metrics of the averaged (or server) model
         self.membership = membership or full_membership(run)
 
     def follow(
         self, membership: Membership, problem: Problem, now: float, epoch: float, records: bool
     ) -> None:
-        """Watchdog a smaller membership, which continues from ``epoch``; ``records``: say who is gone."""
+        """Observe a smaller membership, which continues from ``epoch``.
+
+        records: whether to record the lost ranks
+        """
         gone = [
             name for name in self.membership.original_ranks if name not in membership.original_ranks
         ]
@@ -181,19 +182,19 @@ class Observer:
 
     @property
     def gone(self) -> list[int]:
-        """Who was lost for good."""
+        """The original ranks that were lost."""
         return self.membership.lost(self.run)
 
     @property
     def lost(self) -> dict[str, object]:
-        """For the summary."""
+        """The entry of the summary for lost ranks."""
         return {"lost": self.gone} if self.gone else {}
 
     def name(self, worker: Worker) -> int:
         return self.membership.original_ranks[worker.rank]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to know."""
+        """Return the state that a resumed run needs."""
         return {
             "real_s": time.monotonic() - self.started,
             "evaluated": self.evaluated,
@@ -235,7 +236,7 @@ class Observer:
         return {"kind": kind, "time_s": worker.now, "clock": self.run.network.clock}
 
     def record_training(self, worker: Worker) -> None:
-        """Raises Diverged, once it is on record, if it shows that training has failed."""
+        """Record the training of a worker. Raises Diverged after recording failed training."""
         progress = worker.progress
         staleness = progress.observed.pop("staleness", [])
         record: dict[str, object] = {
@@ -260,8 +261,9 @@ class Observer:
             check_parameters(worker)
 
     def evaluate(self, worker: Worker, epoch: float, own: bool = True) -> dict[str, float]:
-        """One worker's ``own`` model, or the server's; when the last worker of an epoch has come
-        in, also their average.
+        """Evaluate and record one worker's ``own`` model, or the server's.
+
+        When the last worker of an epoch comes in, their average is evaluated too.
         """
         if worker.is_server:
             self.record_average(worker, epoch, worker.params, {})
@@ -274,9 +276,8 @@ class Observer:
                 | {"rank": self.name(worker), "step": worker.step, "epoch": epoch}
                 | metrics
             )
-        if (
-            self.run.network.clock == "simulated" and not self.run.algo.servers
-        ):  # in real runs that would need a barrier
+        # In real runs an average would need a barrier.
+        if self.run.network.clock == "simulated" and not self.run.algo.servers:
             self.gather(worker, epoch, metrics)
         return metrics
 
@@ -297,7 +298,7 @@ class Observer:
         self.recorder.write(self.stamp(worker, "average") | {"epoch": epoch} | self.average)
 
     def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:
-        """The final evaluation of all workers, servers last, and the results for the summary."""
+        """Evaluate all workers, servers last, and return the results for the summary."""
         gradient_workers = [worker for worker in workers if not worker.is_server]
         for worker in workers:
             self.record_training(worker)
@@ -314,12 +315,12 @@ class Observer:
 
 
 def cost_of(worker: Worker) -> dict[str, float]:
-    """Time, steps and bytes of one worker so far."""
+    """Return time, steps and bytes of one worker so far."""
     return {"time_s": worker.now, "steps": worker.steps_taken, "bytes": worker.comm.num_bytes_sent}
 
 
 def total_cost(costs: Sequence[dict[str, float]], real_seconds: float) -> dict[str, object]:
-    """Time of the slowest; steps and bytes of the average gradient worker."""
+    """Return the time of the slowest worker, and steps and bytes of the average gradient worker."""
     n = len(costs)
     return {
         "time_s": max(cost["time_s"] for cost in costs),
@@ -332,7 +333,7 @@ def total_cost(costs: Sequence[dict[str, float]], real_seconds: float) -> dict[s
 def results(
     metric: str, workers: Sequence[dict[str, float]], average: dict[str, float]
 ) -> dict[str, object]:
-    """Quality, per worker and of the averaged (or server) model."""
+    """Return the quality of the workers and of the averaged (or server) model."""
     out: dict[str, object] = {
         "metric": metric,
         "average": average[metric],

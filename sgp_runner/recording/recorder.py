@@ -1,17 +1,16 @@
-"""What a run leaves behind: ``metrics.jsonl``, the source of truth, and ``summary.json``, the mark
-of a finished run.
+"""Results on disk: ``metrics.jsonl`` and ``summary.json``, which marks a finished run.
 
-One JSON object per line. ``kind`` tells what else a record holds:
+``metrics.jsonl`` has one JSON object per line. ``kind`` determines its other fields:
 
 * ``train``: ``rank step epoch time_s clock loss lr bytes_sent staleness push_sum_weight``
 * ``server``: ``step epoch time_s clock lr bytes_sent staleness`` of a parameter server; its steps
-are gradients of all workers
+  are gradients of all workers
 * ``eval``: ``rank step epoch time_s clock loss accuracy`` and the task's own metrics (``bleu``)
 * ``average``: ``epoch time_s clock loss accuracy consensus_distance accuracy_mean accuracy_min
   accuracy_max push_sum_weight_min push_sum_weight_max``; the averaged model, and the spread over
   the workers
-* ``lost``: ``ranks epoch time_s clock nodes``; these ranks were gone for good, and ``nodes`` went
-on from ``epoch``
+* ``lost``: ``ranks epoch time_s clock nodes``; these ranks were lost, and ``nodes`` continued from
+  ``epoch``
 * ``summary``: once, last
 
 ``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``.
@@ -19,7 +18,7 @@ on from ``epoch``
 
 JSON has no NaN and no infinity. Such a value is written as ``null`` and spelt out beside it, so
 that "diverged" and "not measured" stay apart: ``{"loss": null, "nonfinite": {"loss": "inf"}}``.
-Listeners get the numbers as they were.
+Listeners receive the original numbers.
 """
 
 from __future__ import annotations
@@ -43,13 +42,12 @@ KINDS = ("train", "server", "eval", "average", "lost", "summary")
 
 
 class Recorder:
-    """Appends records to this rank's file, each one a whole line or nothing, then hands them to the
-    listeners in order.
+    """Appends records to this process rank's file, whole lines only, then passes them to listeners.
 
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes
-    ``metrics.rankR.jsonl``, so that no two processes share a file. The file goes on from byte
-    ``start``: a resumed run records again what came after its checkpoint. Use it as a context
-    manager: leaving without ``finish`` tells the listeners that the run did not finish.
+    ``metrics.rankR.jsonl``, so that no two processes share a file. The file continues at byte
+    ``start``: a resumed run records again what came after its checkpoint. As a context manager,
+    leaving without ``finish`` signals to the listeners that the run did not finish.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Recorder:
         self._file = self.path.open("ab", buffering=0)
 
     def num_bytes(self) -> int:
-        """How long the file is, now that all of it is on the disk."""
+        """Flush the file to the disk and return its length."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -71,21 +69,18 @@ class Recorder:
         return os.fstat(self._file.fileno()).st_size
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Records one ``train``, ``server``, ``eval``, ``average`` or ``lost``; it is in the file
-        when this returns.
+        """Write one record (not a ``summary``); it is in the file when this returns.
 
         Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value
-        that JSON cannot hold, such as a tensor, CannotWrite when the disk is full; nothing is
-        written then.
+        that JSON cannot hold, such as a tensor, CannotWrite if the disk is full; nothing is written
+        then.
         """
         self._append(record)
         for listener in self._listeners:
             listener.write(record)
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Records the ``summary``, if there is one, ends the listeners, closes the file. A second
-        call does nothing.
-        """
+        """Write the ``summary``, if there is one, and close listeners and file, once."""
         if self._finished:
             return
         self._finished = True
@@ -125,36 +120,32 @@ class Recorder:
 
 
 def metrics_path(run_dir: Path, rank: int) -> Path:
-    """The file that ``rank`` writes."""
+    """Return the file that process rank ``rank`` writes."""
     return run_dir / ("metrics.jsonl" if rank == 0 else f"metrics.rank{rank}.jsonl")
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, object]]:
-    """The records of all ranks in order of ``time_s``, the summary last. A half-written last line
-    is left out.
+    """Return the records of all ranks by ``time_s``, the summary last.
 
-    Records at the same time keep the order of their file, rank 0 first. Raises ValueError, naming
-    file and line, for a damaged line elsewhere.
+    Records at the same time keep the order of their file, rank 0 first. An incomplete last line is
+    left out. Raises ValueError, naming file and line, for a damaged line elsewhere.
     """
-    first, *others = (
-        metrics_path(run_dir, 0),
-        *sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank),
-    )
-    records = [record for path in (first, *others) for record in read_lines(path)]
+    others = sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank)
+    paths = [metrics_path(run_dir, 0), *others]
+    records = [record for path in paths for record in read_lines(path)]
     return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
 
 
 def trim(path: Path, num_bytes: int) -> None:
-    """Cuts what follows the first ``num_bytes`` of a file, which is made if need be. Raises
-    ConfigError if there are fewer.
-    """
+    """Truncate or create a file with ``num_bytes``. Raises ConfigError if it is shorter."""
     try:
         with path.open("ab") as file:
             have = file.tell()
             if have < num_bytes:
                 raise ConfigError(
                     "resume",
-                    f"{path} has {have} bytes, its checkpoint knows of {num_bytes}: start over with resume=never.",
+                    f"{path} has {have} bytes, but its checkpoint needs {num_bytes}: "
+                    "start over with resume=never.",
                 )
             file.truncate(num_bytes)
     except OSError as error:
@@ -162,14 +153,12 @@ def trim(path: Path, num_bytes: int) -> None:
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
-    """Writes ``summary.json``, all of it or none of it: whoever finds the file knows that the run
-    finished.
-    """
+    """Write ``summary.json`` atomically: the file exists only if the run finished."""
     replace_file(run_dir / "summary.json", as_json(summary, indent=2) + "\n")
 
 
 def read_summary(run_dir: Path) -> dict[str, object] | None:
-    """The summary of a finished run, or None when there is none that can be read."""
+    """Return the summary of a finished run; None if there is no readable one."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -178,12 +167,12 @@ def read_summary(run_dir: Path) -> dict[str, object] | None:
 
 
 def finished(experiment: Experiment) -> dict[str, object] | None:
-    """The summary, if this very run has been done before."""
+    """Return the summary if this run has finished before, with the same settings."""
     return read_summary(experiment.directory) if experiment.run.resume == "auto" else None
 
 
 def as_json(record: Mapping[str, object], indent: int | None = None) -> str:
-    """One record, or a summary, as text."""
+    """Return one record, or a summary, as text."""
     bad = {
         key: str(value)
         for key, value in record.items()
@@ -195,10 +184,10 @@ def as_json(record: Mapping[str, object], indent: int | None = None) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, object]]:
-    """The records of one rank; see `read_metrics`."""
+    """Return the records of one rank; see `read_metrics`."""
     if not path.exists():
         return []
-    # What follows the last newline is empty, or a line that a killed process did not end.
+    # The text after the last newline is empty, or the incomplete line of a killed process.
     *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
     records: list[dict[str, object]] = []
     for number, line in enumerate(lines, start=1):
@@ -210,7 +199,7 @@ def read_lines(path: Path) -> list[dict[str, object]]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file, all of it or none of it. Raises CannotWrite."""
+    """Write a file atomically. Raises CannotWrite."""
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("w", encoding="utf-8") as file:
@@ -222,7 +211,7 @@ def replace_file(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise CannotWrite(path, error) from error
-    # The new name lives in the directory, which has its own cache; not every system can open one.
+    # The directory caches the new name; not every system can open a directory.
     with contextlib.suppress(OSError):
         directory = os.open(path.parent, os.O_RDONLY)
         try:

@@ -1,20 +1,19 @@
-"""``recording-R.jsonl`` in the folder of a run: what rank R saw, in the order in which it saw it.
-One JSON value per line.
+"""Recordings: ``recording-R.jsonl`` in the folder of a run has the events of process rank R.
 
-First an object that says what was recorded (`Header`), last one that vouches for the rest
-(`Footer`), and between them lists:
+Each line is a JSON value, in the order of the events. The first is an object that describes the
+recording (`Header`), the last one verifies the rest (`Footer`), and between them are lists:
 
 * ``["message", place, time, src, tag, arrived]``: a message reached the mailbox
-* ``["gradient", place, time, seconds]``: a gradient was complete; it had taken ``seconds``
-* ``["collective", place, time, number]``: an all-reduce or all-gather had ended, the ``number``-th
-that the rank has begun
-* ``["step", number]``: drawn from the shared budget; null when it was spent
+* ``["gradient", place, time, seconds]``: a gradient was complete after ``seconds``
+* ``["collective", place, time, number]``: an all-reduce or all-gather ended, the ``number``-th that
+  the rank began
+* ``["step", number]``: drawn from the shared budget; null if the budget was spent
 * ``["send", dst, tag, bytes, sent]``
 
-``place`` tells where in its program the rank was: 0, waiting; n > 0, in its n-th call that receives
-(`recv`, `recv_any` or `poll`); -1, computing the gradient on the spot. ``time`` is in seconds of
-the rank's clock, which stands still while it evaluates; ``arrived`` and ``sent`` are in seconds of
-its machine's clock, since 1970.
+``place`` is the rank's place in its program: 0, waiting; n > 0, in its n-th receiving call (`recv`,
+`recv_any` or `poll`); -1, computing the gradient inline. ``time`` is in seconds of the rank's
+clock, which excludes evaluation; ``arrived`` and ``sent`` are in seconds of its machine's clock,
+since 1970.
 """
 
 from __future__ import annotations
@@ -35,18 +34,24 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 WAITING, ON_THE_SPOT = 0, -1  # places
-MOST_LINES = 1000  # in memory
+MOST_LINES = 1000  # buffered in memory
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
 class Header:
-    """run: digest of its settings. execution: the same for all ranks, another one each time. host:
-    of this rank.
+    """Description of a recording.
 
-    code, torch: versions. threads: that compute a gradient. polled: the network needs the
-    scheduler's thread, so that gradients have one of their own. parameters: their number.
-    num_bytes: of all of them. steps_per_epoch: of one node.
+    run: digest of the run's settings
+    execution: the same for all ranks, different for each execution
+    host: of this rank
+    code, torch: versions
+    threads: number of threads that compute a gradient
+    polled: whether the network needs the scheduler's thread, so that gradients have one of their
+        own
+    parameters: number of parameters
+    num_bytes: size of the parameters
+    steps_per_epoch: of one node
     """
 
     format: int
@@ -66,10 +71,13 @@ class Header:
 
 @dataclass(frozen=True)
 class Footer:
-    """lines: of all, but for this one; checksum: of their bytes. ended: whether the algorithm did,
-    here.
+    """Verification of a recording.
 
-    parameters: checksum of the last ones. time: of the rank's clock.
+    lines: number of the lines before the footer
+    checksum: of the bytes of these lines
+    ended: whether the algorithm ended on this rank
+    parameters: checksum of the final parameters
+    time: of the rank's clock
     """
 
     lines: int
@@ -83,7 +91,9 @@ class Footer:
 class TraceEvent:
     """Something that reached the rank from outside.
 
-    src, tag, arrived: of a message. seconds: of a gradient. number: of a collective.
+    src, tag, arrived: of a message
+    seconds: of a gradient
+    number: of a collective
     """
 
     kind: str
@@ -106,7 +116,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Recording:
-    """Of one rank."""
+    """The recording of one rank."""
 
     header: Header
     events: list[TraceEvent]
@@ -120,20 +130,18 @@ def path_of(directory: Path, rank: int) -> Path:
 
 
 def remove_recordings(directory: Path) -> None:
-    """Of an earlier execution."""
+    """Remove the recordings of an earlier execution."""
     for path in directory.glob("recording-*.jsonl"):
         path.unlink()
 
 
 def checksum_of(push_sum: Tensor) -> str:
-    """Of a worker's parameters and push-sum weight."""
+    """Return the checksum of a worker's parameters and push-sum weight."""
     return sha256(push_sum.cpu().numpy().tobytes()).hexdigest()
 
 
 class Writer:
-    """Writes the recording of one rank, many lines at a time; without `finish` it is not one that
-    can be replayed.
-    """
+    """Buffered writer of one rank's recording, which can be replayed only after `finish`."""
 
     def __init__(self, directory: Path, header: Header) -> None:
         self.path = path_of(directory, header.rank)
@@ -164,7 +172,7 @@ class Writer:
         self.attempt(whole)
 
     def finish(self, ended: bool, push_sum: Tensor, time: float) -> None:
-        """The algorithm has ended on this rank, or failed, with ``push_sum``."""
+        """Complete the recording after the algorithm has ended, or failed, with ``push_sum``."""
         self.flush()
         footer = Footer(
             self.count, self.checksum.hexdigest(), ended, checksum_of(push_sum), round(time, 6)
@@ -180,8 +188,9 @@ class Writer:
 
 
 def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
-    """Of all ranks of the run in ``directory``. Raises ConfigError for the first thing that keeps
-    it from being replayed.
+    """Read the recordings of all ranks of the run in ``directory``.
+
+    Raises ConfigError for the first defect that prevents a replay.
     """
     run = experiment.run
     ranks = run.nodes + run.algo.servers
@@ -195,12 +204,13 @@ def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
         path, header = str(path_of(directory, rank)), recording.header
         if header.run != experiment.digest:
             raise ConfigError(
-                path, "it was recorded with other settings than those of config.yaml beside it."
+                path, "it was recorded with other settings than those of its config.yaml."
             )
         if (header.rank, header.ranks) != (rank, ranks):
             raise ConfigError(
                 path,
-                f"it is the recording of rank {header.rank} of {header.ranks}, not of rank {rank} of {ranks}.",
+                f"it is the recording of rank {header.rank} of {header.ranks}, "
+                f"not of rank {rank} of {ranks}.",
             )
         if header.execution != recordings[0].header.execution:
             raise ConfigError(
@@ -218,7 +228,7 @@ def read_recording(path: Path) -> Recording:
         ) from None
     except OSError as error:
         raise ConfigError(str(path), f"it cannot be read ({error.strerror}).") from error
-    damaged = ConfigError(str(path), "it is damaged: its lines are not those that were recorded.")
+    damaged = ConfigError(str(path), "it is damaged: its lines do not match their checksum.")
     header = header_of(path, lines[0] if lines else last)
     try:
         footer = (
@@ -230,7 +240,7 @@ def read_recording(path: Path) -> Recording:
         raise damaged from None
     if footer is None:
         raise ConfigError(
-            str(path), "it is cut off: the rank was killed, or the file is not whole."
+            str(path), "it is incomplete: the rank was killed, or the file was truncated."
         )
     if (footer.lines, footer.checksum) != (len(lines), sha256(b"".join(lines)).hexdigest()):
         raise damaged

@@ -1,13 +1,13 @@
-"""A recorded run again, in one process and to the last bit.
+"""Replay of a recorded run in one process, to the last bit.
 
-Each rank is a `Rank`, the code of the real run. Its clock, in place of waiting for the network and
-for gradients, hands it what the recording says it was handed at this very place of its program. A
-message is taken from what its sender has sent in the replay; a rank that is ahead of the sender of
-its next message gives way (`turns`). That always leaves one that can go on, because in the real run
-every message was sent before it arrived.
+Each rank is a `Rank`, the code of the real run. Instead of waiting for the network and for
+gradients, its clock delivers what the recording has for this place of the program. A message is
+taken from what its sender has sent in the replay; a rank that is ahead of the sender of its next
+message yields (`turns`). At least one rank can always continue, because in the real run every
+message was sent before it arrived.
 
-Only an all-reduce is not the real one: it adds up in the order of ranks, where gloo and MPI have
-orders of their own, so a run with all-reduces is repeated up to rounding.
+All-reduces differ from the real ones: they sum in the order of ranks, while gloo and MPI use orders
+of their own, so a run with all-reduces is repeated up to rounding.
 """
 
 from __future__ import annotations
@@ -59,30 +59,28 @@ T = TypeVar("T")
 
 
 class ReplayMismatch(RankFailed):
-    """The replay does something else than what was recorded, because the code or the machine is
-    another one.
-    """
+    """The replay departs from the recording because the code or the machine differs."""
 
-    def __init__(self, rank: int, happening: TraceEvent | None, does: str) -> None:
-        recorded = (
-            f"a {happening.kind} at {happening.time} s" if happening is not None else "nothing more"
-        )
+    def __init__(self, rank: int, event: TraceEvent | None, does: str) -> None:
+        recorded = f"a {event.kind} at {event.time} s" if event is not None else "nothing more"
         super().__init__(
-            f"the replay departs from the recording: rank {rank} {does}, where the recording has {recorded}."
+            f"the replay departs from the recording: rank {rank} {does}, "
+            f"where the recording has {recorded}."
         )
 
 
 class EndOfTrace(Aborted):
-    """The recording of a run that failed has nothing more for this rank."""
+    """The recording of a failed run has no more events for this rank."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """workers: as they ended, servers last. ended: whether the real run did; the workers of one
-    that failed may be a little further.
+    """The outcome of a replay.
 
-    same: for each worker, whether its parameters are those of the real run, bit for bit. reduced:
-    whether there were all-reduces, so that parameters may differ by rounding.
+    workers: the workers at the end, servers last; those of a failed run may be slightly ahead
+    ended: whether the real run ended
+    same: for each worker, whether its parameters equal those of the real run bit for bit
+    reduced: whether there were all-reduces, so that parameters may differ by rounding
     """
 
     workers: list[Worker]
@@ -92,11 +90,10 @@ class Replayed:
 
 
 def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker: None) -> Replayed:
-    """Repeat the run in ``directory``; ``each_step`` may look at a worker at the end of each of its
-    steps.
+    """Repeat the run in ``directory`` and call ``each_step`` with a worker after each of its steps.
 
-    Raises ConfigError for what is not a recorded run, `ReplayMismatch` when the code does something
-    else than it did then, and whatever the algorithm raises. Warns of versions that differ.
+    Raises ConfigError if the directory holds no recorded run, `ReplayMismatch` if the code departs
+    from the recording, and any error of the algorithm. Warns about differing versions.
     """
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)
@@ -107,7 +104,8 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
     ):
         if then != now:
             warnings.warn(
-                f"the run was recorded with {what} {then}, and this is {now}: it may end with other parameters",
+                f"the run was recorded with {what} {then}, and this is {now}: "
+                "it may end with other parameters",
                 stacklevel=2,
             )
     use_huge_pages()
@@ -129,29 +127,25 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
 
 
 class Stage:
-    """What the ranks of a replay share: messages on their way, and all-reduces."""
+    """State shared by the ranks of a replay: messages on their way and collectives."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         self.turns = Turns()
-        self.channels: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(
-            deque
-        )  # by (src, dst, tag)
-        self.parts: dict[int, dict[int, Tensor]] = defaultdict(
-            dict
-        )  # of a collective, by its number and by rank
-        self.unread: dict[int, int] = defaultdict(
-            lambda: nodes
-        )  # how many ranks have not taken its outcome
+        # Messages by (src, dst, tag).
+        self.channels: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)
+        # By the number of a collective: its parts by rank, and how many ranks have yet to read it.
+        self.parts: dict[int, dict[int, Tensor]] = defaultdict(dict)
+        self.unread: dict[int, int] = defaultdict(lambda: nodes)
 
     def take(self, src: int, dst: int, tag: int) -> Tensor:
-        """The next message."""
+        """Return the next message, once it has been sent."""
         channel = self.channels[src, dst, tag]
         self.turns.wait_until(lambda: bool(channel), f"a message from rank {src}")
         return channel.popleft()
 
     def gathered(self, number: int) -> list[Tensor]:
-        """What all workers have given to a collective, by rank."""
+        """Return the parts of all workers in a collective, by rank, once they are complete."""
         parts = self.parts[number]
         self.turns.wait_until(lambda: len(parts) == self.nodes, f"collective {number}")
         self.unread[number] -= 1
@@ -161,8 +155,9 @@ class Stage:
 
 
 class ReplayClock(RealClock):
-    """Lets the rank see what it saw, where and when it saw it. ``make``: how each kind of happening
-    is brought about.
+    """Clock that delivers each recorded event at its recorded place and time.
+
+    make: how each kind of event is reproduced
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -171,7 +166,7 @@ class ReplayClock(RealClock):
         self.rest = deque(recording.events)
         self.moment = 0.0
         self.calls = 0
-        self.happening = False
+        self.delivering = False
         self.make: dict[str, Callable[[TraceEvent], None]] = {}
         if recording.header.polled:
             self.poll_with(lambda: None, 0.0)
@@ -181,7 +176,7 @@ class ReplayClock(RealClock):
         return self.moment
 
     def exclude(self, seconds: float) -> None:
-        """Recorded time has stood still already."""
+        """Do nothing: recorded time already leaves out evaluation."""
 
     def advance(self) -> bool:
         self.happen(self.next("waits", WAITING))
@@ -193,38 +188,33 @@ class ReplayClock(RealClock):
             self.happen(self.rest.popleft())
 
     def computed(self, seconds: float) -> None:
-        """On the spot, unless something else happens meanwhile."""
-        if not self.happening:
+        """Advance to the end of a gradient computed inline, unless an event is being delivered."""
+        if not self.delivering:
             self.moment = self.next("computes a gradient", ON_THE_SPOT).time
 
     def next(self, does: str, place: int) -> TraceEvent:
-        happening = self.rest[0] if self.rest else None
-        if happening is None and not self.ended:
+        event = self.rest[0] if self.rest else None
+        if event is None and not self.ended:
             raise EndOfTrace
-        if happening is None or happening.place != place:
-            raise ReplayMismatch(self.rank, happening, does)
+        if event is None or event.place != place:
+            raise ReplayMismatch(self.rank, event, does)
         return self.rest.popleft()
 
-    def happen(self, happening: TraceEvent) -> None:
-        self.moment, self.happening = happening.time, True
-        self.make[happening.kind](happening)
-        self.happening = False
+    def happen(self, event: TraceEvent) -> None:
+        self.moment, self.delivering = event.time, True
+        self.make[event.kind](event)
+        self.delivering = False
 
 
 class ReplayTransport(Transport):
-    """Sends to the other ranks of the replay, and receives what the clock delivers."""
+    """Transport that sends to the replay's other ranks and receives what the clock delivers."""
 
     def __init__(
         self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, stage: Stage
     ) -> None:
-        self.scheduler, self.clock, self.mailbox, self.stage, self.rank = (
-            scheduler,
-            clock,
-            mailbox,
-            stage,
-            clock.rank,
-        )
-        self.under_way: dict[int, Callable[[], None]] = {}  # collectives, and what ends them
+        self.scheduler, self.clock, self.mailbox = scheduler, clock, mailbox
+        self.stage, self.rank = stage, clock.rank
+        self.under_way: dict[int, Callable[[], None]] = {}  # what completes each collective
         clock.make |= {"message": self.deliver, "collective": self.end}
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
@@ -263,7 +253,7 @@ class ReplayTransport(Transport):
         self.under_way.pop(collective.number)()
 
     def close(self) -> None:
-        while self.clock.rest:  # what came in when the algorithm had ended
+        while self.clock.rest:  # events after the end of the algorithm
             self.clock.happen(self.clock.rest.popleft())
 
 
@@ -275,9 +265,7 @@ def mean_of(parts: list[Tensor]) -> Tensor:
 
 
 class ReplayedWorld:
-    """As much of a `World` as a `Rank` needs: one device, which knows the other nodes through the
-    stage only.
-    """
+    """The part of a `World` that a `Rank` needs: one device per node, connected by the stage."""
 
     workers: ClassVar[None] = None
     node: ClassVar[None] = None
@@ -296,9 +284,7 @@ class ReplayedWorld:
 
 
 class Later(Executor):
-    """In place of the thread that computes gradients: computes one when the recording has it
-    complete.
-    """
+    """Executor in place of the gradient thread: computes a gradient when its event is delivered."""
 
     def __init__(self, clock: ReplayClock) -> None:
         self.clock = clock
@@ -322,7 +308,7 @@ class Later(Executor):
 
 
 class ReplayedRank:
-    """A rank that goes by its recording; faults slowed the real one, and have no say here."""
+    """A rank that follows its recording. Faults are left out: recorded times include them."""
 
     def __init__(
         self,
@@ -351,7 +337,7 @@ class ReplayedRank:
 
 
 class RecordedSteps:
-    """The steps that this rank has drawn from the shared budget of ``total``."""
+    """The steps that this rank drew from the shared budget of ``total``."""
 
     def __init__(self, recording: Recording, total: int) -> None:
         self.recording, self.steps, self.total = recording, deque(recording.steps), total

@@ -1,13 +1,12 @@
-"""Train once, time many: what a trained run would have recorded on another cluster, without
-training again.
+"""Train once, time many: the records of a trained run on another cluster, without training again.
 
-Where the course of an algorithm does not depend on time, another cluster changes when things happen
-and nothing else. So the run is simulated again on that cluster with messages of the same size and
-no gradients, and every record of the trained run gets the time and the bytes of its counterpart.
-The lines are those of a real training there, byte for byte, in their order.
+If the decisions of an algorithm do not depend on time, another cluster changes only when things
+happen. So the run is simulated again on that cluster with messages of the same size and no
+gradients, and every record of the trained run gets the time and the bytes of its counterpart. The
+lines equal those of a real training there, byte for byte and in order.
 
-A course depends on time if workers share one budget of gradients, or if they ask what has arrived
-(`Comm.poll`, `Comm.recv_any`): then the run is refused.
+Decisions depend on time if workers share one budget of gradients, or if they ask for arrived
+messages (`Comm.poll`, `Comm.recv_any`). Such a run is refused.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ if TYPE_CHECKING:
     from sgp_runner.data.dataset import Split
 
 KEY = "--retime"
-OF_THE_CLUSTER = ("time_s", "bytes_sent")  # in a record
-COSTS = ("time_s", "real_s", "steps", "bytes_per_node")  # in a summary
-SAME = ("step", "epoch", "lr", "staleness", "push_sum_weight")  # wherever the run is timed
+OF_THE_CLUSTER = ("time_s", "bytes_sent")  # fields of a record
+COSTS = ("time_s", "real_s", "steps", "bytes_per_node")  # fields of a summary
+SAME = ("step", "epoch", "lr", "staleness", "push_sum_weight")  # fields equal on all clusters
 
 
 class DependsOnTime(Exception):
-    """The algorithm has asked what has arrived."""
+    """The algorithm has polled for arrived messages."""
 
 
 def clusters_in(word: str) -> dict[str, object]:
-    """``cluster=a,b``: the settings of each by its name."""
+    """Return the settings of each cluster in ``cluster=a,b`` by its name."""
     from sgp_runner.config.overrides import compose, configs
 
     key, _, names = word.partition("=")
@@ -67,9 +66,7 @@ def clusters_in(word: str) -> dict[str, object]:
 
 
 def retime_all(folders: Sequence[Path], word: str, out: Path) -> list[Path]:
-    """The folders of all runs in ``folders`` as they would have gone on the clusters that ``word``
-    names; they are made in ``out``.
-    """
+    """Re-time all runs in ``folders`` on the clusters in ``word``; return their new folders."""
     from sgp_runner.report.runs import run_folders
 
     clusters = clusters_in(word)
@@ -82,8 +79,9 @@ def retime_all(folders: Sequence[Path], word: str, out: Path) -> list[Path]:
 
 
 def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
-    """The run in ``folder`` on ``cluster``, which is called ``name``, in a folder of its own in
-    ``out``. Raises ConfigError.
+    """Re-time the run in ``folder`` on ``cluster`` (its ``name``) in a new folder of ``out``.
+
+    Raises ConfigError if that is impossible.
     """
     import yaml
 
@@ -117,7 +115,7 @@ def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
             there / "config.yaml",
             yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True),
         )
-        if (folder / "environment.json").exists():  # of the training
+        if (folder / "environment.json").exists():
             replace_file(
                 there / "environment.json",
                 (folder / "environment.json").read_text(encoding="utf-8"),
@@ -135,8 +133,9 @@ def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
 
 
 def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
-    """The trained run in ``folder``, and its summary. Raises ConfigError for one that cannot be
-    timed again.
+    """Return the trained run in ``folder`` and its summary.
+
+    Raises ConfigError if the run cannot be timed again.
     """
     from sgp_runner.config.schema import load_experiment
 
@@ -146,19 +145,20 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
     if run.network.clock != "simulated":
         refuse(
             folder,
-            "it is a real run, whose times are measured, not simulated; run it on that network, or train with network=sim",
+            "it is a real run, whose times are measured, not simulated; "
+            "run it on that network, or train with network=sim",
         )
     if not run.model.trains:
         refuse(
             folder,
-            "it is a timing study, which learns nothing that could be kept; run it with the other cluster",
+            "it is a timing study, without training to keep; run it with the other cluster",
         )
     if summary is None:
-        refuse(folder, "it has not finished; the command that started it goes on")
+        refuse(folder, "it has not finished; run its command again to resume it")
     if run.algo.asynchronous:
         refuse(
             folder,
-            f"the course of {run.algo.title} depends on time, so another cluster means another training; train it there",
+            f"the decisions of {run.algo.title} depend on time; train it on that cluster",
         )
     return experiment, summary
 
@@ -168,14 +168,14 @@ def refuse(folder: Path, why: str) -> NoReturn:
 
 
 def on_cluster(trained: Experiment, cluster: object) -> Experiment:
-    """The experiment that trains the same there."""
+    """Return the same experiment on ``cluster``."""
     from sgp_runner.config.schema import make_experiment
 
     return make_experiment({**trained.config, "cluster": cluster})
 
 
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
-    """Simulate it without gradients, leaving records in ``scratch``; what it costs."""
+    """Simulate the run without gradients, with its records in ``scratch``; return its costs."""
     from sgp_runner.core.scheduler import Deadlock
     from sgp_runner.core.worker import Steps
     from sgp_runner.recording.observer import Observer
@@ -199,19 +199,18 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
                 raise
             refuse(
                 folder,
-                f"{run.algo.title} with these settings asks what has arrived, so its course depends on time; train it there",
+                f"{run.algo.title} with these settings polls for messages, so its decisions "
+                "depend on time; train it on that cluster",
             )
         except Deadlock:
-            refuse(
-                folder,
-                f"nobody can go on any more on cluster={experiment.run.cluster.name} with its faults",
-            )
+            name = experiment.run.cluster.name
+            refuse(folder, f"every worker is blocked on cluster={name} with its faults")
         summary = observer.conclude(workers)
     return {key: summary[key] for key in COSTS}
 
 
 class WithoutPolls(Transport):
-    """The messages of a worker that may wait for them, but not ask for those that have arrived."""
+    """Transport whose messages can be awaited but not polled."""
 
     def __init__(self, base: Transport) -> None:
         self.base = base
@@ -233,9 +232,7 @@ class WithoutPolls(Transport):
 
 
 def unlearned(run: Run) -> Problem:
-    """The problem of ``run`` with as many parameters and steps, all of them zero; evaluating them
-    costs nothing and says nothing.
-    """
+    """Return a problem with as many parameters and steps as ``run``, zero and free to evaluate."""
     from sgp_runner.core.flat import FlatModule
     from sgp_runner.models.vector import Placeholder
 
@@ -247,13 +244,13 @@ def unlearned(run: Run) -> Problem:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A task whose results are not worth knowing."""
+    """Task with meaningless results."""
 
     name: ClassVar[str] = "unknown"
     metric: ClassVar[str] = "loss"
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        raise RuntimeError("a run that is timed again computes no gradients")
+        raise RuntimeError("a re-timed run computes no gradients")
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
         return {"loss": 0.0}
@@ -262,7 +259,7 @@ class Unknown:
 def merged(
     trained: Iterable[Mapping[str, Any]], timed: Iterable[Mapping[str, Any]], folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Records of ``trained``, in the order of their counterparts in ``timed`` and with their times."""
+    """Yield the records of ``trained`` in the order and with the times of those of ``timed``."""
     waiting: dict[tuple[object, object], deque[Mapping[str, Any]]] = {}
     for record in trained:
         if record["kind"] != "summary":
@@ -277,5 +274,5 @@ def merged(
             return
     refuse(
         folder,
-        "its records are not those of its settings; it was made by another version, train it again",
+        "its records do not fit its settings; it was made by another version, train it again",
     )

@@ -1,6 +1,4 @@
-"""Ranks that take turns: each a thread with a stack of its own, of which one runs at a time, in an
-order that is always the same.
-"""
+"""Ranks that take turns: threads of which one runs at a time, in a deterministic order."""
 
 from __future__ import annotations
 
@@ -11,20 +9,22 @@ from sgp_runner.utils.errors import Aborted
 
 
 class Stuck(RuntimeError):
-    """Every rank waits for something that none of the others can bring about. ``who``: ranks, and
-    what they wait for.
+    """Every rank waits for another one.
+
+    who: for each rank, what it waits for
     """
 
     def __init__(self, who: dict[int, str]) -> None:
         super().__init__(
-            "nobody can go on: "
+            "every rank is blocked: "
             + "; ".join(f"rank {rank} waits for {what}" for rank, what in who.items())
         )
 
 
 class Turns:
-    """Runs a piece of work per rank until all are done. A rank runs until it must wait; the first
-    error of any ends all.
+    """Runs one function per rank until all have returned.
+
+    A rank runs until it must wait. The first error of any rank ends all of them.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Turns:
                     raise Stuck({rank: turn.what for rank, turn in turns.items()})
                 for rank, turn in able.items():
                     self.present = turn
-                    turn.go_on()
+                    turn.resume()
                     if turn.error is not None:
                         raise turn.error
                     if turn.done:
@@ -49,16 +49,14 @@ class Turns:
                 turn.end()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """To be called by the rank that runs: it goes on when it is ``ready``, and others
-        meanwhile.
-        """
+        """Pause the calling rank until it is ``ready``, and run others meanwhile."""
         if not ready():
             assert self.present is not None
             self.present.pause(ready, what)
 
 
 class Turn:
-    """One rank."""
+    """The thread of one rank."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.work = work
@@ -80,7 +78,7 @@ class Turn:
         self.done = True
         self.others.release()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.mine.release()
         self.others.acquire()
 
@@ -92,7 +90,7 @@ class Turn:
             raise Aborted("another rank failed")
 
     def end(self) -> None:
-        """Let the thread run out, if it waits."""
+        """End the thread if it waits."""
         if not self.done:
             self.ended = True
-            self.go_on()
+            self.resume()

@@ -1,12 +1,11 @@
-"""How long another algorithm would have taken on the machines of a recorded run: simulated, on
-recorded times.
+"""Simulation of another algorithm on the recorded times of a real run.
 
-The k-th gradient of a node takes as long as its k-th recorded one; when there are no more, they
-begin again. A message takes as long as the recorded ones of its link, of the size closest to its
-own, in their order; a link that was not used has the delays of all others. All-reduces go by the
+The k-th gradient of a node takes as long as its k-th recorded one; after the last one they start
+over. A message takes as long as the recorded ones of its link with the closest size, in their
+order; a link without recorded messages has the delays of all others. All-reduces follow the
 formulas of the settings' ``cluster`` (``collective``, ``overlap``, ``bucket_bytes``), with the
-bandwidth at which the recorded messages travelled. Everything else takes no time, as in every
-simulation, and a recorded delay holds its queues.
+bandwidth of the recorded messages. Everything else takes no time, as in every simulation, and
+recorded delays include queueing.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ MAY_CHANGE = (
     "cluster.overlap",
     "cluster.bucket_bytes",
 )
-Delays = Mapping[
-    tuple[int, int], Sequence[tuple[int, float]]
-]  # by (src, dst): (bytes, seconds) of its messages, in their order
+# (src, dst) -> (bytes, seconds) of its messages, in their order
+Delays = Mapping[tuple[int, int], Sequence[tuple[int, float]]]
 
 
 @dataclass(frozen=True)
 class Retimed:
-    """time_s: simulated. recorded_s: wall-clock time of the run that was recorded, without
-    evaluation.
+    """The simulated run beside the recorded one.
+
+    time_s: simulated seconds
+    recorded_s: wall-clock seconds of the recorded run, without evaluation
     """
 
     algorithm: str
@@ -69,8 +69,9 @@ class Retimed:
 
 
 def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
-    """The run in ``directory`` under the settings ``words``, ``algo=sgp`` for example. Raises
-    ConfigError for what cannot be answered.
+    """Time the run in ``directory`` under the settings ``words``, for example ``algo=sgp``.
+
+    Raises ConfigError if the recording has no answer.
     """
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)
@@ -85,8 +86,9 @@ def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
 
 
 def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any]:
-    """A recorded configuration with other settings, which are put together as on the command line;
-    not recorded itself.
+    """Compose a recorded configuration with other settings, as on the command line.
+
+    The new run is not recorded itself.
     """
     from sgp_runner.config.overrides import compose, configs, parse
 
@@ -94,12 +96,12 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
         settings = parse(words)
         for setting in settings:
             if setting.swept:
-                raise ConfigError(setting.name, "one at a time is timed.")
+                raise ConfigError(setting.name, "a sweep cannot be timed; give one value.")
             if not any(f"{setting.name}.".startswith(f"{key}.") for key in MAY_CHANGE):
                 others = f"{', '.join(MAY_CHANGE[:-1])} and {MAY_CHANGE[-1]}"
                 raise ConfigError(
                     setting.name,
-                    f"the recorded times are those of its recorded value; only {others} may be others.",
+                    f"the recorded times hold for its recorded value; only {others} may change.",
                 )
         composed = compose([setting.word for setting in settings])
     tree = copied({**config, "record": False})
@@ -119,12 +121,12 @@ def copied(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
-    """Steps of a node, and simulated seconds."""
+    """Return the steps of a node and the simulated seconds."""
     header, delays = recordings[0].header, delays_of(recordings)
     if not delays and run.ranks > 1:
         raise ConfigError(
             "record",
-            "the recorded run sent no messages, and without their delays there is nothing to time others by.",
+            "the recorded run sent no messages, so there are no delays to time others by.",
         )
     steps = max(1, round(run.epochs * header.steps_per_epoch))
     run = replace(
@@ -154,9 +156,7 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
 
 
 class RecordedGradients:
-    """How long the next gradient of a rank takes: as its recorded ones did, one after the other and
-    over again.
-    """
+    """The duration of a rank's next gradient: its recorded ones in order, over and over."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         own = [
@@ -164,18 +164,15 @@ class RecordedGradients:
             for recording in recordings
         ]
         together = [seconds for each in own for seconds in each]
-        self.seconds = [
-            cycle(each or together) for each in own
-        ]  # a node may have had no step of a shared budget
+        # A node may have had no step of a shared budget.
+        self.seconds = [cycle(each or together) for each in own]
 
     def __call__(self, rank: int) -> float:
         return next(self.seconds[rank])
 
 
 class RecordedDelays:
-    """How long the next message from ``src`` to ``dst`` travels: as the recorded ones of the
-    closest size did.
-    """
+    """The delay of the next message from ``src`` to ``dst``: a recorded one of the closest size."""
 
     def __init__(self, delays: Delays) -> None:
         self.delays = delays
@@ -194,11 +191,12 @@ class RecordedDelays:
 
 
 def delays_of(recordings: Sequence[Recording]) -> Delays:
-    """How long each message took, with the clocks of different machines set to one another.
+    """Return the delay of each message, with the clocks of different machines synchronized.
 
     The n-th message that a rank received from another is the n-th of that tag which the other sent.
-    Between machines whose ranks sent to each other both ways, clocks are set so that the fastest
-    message took as long one way as the other (NTP's rule); nothing arrives before it was sent.
+    Between machines whose ranks sent to each other in both directions, clocks are set so that the
+    fastest message took equally long either way (NTP's rule). No message arrives before it was
+    sent.
     """
     arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for recording in recordings:
@@ -219,7 +217,7 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
     fastest = {pair: min(seconds for _, seconds in each) for pair, each in out.items()}
 
     def ahead(src: int, dst: int) -> float:
-        """Seconds that the clock of ``dst`` is ahead of that of ``src``."""
+        """Seconds by which the clock of ``dst`` is ahead of that of ``src``."""
         if hosts[src] == hosts[dst] or (dst, src) not in fastest:
             return 0.0
         return (fastest[src, dst] - fastest[dst, src]) / 2
@@ -231,8 +229,10 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
 
 
 def machines(cluster: Cluster, delays: Delays) -> Cluster:
-    """What all-reduces go by: the bandwidth of the largest messages, and the latency of the
-    smallest if those are far smaller.
+    """Return the cluster for all-reduces.
+
+    Its bandwidth is that of the largest messages, its latency that of the smallest ones if those
+    are far smaller.
     """
     by_size: dict[int, list[float]] = defaultdict(list)
     for each in delays.values():

@@ -1,8 +1,8 @@
 """Published figures beside ours, joined by the row that a run's preset reproduces.
 
-A quality is only compared when it was reached on the published data set in as many epochs, a time
-when a timing study or such a run gave it. Another quality is shown beside the published figure and
-called not comparable; another time is left out.
+A quality is compared only if it was reached on the published data set in as many epochs, a time
+only if a timing study or such a run gave it. Any other quality is shown beside the published figure
+and labelled not comparable; any other time is left out.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ TIMES = ("hours", "ms_per_iteration")
 
 @dataclass(frozen=True)
 class Pair:
-    """One published figure and ours: mean over the seeds, lowest and highest, all in the published
-    unit.
+    """A published figure and ours: mean, lowest and highest over the seeds, in the published unit.
 
-    averaged: the same of the averaged model, where that is a thing to have. comparable: whether the
-    error means anything.
+    averaged: mean of the averaged model, where there is one
+    comparable: whether the error is meaningful
     """
 
     published: Published
@@ -67,7 +66,7 @@ class Pair:
 
     @property
     def error(self) -> float | None:
-        """In percent of the published figure; None where the two cannot be compared."""
+        """Error in percent of the published figure; None if the two cannot be compared."""
         return (
             100 * (self.ours - self.published.value) / self.published.value
             if self.comparable
@@ -75,8 +74,8 @@ class Pair:
         )
 
     @property
-    def verdict(self) -> str:
-        """What ours is, in words."""
+    def ours_is(self) -> str:
+        """Description of ours: its kind, how it was obtained, and whether it is comparable."""
         what = self.kind
         if self.metric in TIMES and self.kind != REAL:
             what = f"simulated, {'fitted to it' if self.setting.fitted else 'predicted'}"
@@ -86,7 +85,7 @@ class Pair:
 def pairs_of(
     settings: Sequence[Setting], rows: Mapping[str, Mapping[str, Published]] | None = None
 ) -> list[Pair]:
-    """In the order of the published rows, then of the settings."""
+    """Return the pairs in the order of the published rows, then of the settings."""
     rows = published() if rows is None else rows
     return [
         pair
@@ -128,7 +127,7 @@ def pairs_in(setting: Setting, figures: Mapping[str, Published]) -> Iterator[Pai
 
 
 def in_unit(values: pd.Series, metric: str) -> pd.Series:
-    """Fractions as the percent of a published accuracy or error."""
+    """Convert fractions to the percent of a published accuracy or error."""
     if metric == "bleu":
         return values
     return 100 * values if metric == "val_top1" else 100 - 100 * values

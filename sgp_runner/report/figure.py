@@ -1,7 +1,7 @@
-"""What a plot shows, whoever draws it: ``interactive`` for the page, ``images`` for PNG and SVG.
+"""Plots as data, to be drawn by ``interactive`` for the page and by ``images`` as PNG and SVG.
 
-Colour and shape of a marker tell the method, the dash of a line the number of nodes, and how a
-marker is filled the kind of result: full for real runs, hollow for trained and rehearsed ones in
+The colour and shape of a marker show the method, the dash of a line the number of nodes. The fill
+of a marker shows the kind of result: full for real runs, hollow for trained and rehearsed ones in
 simulated time, with a dot for timing only, a star for published figures.
 """
 
@@ -31,7 +31,12 @@ GLYPHS = {REAL: "●", TRAINED: "◐", REHEARSAL: "○", TIMING: "◉", PUBLISHE
 
 @dataclass(frozen=True)
 class Style:
-    """colour: None is that of the text. shape: None for no markers. dash: None for no line."""
+    """Appearance of a series.
+
+    colour: None for the colour of the text
+    shape: shape of the markers; None for no markers
+    dash: None for no line
+    """
 
     colour: str | None = None
     shape: str | None = "star"
@@ -41,10 +46,11 @@ class Style:
 
 @dataclass(frozen=True)
 class Series:
-    """x, y: a number, or the name of a category, for each point. low, high: range of the seeds at
-    each point, along ``Plot.spread``.
+    """Points of one line or marker.
 
-    texts: more about each point, shown when one points at it.
+    x, y: a number or the name of a category for each point
+    low, high: range over the seeds at each point, along ``Plot.spread``
+    texts: details of each point, shown on hover
     """
 
     name: str
@@ -56,10 +62,10 @@ class Series:
     texts: Sequence[str] = ()
 
     def reach(self, middle: Sequence[float | str]) -> tuple[list[float], list[float]]:
-        """How far ``low`` is below and ``high`` above each point, whose place along the bar is
-        ``middle``.
+        """Return the distances from each point down to ``low`` and up to ``high``.
 
-        Not below 0: the mean of equal values may differ from them in its last bit.
+        middle: position of each point along the bar. Distances are not negative: the mean of equal
+            values may differ from them in its last bit.
         """
         assert self.low is not None and self.high is not None
         places = [float(place) for place in middle]
@@ -69,7 +75,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """ticks: the only values that are marked, on a logarithmic axis."""
+    """An axis of a plot.
+
+    ticks: the only marked values, on a logarithmic axis
+    """
 
     title: str
     scale: Literal["linear", "log", "category"] = "linear"
@@ -79,11 +88,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class Plot:
-    """name: of its files. title: what is plotted, of which kind of runs. note: one or two sentences
-    on how to read it.
+    """A plot, independent of how it is drawn.
 
-    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y.
-    legend: false where an axis names the series.
+    name: stem of its files
+    title: what is plotted, of which kinds of runs
+    note: one or two sentences on how to read it
+    spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y
+    legend: False if an axis names the series
     """
 
     name: str
@@ -97,7 +108,7 @@ class Plot:
 
 
 def style(method: int, nodes: int, kind: str, line: bool = True) -> Style:
-    """method, nodes: their numbers among those of the report."""
+    """Return the style for the index of a method and of a number of nodes in the report."""
     dash = DASHES[nodes % len(DASHES)] if line else None
     shape = (method + method // len(COLOURS)) % len(SHAPES)
     return Style(COLOURS[method % len(COLOURS)], SHAPES[shape], FILLS[kind], dash)

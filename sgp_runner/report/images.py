@@ -34,7 +34,7 @@ TITLE_WIDTH = 70  # characters
 
 
 def save(plot: Plot, folder: Path) -> None:
-    """``<name>.png`` and ``<name>.svg``, the same bytes for the same plot."""
+    """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same plot."""
     import textwrap
 
     from matplotlib import rc_context

@@ -1,5 +1,6 @@
-"""Plots as plotly.js takes them: plain data and layout, without its Python package. Colours of text
-and grid are the page's.
+"""Plots as data and layout for plotly.js, made without its Python package.
+
+Text and grid take the colours of the page.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
 
 
 def figure(plot: Plot) -> dict[str, Any]:
-    """A figure, as JSON. ``null`` for a colour is that of the text."""
+    """Return a figure as JSON; a ``null`` colour is that of the text."""
     traces = [trace for series in plot.series for trace in traces_of(plot, series)]
     layout = {"xaxis": axis(plot.x), "yaxis": axis(plot.y)}
     if plot.y.scale == "category":
@@ -108,6 +109,6 @@ def category(value: float | str) -> float | str | None:
 
 
 def faint(colour: str | None) -> str:
-    """The colour of a band."""
+    """Return the colour of a band around a line of this ``colour``."""
     red, green, blue = (int((colour or "#808080")[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.18)"

@@ -1,4 +1,4 @@
-"""The web page: one file with everything in it, which a browser shows without any network."""
+"""The web page: one self-contained file that a browser shows without any network."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 
 ASSETS = Path(__file__).parent / "page"
 MEANINGS = {
-    REAL: "real processes that really waited for each other: measured time",
-    TRAINED: "real gradients on the data set that results are published on; the time is that of the modelled machines: simulated time",
-    REHEARSAL: "real gradients on small data; the time is that of the modelled machines: simulated time",
-    TIMING: "messages and compute times of the modelled machines, nothing is trained: simulated time",
-    PUBLISHED: "what a paper reports",
+    REAL: "real processes, in measured time",
+    TRAINED: "real gradients on a published data set, in simulated time of the modelled machines",
+    REHEARSAL: "real gradients on small data, in simulated time of the modelled machines",
+    TIMING: "no training; messages and gradients only take simulated time of the modelled machines",
+    PUBLISHED: "reported by a paper",
 }
-MARKS = "A full marker is a real run, a hollow one was trained or rehearsed in simulated time, one with a dot is timing only, "
-MARKS += "a star a published figure. Its colour and shape are the method; the dash of a line is the number of nodes, where several are in "
-MARKS += "one plot."
+MARKS = (
+    "A full marker is a real run, a hollow one was trained or rehearsed in simulated time, "
+    "one with a dot is timing only, a star is a published figure. "
+    "Its colour and shape show the method; the dash of a line shows the number of nodes, "
+    "where a plot has several."
+)
 
 
 def render(
@@ -36,7 +39,7 @@ def render(
     tables: Sequence[Table],
     skipped: Sequence[str],
 ) -> str:
-    """The page; links in it are relative to the folder it will lie in."""
+    """Return the page, whose links are relative to its folder."""
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
 

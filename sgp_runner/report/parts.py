@@ -1,6 +1,4 @@
-"""What the plots of all sections share: which settings are in one plot, how they look there, units
-and names.
-"""
+"""Parts shared by the plots of all sections: their settings, styles, units and names."""
 
 from __future__ import annotations
 
@@ -18,8 +16,10 @@ CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 
 
 class Look:
-    """The same style for the same method and number of nodes in all plots: of a report or, with too
-    many methods, of a data set.
+    """The same style for the same method and number of nodes in all plots.
+
+    With too many methods for the colours, methods are counted for each data set instead of for the
+    whole report.
     """
 
     def __init__(self, settings: Sequence[Setting]) -> None:
@@ -31,7 +31,7 @@ class Look:
         return style(self.number(setting), self.nodes.index(int(setting.nodes)), setting.kind, line)
 
     def of_method(self, setting: Setting) -> Style:
-        """For a line along the numbers of nodes."""
+        """Style of a line along the numbers of nodes."""
         return style(self.number(setting), 0, setting.kind)
 
     def number(self, setting: Setting) -> int:
@@ -44,7 +44,7 @@ class Look:
 def facets(
     settings: Iterable[Setting], key: Callable[[Setting], tuple[str, ...]]
 ) -> Mapping[tuple[str, ...], list[Setting]]:
-    """The settings that belong in one plot."""
+    """Group the settings that belong in one plot."""
     out: dict[tuple[str, ...], list[Setting]] = {}
     for each in settings:
         out.setdefault(key(each), []).append(each)
@@ -52,7 +52,7 @@ def facets(
 
 
 def lines_over_nodes(settings: Sequence[Setting]) -> list[tuple[str, list[Setting]]]:
-    """Label and settings, in order of their nodes, of each method on each network."""
+    """Return label and settings, ordered by their nodes, of each method on each network."""
     lines = facets(settings, lambda each: (each.method, each.network))
     networks = {each.network for each in settings}
     return [
@@ -65,7 +65,7 @@ def lines_over_nodes(settings: Sequence[Setting]) -> list[tuple[str, list[Settin
 
 
 def kinds(settings: Sequence[Setting]) -> str:
-    """In words, what kinds of results these are and on which data."""
+    """Describe the kinds of results and their data in words."""
     out = []
     for kind in dict.fromkeys(each.kind for each in settings):
         where = " and ".join(
@@ -84,7 +84,7 @@ def nodes_axis(settings: Sequence[Setting]) -> Axis:
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which the longest of some times is at least 3, and its seconds."""
+    """Return the largest unit with at least 3 of it in ``seconds``, and its length in seconds."""
     return next(
         (
             (unit, size)
@@ -105,7 +105,7 @@ def file_name(*words: str) -> str:
 
 
 def folded(label: str) -> str:
-    """A category's name in lines that leave room on a phone."""
+    """Fold a category's name into lines that leave room on a phone."""
     return "\n".join(
         line.replace(" _", "_").replace("_ ", "_")
         for line in textwrap.wrap(label.replace("_", "_ "), 20, break_long_words=False)

@@ -1,4 +1,4 @@
-"""The sections of a report and their plots. A section without plots says why it has none."""
+"""The sections of a report and their plots; a section without plots gives the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """absent: why there are no plots."""
+    """A section of a report.
+
+    absent: why there are no plots
+    """
 
     title: str
     intro: str
@@ -31,7 +34,7 @@ class Section:
 def sections(
     settings: Sequence[Setting], target: float | None, pairs: Sequence[Pair]
 ) -> list[Section]:
-    """target: None chooses one for each task."""
+    """Return the sections of a report; a ``target`` of None chooses one for each task."""
     look = Look(settings)
     evaluated = [each for each in settings if len(each.curve)]
     metrics = {each.metric for each in evaluated}
@@ -40,10 +43,8 @@ def sections(
         if len(metrics) == 1
         else "Quality"
     )
-    whose = (
-        "Of each worker's own model, mean over the workers; where there is a server, of its model."
-    )
-    none = "No run was evaluated: those that only time messages train nothing."
+    whose = "Quality is the mean over the workers' own models, or that of the server's model."
+    none = "No run was evaluated: timing-only runs train nothing."
     timed = [each for each in settings if each.finished and each.mean("ms_per_iteration") > 0]
     return [
         Section(
@@ -66,28 +67,32 @@ def sections(
         ),
         Section(
             "Time per iteration",
-            "Time of the slowest node divided by the steps of one node.",
+            "The time of the slowest node divided by the steps of one node.",
             [*per_iteration(timed, look, pairs)],
             "No run has finished.",
         ),
         Section(
             "Speed-up and efficiency",
-            "Samples per second of all nodes, relative to the smallest number of nodes that the same method ran on here. "
-            "Efficiency is the speed-up divided by the ideal one, which grows as the number of nodes does.",
+            "Samples per second of all nodes, relative to the smallest number of nodes "
+            "that the same method ran on here. Efficiency is the speed-up divided by the ideal "
+            "one, which grows in proportion to the number of nodes.",
             [*speed_up(timed, look)],
             "No method ran on two numbers of nodes.",
         ),
         Section(
             f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
-            "Until the first evaluation at which the mean of the workers' models is at the target or better.",
+            "Time until the first evaluation at which the mean over the workers' models "
+            "reaches the target.",
             [*time_to_target(evaluated, target, look)],
             none if not evaluated else "No run reached the target.",
         ),
         Section(
             "Published beside ours",
-            "Ours are simulated unless they are called real: predicted by the model of the machines, or what it was fitted to.",
+            "Our figures are simulated unless they are called real: predicted by the model of the "
+            "machines, or used to fit it.",
             [*beside_published(pairs)],
-            "No run here reproduces a published row with a figure that can be compared; presets in configs/experiment do.",
+            "No run here reproduces a published row with a comparable figure; "
+            "the presets in configs/experiment do.",
         ),
     ]
 
@@ -106,15 +111,15 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
                 texts=[pair.published.origin for pair in members],
             )
         ]
-        for verdict in dict.fromkeys(pair.verdict for pair in members):
+        for ours_is in dict.fromkeys(pair.ours_is for pair in members):
             ours = [
                 (row, pair)
                 for row, pair in zip(rows, members, strict=True)
-                if pair.verdict == verdict
+                if pair.ours_is == ours_is
             ]
             series.append(
                 Series(
-                    f"ours, {verdict}",
+                    f"ours, {ours_is}",
                     style(0, 0, ours[0][1].kind, line=False),
                     [pair.ours for _, pair in ours],
                     [row for row, _ in ours],
@@ -125,6 +130,9 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
             )
         what = COMPARABLE[metric]
         axis = Axis(f"{what} {UNITS[metric]}".strip(), from_zero=True)
-        note = "Star: published. Bars: from our lowest seed to our highest. The error in percent is in the table."
+        note = (
+            "Star: published. Bars: from our lowest seed to our highest. "
+            "The table has the error in percent."
+        )
         name, title = file_name("published", metric), f"{what}, published beside ours"
         yield Plot(name, title, note, axis, Axis("", "category"), series, "x")

@@ -1,5 +1,6 @@
-"""What the papers report, by row: ``published.csv``, which ``results/paper`` explains. A preset
-that reproduces a row has its name.
+"""Published results by row, from ``published.csv``, which ``results/paper`` explains.
+
+A preset that reproduces a row has its name.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ IMAGENET_STEPS = 1_281_167 / 8192  # steps of one epoch, with 256 images on each
 class Published:
     """One published figure.
 
-    value: in ``unit``. spread: published deviation, None where there is none. derived: computed
-    here from another published figure.
+    value: in ``unit``
+    spread: published deviation; None if there is none
+    derived: computed here from another published figure
     """
 
     row: str
@@ -36,14 +38,15 @@ class Published:
 
     @property
     def origin(self) -> str:
-        """The source, and whether the figure itself is there."""
+        """The source, marked if the figure is derived from it."""
         return f"{self.source} (derived)" if self.derived else self.source
 
 
 @functools.cache
 def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:
-    """Row id -> metric -> figure. Milliseconds per iteration are derived for the rows that only
-    report hours.
+    """Return the figures by row id and metric.
+
+    Milliseconds per iteration are derived for the rows that only report hours.
     """
     rows: dict[str, dict[str, Published]] = {}
     for figure in _read(path):
@@ -61,9 +64,8 @@ def _read(path: Path) -> Iterator[Published]:
                 *facts, line["metric"], float(line["value"]), spread, line["unit"], line["source"]
             )
             if line["paper"] == "sgp" and line["metric"] == "hours":
-                ms = (
-                    float(line["value"]) * 3.6e6 / (float(line["epochs"]) * IMAGENET_STEPS)
-                )  # 3.6e6 ms are an hour
+                # An hour has 3.6e6 ms.
+                ms = float(line["value"]) * 3.6e6 / (float(line["epochs"]) * IMAGENET_STEPS)
                 yield Published(
                     *facts, "ms_per_iteration", ms, None, "ms", line["source"], derived=True
                 )

@@ -1,4 +1,4 @@
-"""Plots of what is reached: against time, epochs and bytes, and the time to a target."""
+"""Plots of the quality reached: against time, epochs and bytes, and the time to a target."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def time_to_target(settings: Sequence[Setting], target: float | None, look: Look
         }[metric]
         rule = "as asked"
         if target is None:
-            rule = f"the best that at least half of {count(len(everyone), 'setting')} reach with every seed"
+            several = count(len(everyone), "setting")
+            rule = f"the best that at least half of {several} reach with every seed"
         for (clock,), members in facets(everyone, lambda each: (each.clock,)).items():
             reached = [
                 (label, each, each.times_to(goal))
@@ -117,7 +118,10 @@ def time_to_target(settings: Sequence[Setting], target: float | None, look: Look
                 continue
             unit, size = time_unit(max(max(times) for _, _, times in there))
             never = [label for label, _, times in reached if not times]
-            note = f"Target: {shown}, {rule}. Points: mean over the seeds that reach it; bars: from the fastest to the slowest."
+            note = (
+                f"Target: {shown}, {rule}. "
+                "Points: mean over the seeds that reach it; bars: from the fastest to the slowest."
+            )
             note += f" Not reached by {', '.join(never)}." if never else ""
             series = [
                 Series(

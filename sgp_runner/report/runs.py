@@ -1,11 +1,11 @@
-"""Run folders as data frames, whatever state they are in.
+"""Run folders as data frames, including unfinished and damaged runs.
 
 ``table`` has a line for each run, in the order of the folders: ``run folder state kind algorithm
 model data nodes network seed epochs batch_size clock server label metric quality low high averaged
 time_s steps ms_per_iteration bytes_per_node hours row fitted commit dirty settings``. ``quality``
 is the mean over the workers' models, ``low`` and ``high`` their range; with a server all three are
-the server's model. ``fitted`` says that the model of the machines was fitted to the published time.
-``settings`` are the dotted keys of the configuration.
+the server's model. ``fitted`` marks runs whose published time was used to fit the model of the
+machines. ``settings`` holds the dotted keys of the configuration.
 
 ``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high
 averaged``.
@@ -32,15 +32,10 @@ from sgp_runner.session.execution import flat
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import number
 
-REAL, TRAINED, REHEARSAL, TIMING, PUBLISHED = (
-    "real",
-    "trained",
-    "rehearsal",
-    "timing only",
-    "published",
-)
+REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
+TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED = "finished", "unfinished", "re-timed"
-# What a summary must say to be of use; ``time_s`` and the like come with it.
+# Keys that every summary must have; ``time_s`` and the other costs come with them.
 FACTS = (
     "algorithm",
     "model",
@@ -59,7 +54,10 @@ CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averag
 
 @dataclass(frozen=True)
 class Runs:
-    """skipped: one sentence for each folder that could not be read."""
+    """The runs of a report.
+
+    skipped: one sentence for each folder that could not be read
+    """
 
     table: pd.DataFrame
     curves: pd.DataFrame
@@ -67,11 +65,11 @@ class Runs:
 
 
 class Damaged(Exception):
-    """A run folder that cannot be used, and why."""
+    """A run folder that cannot be used, with the reason."""
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """Every run in or below the folders. Raises ConfigError if there is none."""
+    """Read every run in or below the folders. Raises ConfigError if there is none."""
     lines, curves, skipped = [], [], []
     found = {path.resolve(): path for folder in folders for path in run_folders(folder)}
     for path in found.values():
@@ -87,7 +85,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
             str(folders[0]),
             skipped[0]
             if skipped
-            else "there are no runs in it; name folders such as results/runs.",
+            else "this folder holds no runs; name folders such as results/runs.",
         )
     for line, settings in zip(lines, completed([line["settings"] for line in lines]), strict=True):
         line["settings"] = dict(flat(settings))
@@ -98,7 +96,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The folder itself if it holds a run; the runs that a sweep has listed; or those below it."""
+    """Return the folder itself if it holds a run, else the runs of its sweep or those below it."""
     if not folder.is_dir():
         raise ConfigError(str(folder), "there is no such folder.")
     if is_run(folder):
@@ -106,7 +104,7 @@ def run_folders(folder: Path) -> list[Path]:
     if (folder / "comparison.csv").is_file():
         with (folder / "comparison.csv").open(encoding="utf-8", newline="") as file:
             names = [Path(row["run_dir"]) for row in csv.DictReader(file) if row.get("run_dir")]
-        # The path was relative to where the sweep was started: beside sweeps/ there is runs/.
+        # Paths are relative to where the sweep was started; runs/ lies beside sweeps/.
         both = [(name, folder.resolve().parents[1] / "runs" / name.name) for name in names]
         return [
             next((path for path in pair if is_run(path)), pair[0])
@@ -128,7 +126,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Its line of the table, and its curve. Raises Damaged."""
+    """Return the run's line of the table and its curve. Raises Damaged."""
     import yaml
 
     try:
@@ -147,7 +145,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         raise Damaged("its summary.json is not a JSON object.")
     facts = summary if summary is not None else facts_of(config, folder)
     if missing := [key for key in FACTS if key not in facts]:
-        raise Damaged(f"its summary.json does not say {', '.join(missing)}.")
+        raise Damaged(f"its summary.json lacks {', '.join(missing)}.")
     try:
         records = read_metrics(folder)
         curve = curve_of(records, bool(facts["server"]))
@@ -182,19 +180,19 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
 
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
-    """What the summary of a run that has not finished would say."""
+    """Return what the summary of an unfinished run would say."""
     from sgp_runner.config.schema import from_stored
 
     try:
         return from_stored(config, folder / "config.yaml").facts
     except ConfigError as error:
         raise Damaged(
-            f"it did not finish, and its config.yaml is not one of this version ({error})."
+            f"it did not finish, and its config.yaml does not fit this version ({error})."
         ) from None
 
 
 def kind_of(facts: Mapping[str, object]) -> str:
-    """Real, or as the label of a simulated run begins."""
+    """Return real, or the first words of the label of a simulated run."""
     if facts["clock"] == "wall":
         return REAL
     return next(
@@ -203,8 +201,9 @@ def kind_of(facts: Mapping[str, object]) -> str:
 
 
 def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
-    """Time per iteration is that of a node: its time divided by its steps, unless the run says
-    better.
+    """Return the costs in a summary.
+
+    Time per iteration is a node's time divided by its steps, unless the summary has it.
     """
     out = {key: number(summary.get(key)) for key in COSTS}
     if out["ms_per_iteration"] is None and out["time_s"] is not None and out["steps"]:
@@ -213,15 +212,16 @@ def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
 
 
 def costs_so_far(records: Iterable[Mapping[str, object]]) -> dict[str, float | None]:
-    """Only the time is known of a run that has not finished."""
+    """Return the costs of an unfinished run, of which only the time is known."""
     return dict.fromkeys(COSTS) | {
         "time_s": max((number(record["time_s"]) or 0.0 for record in records), default=None)
     }
 
 
 def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFrame:
-    """One line for each epoch that all its workers were evaluated at; ``attrs["metric"]`` names
-    what was measured.
+    """Return one line for each epoch at which all workers were evaluated.
+
+    ``attrs["metric"]`` names the measured quality.
     """
     frame = pd.DataFrame([record for record in records if record["kind"] in ("eval", "average")])
     frames = {kind: part for kind, part in frame.groupby("kind")} if len(frame) else {}
@@ -266,8 +266,9 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
 def bytes_at(
     times: np.ndarray[Any, Any], records: Sequence[Mapping[str, object]]
 ) -> np.ndarray[Any, Any]:
-    """Sent by a node until each of ``times`` [T]: mean over the workers, between two records on the
-    straight line.
+    """Return the bytes sent by a node until each of ``times`` [T].
+
+    This is the mean over the workers, linearly interpolated between records.
     """
     sent = pd.DataFrame(
         [(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"],
@@ -281,9 +282,7 @@ def bytes_at(
 
 
 def version(folder: Path) -> dict[str, object]:
-    """The commit it was made with, and whether files differed from it; None where the run does not
-    say.
-    """
+    """Return the run's commit and whether files differed from it; None where that is unknown."""
     try:
         git = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["git"] or {}
         return {"commit": git.get("commit"), "dirty": git.get("dirty")}

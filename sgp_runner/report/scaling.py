@@ -60,7 +60,8 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
         yield Plot(
             file_name("time per iteration", clock, model, data),
             f"time per iteration against nodes · {kinds(members)}",
-            f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; bars: from the lowest seed to the highest.",
+            f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; "
+            "bars: from the lowest seed to the highest.",
             nodes_axis(members),
             Axis(f"{CLOCK[clock]} per iteration in ms", from_zero=True),
             series,
@@ -105,7 +106,10 @@ def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
             Series("ideal", Style(None, None, dash="dot"), [nodes[0], nodes[-1]], [100.0, 100.0])
         )
         where = kinds(shown)
-        note = f"From {CLOCK[clock]}, mean over the seeds. Each line begins at the method's smallest number of nodes."
+        note = (
+            f"From {CLOCK[clock]}, mean over the seeds. "
+            "Each line begins at the method's smallest number of nodes."
+        )
         scale = Axis(
             "speed-up", "log", powers_of_two(max(float(y) for each in speeds for y in each.y))
         )

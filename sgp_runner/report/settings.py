@@ -1,6 +1,4 @@
-"""The runs of one setting: those that differ only in their seed. A setting is shown by its method,
-its nodes and its kind.
-"""
+"""Settings: groups of runs that differ only in their seed, named by method, nodes and kind."""
 
 from __future__ import annotations
 
@@ -24,11 +22,13 @@ NAMED = "cluster.name"
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """method: the algorithm, and what distinguishes it from other runs of it in this report.
+    """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
 
-    runs: its lines of ``Runs.table``, one per seed. curves: their lines of ``Runs.curves``.
-    curve: over the epochs that every seed has: mean over the seeds of ``MEASURED``, and the range
-    ``low`` to ``high`` of the quality.
+    method: the algorithm, and what distinguishes it from its other runs in this report
+    runs: lines of ``Runs.table``, one per seed
+    curves: their lines of ``Runs.curves``
+    curve: for each epoch that every seed has, the mean over the seeds of ``MEASURED`` and the range
+        ``low`` to ``high`` of the quality
     """
 
     method: str
@@ -37,7 +37,7 @@ class Setting:
     curve: pd.DataFrame
 
     def __getattr__(self, name: str) -> Any:
-        """What all its runs have in common."""
+        """Value of a column of ``runs`` that all runs have in common."""
         if name.startswith("_") or name not in self.runs:
             raise AttributeError(name)
         return self.runs[name].iloc[0]
@@ -51,7 +51,7 @@ class Setting:
         return bool(self.state != UNFINISHED)
 
     def mean(self, column: str) -> float:
-        """Over the seeds; not a number where it is not known."""
+        """Mean over the seeds; NaN where a value is unknown."""
         return float(self.runs[column].astype(float).mean())
 
     def range(self, column: str) -> tuple[float, float]:
@@ -60,12 +60,12 @@ class Setting:
 
     @property
     def better(self) -> float:
-        """1 when a higher quality is better, -1 when a lower one is."""
+        """1 if a higher quality is better, -1 if a lower one is."""
         return 1.0 if HIGHER_IS_BETTER[self.metric] else -1.0
 
     @property
     def best(self) -> float:
-        """The best quality that every seed reached; not a number if it was never evaluated."""
+        """The best quality that every seed reached; NaN if the setting was never evaluated."""
         if self.curves.empty or self.metric is None:
             return math.nan
         return float(
@@ -74,13 +74,13 @@ class Setting:
         )
 
     def times_to(self, target: float) -> list[float]:
-        """Seconds until the first evaluation at the target or better, of the seeds that got there."""
+        """Seconds until the first evaluation at the target or better, for each seed with one."""
         there = self.curves[self.better * self.curves["quality"] >= self.better * target]
         return [float(time) for time in there.groupby("folder")["time_s"].min()]
 
 
 def settings_in(runs: Runs) -> list[Setting]:
-    """Settings in order of method, model, data and nodes; methods in the order of the runs."""
+    """Return the settings by method, model, data and nodes; methods in the order of the runs."""
     table = runs.table
     keys = [
         json.dumps([line["settings"], line["row"], line["state"]], sort_keys=True, default=str)
@@ -110,8 +110,9 @@ def settings_in(runs: Runs) -> list[Setting]:
 
 
 def method_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For each run, its algorithm and as few settings as tell it from the others of the same
-    algorithm, task and nodes.
+    """Name each run by its algorithm and a few distinguishing settings.
+
+    The settings tell it apart from the other runs of the same algorithm, task and nodes.
     """
     keys: dict[tuple[str, ...], list[str]] = {}
     cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
@@ -126,19 +127,19 @@ def method_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """The runs that a method has to be told from."""
+    """Return the key of the runs among which the names of methods must differ."""
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
 def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
-    """Keys, ``known`` ones first, whose values together tell all different members apart; only
-    those that help.
+    """Choose keys, ``known`` ones first, whose values together tell all members apart.
+
+    A key is chosen only if it tells more members apart.
     """
     chosen: list[str] = []
     keys = dict.fromkeys([*known, *(key for member in members for key in member)])
-    for key in sorted(
-        keys, key=lambda key: key != NAMED
-    ):  # a cluster's name says more than its numbers
+    # A cluster's name says more than its numbers, so it comes first.
+    for key in sorted(keys, key=lambda key: key != NAMED):
         if len(set(shown(members, [*chosen, key]))) > len(set(shown(members, chosen))):
             chosen.append(key)
     return chosen
@@ -149,7 +150,7 @@ def shown(members: Iterable[Mapping[str, object]], keys: Sequence[str]) -> list[
 
 
 def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
-    """``algo.tau=2 algo.topology=ring``."""
+    """Write settings as on the command line: ``algo.tau=2 algo.topology=ring``."""
     out = []
     for key in keys:
         value = settings.get(key)
@@ -160,7 +161,7 @@ def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
 
 
 def labels(settings: Sequence[Setting]) -> list[str]:
-    """A name for each: the method, and what else differs among these settings."""
+    """Name each setting by its method and by what else differs among these settings."""
     texts: dict[str, Callable[[Setting], str]] = {
         "model": lambda each: each.model,
         "data": lambda each: f"on {each.data}",
@@ -181,8 +182,9 @@ def labels(settings: Sequence[Setting]) -> list[str]:
 
 
 def default_target(settings: Sequence[Setting]) -> float:
-    """What at least half of the settings reach with every seed, made easier to a whole percent, a
-    tenth of a BLEU, two digits of a loss.
+    """Return the quality that at least half of the settings reach with every seed.
+
+    It is rounded to an easier whole percent, tenth of a BLEU point, or two digits of a loss.
     """
     better, metric = settings[0].better, settings[0].metric
     best = sorted((each.best for each in settings), key=lambda value: -better * value)[

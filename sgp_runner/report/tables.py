@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 WORDS = ("method", "kind", "seeds", "commit")
 LOG = "metrics.jsonl"
-# From the folder of a run and the name of a file in it, or an empty one, to where that is, relative
-# to the report.
+# Maps the folder of a run and the name of a file in it (or "") to a path relative to the report.
 Linker: TypeAlias = Callable[[str, str], str]
 
 
 @dataclass(frozen=True)
 class Link:
-    """A text, and where it leads, relative to the report."""
+    """A text and its target, relative to the report."""
 
     text: str
     href: str | None = None
@@ -38,7 +37,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Cell:
-    """kind: of the result that is named in it. note: below it."""
+    """A cell of a table.
+
+    kind: of the result that the cell names
+    note: text below the links
+    """
 
     links: Sequence[Link]
     kind: str | None = None
@@ -47,7 +50,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """raw: a line for each line of ``cells``, in SI units. words: the columns that are not numbers."""
+    """A table of a report.
+
+    raw: a line for each line of ``cells``, in SI units
+    words: the columns that are not numbers
+    """
 
     name: str
     title: str
@@ -59,7 +66,7 @@ class Table:
 
 
 def tables(settings: Sequence[Setting], pairs: Sequence[Pair], link: Linker) -> list[Table]:
-    """The tables of a report, the one of pairs if there are any."""
+    """Return the tables of a report, with the one of pairs if there are any."""
     out = [of_settings(settings, link)]
     if pairs:
         out.append(of_pairs(pairs, link))
@@ -134,8 +141,10 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
         "ms per iteration",
         "sent per node",
     ]
-    note = "Means over the seeds; below them, the lowest seed and the highest. Each seed links to its run's raw log. "
-    note += "A commit with + had changes that were not committed."
+    note = (
+        "Means over the seeds; below them, the lowest seed and the highest. "
+        "Each seed links to its run's raw log. A commit with + had uncommitted changes."
+    )
     return Table("settings", "Settings", note, pd.DataFrame(raw), [*head, *WORDS[2:]], cells, WORDS)
 
 
@@ -219,14 +228,17 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
                 ),
                 text(f"{pair.ours:.4g}", averaged),
                 text("" if pair.error is None else f"{pair.error:+.1f} %"),
-                Cell([Link(pair.verdict)], pair.kind),
+                Cell([Link(pair.ours_is)], pair.kind),
                 text(figure.origin),
                 Cell([Link(str(seed), log) for seed, log in zip(each.seeds, logs, strict=True)]),
                 text(joined(commits(each.runs))),
             ]
         )
     head = ["row", "metric", "published", "ours", "error", "ours is", "source", "seeds", "commit"]
-    note = "Errors are in percent of the published figure. Derived: computed from published hours, epochs and batch size."
+    note = (
+        "Errors are in percent of the published figure. "
+        "Derived: computed from published hours, epochs and batch size."
+    )
     return Table(
         "published",
         "Published beside ours",
@@ -255,7 +267,7 @@ def raw_pair(pair: Pair) -> dict[str, object]:
         "error_percent": pair.error,
     }
     made = {"seeds": joined(pair.setting.seeds), "commits": joined(commits(pair.setting.runs))}
-    return {**facts, **ours, "ours_is": pair.verdict, "source": figure.origin, **made}
+    return {**facts, **ours, "ours_is": pair.ours_is, "source": figure.origin, **made}
 
 
 def markdown(table: Table) -> str:
@@ -281,9 +293,7 @@ def markdown(table: Table) -> str:
 
 
 def for_terminal(settings: Sequence[Setting]) -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """For each task and kind of result, a title and the settings as ``console.comparison_table``
-    takes them: like summaries.
-    """
+    """Yield a title and rows for ``console.comparison_table`` for each task and kind of result."""
     for (model, data, kind), members in facets(
         settings, lambda each: (each.model, each.data, each.kind)
     ).items():
@@ -343,13 +353,13 @@ def quality_text(value: float, metric: str | None) -> str:
 
 
 def quality_range(low: float, high: float, metric: str | None) -> str:
-    """Empty where there is none."""
+    """Return the range as text, empty if both ends are equal."""
     ends = [quality_text(value, metric) for value in (low, high)]
     return " – ".join(ends) if ends[0] != ends[1] else ""
 
 
 def time_cell(setting: Setting) -> Cell:
-    """A timing study simulates a sample of the schedule that its time is predicted for."""
+    """Return the time; that of a timing study is predicted from a sample of the schedule."""
     clock = CLOCK[setting.clock].removesuffix(" time")
     if (hours := setting.mean("hours")) > 0:
         return text(f"{hours:.2f} h", f"{clock}, whole schedule")
@@ -374,7 +384,7 @@ def time_text(seconds: float | None) -> str:
 
 
 def commits(lines: pd.DataFrame) -> list[str]:
-    """The different ones, short, with a + where files differed."""
+    """Return the distinct commits, abbreviated, with a + where files differed."""
     known = zip(lines["commit"], lines["dirty"], strict=True)
     return list(
         dict.fromkeys(

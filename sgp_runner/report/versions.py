@@ -1,6 +1,4 @@
-"""Runs of older versions beside those of newer ones, whose configurations have settings that came
-later.
-"""
+"""Completion of older configurations with settings that were introduced later."""
 
 from __future__ import annotations
 
@@ -14,8 +12,10 @@ Settings = Mapping[str, Any]
 
 
 def completed(configs: Sequence[Settings]) -> list[Settings]:
-    """Each with the settings that came after it, where those that know them and are like it in all
-    else agree about them.
+    """Add to each configuration the settings that came after it.
+
+    They come from the newer configurations that agree with it in everything else, if these agree
+    about them.
     """
     texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
     different = dict(zip(texts, configs, strict=True))
@@ -34,8 +34,9 @@ def completion(config: Settings, known: Sequence[Settings]) -> Settings:
 
 
 def extends(newer: Settings, older: Settings, key: str = "") -> bool:
-    """Whether they differ only in settings that ``older`` lacks. In a mapping that is a value
-    itself, no key came later.
+    """Return whether the two differ only in settings that ``older`` lacks.
+
+    A mapping that is itself a value must be equal: no key of it came later.
     """
     for name, value in older.items():
         if name not in newer:

@@ -1,6 +1,4 @@
-"""A report in a folder: ``index.html``, the tables as CSV and Markdown, and ``plots/`` with every
-plot as PNG and SVG.
-"""
+"""Reports as folders: ``index.html``, tables as CSV and Markdown, ``plots/`` as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -22,8 +20,11 @@ from sgp_runner.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Report:
-    """page: where it is. settings, pairs: what it shows. skipped: a sentence for each folder that
-    could not be read.
+    """A report that was written.
+
+    page: path of the page
+    settings, pairs: what it shows
+    skipped: a sentence for each folder that could not be read
     """
 
     page: Path
@@ -39,11 +40,12 @@ def write_report(
     title: str = "sgp-run report",
     kept: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
-    """Report on the runs in ``folders``; what an earlier report has left in ``out`` is replaced.
+    """Report on the runs in ``folders`` and replace what an earlier report left in ``out``.
 
-    target: quality whose time is compared; None chooses one. kept: from the folder of a run to
-    where links shall lead instead. Raises ConfigError if there are no runs, or ``out`` cannot be
-    written.
+    target: quality whose time is compared; None chooses one
+    kept: maps the folder of a run to where links shall lead instead
+
+    Raises ConfigError if there are no runs, or ``out`` cannot be written.
     """
 
     def link(folder: str, file: str) -> str:
@@ -77,5 +79,5 @@ def check_target(target: float | None, settings: Sequence[Setting]) -> None:
     if target is not None and target > 1 and any(each.metric == "accuracy" for each in settings):
         raise ConfigError(
             "--target",
-            f"{target:g} is no accuracy, which lies between 0 and 1: 90 % is --target 0.9.",
+            f"an accuracy lies between 0 and 1, not at {target:g}: write 90 % as --target 0.9.",
         )

@@ -1,1 +1,1 @@
-"""From an experiment to its summary, on either backend."""
+"""Execution of a run from its experiment to its summary, on either backend."""

@@ -1,4 +1,4 @@
-"""One run, from its validated experiment to its summary on disk."""
+"""Execution of one run, from its validated experiment to its summary on disk."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 
 
 def perform(experiment: Experiment) -> dict[str, object] | None:
-    """The summary of the run, which is executed unless it was before; None on ranks that have
-    nothing to report.
+    """Execute the run unless it has finished, and return its summary; None on ranks without one.
 
-    A launcher's ranks all come here; the first writes and prints. Raises ConfigError, leaving
-    nothing behind, when the settings turn out not to fit the data, and whatever the run raises.
+    All ranks of a launcher call this; rank 0 writes and prints. Raises ConfigError, leaving nothing
+    behind, if the settings do not fit the data, and any error of the run.
     """
     from sgp_runner.elastic.dry_run import verify_calls
 
@@ -43,7 +42,7 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     if done is not None:
         if rank not in (None, 0):
             return None
-        print("This run is done already (resume=never repeats it).", flush=True)
+        print("This run has finished already (resume=never repeats it).", flush=True)
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
@@ -53,7 +52,7 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
 
 
 def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | None:
-    """Run it in its folder, which is there and nobody else's."""
+    """Execute the run in its folder, on which this process holds the lock."""
     made = prepare(experiment) if rank in (None, 0) else []
     try:
         summary = session.execute(experiment)
@@ -69,7 +68,7 @@ def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | Non
 
 
 def prepare(experiment: Experiment) -> list[Path]:
-    """Make the folder of the run ready; the files that this has created."""
+    """Prepare the folder of the run and return the files that this has created."""
     import yaml
 
     directory = experiment.directory
@@ -95,13 +94,14 @@ def prepare(experiment: Experiment) -> list[Path]:
 
 
 def refuse_other_settings(experiment: Experiment) -> None:
-    """A folder holds one run. Raises ConfigError, naming a difference, if another one has begun in
-    this folder.
+    """Refuse a folder that holds another run.
+
+    Raises ConfigError that names a difference, unless the folder is new or has the same settings.
     """
     import yaml
 
     path = experiment.directory / "config.yaml"
-    if not os.path.exists(path):  # unlike the method, whatever the name is
+    if not os.path.exists(path):  # unlike Path.exists, accepts any name
         return
     way_out = "choose another name, or replace that run with resume=never"
     try:
@@ -111,7 +111,7 @@ def refuse_other_settings(experiment: Experiment) -> None:
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
     if config.get("format") != FORMAT:
         raise ConfigError(
-            "name", f"{experiment.directory} holds a run of another version of sgp-run; {way_out}."
+            "name", f"{experiment.directory} holds a run of another sgp-run version; {way_out}."
         )
     here = dict(flat(experiment.settings))
     if there.pop(KEY, 0) != here.pop(KEY, 0) and there == here:
@@ -134,7 +134,7 @@ def refuse_other_settings(experiment: Experiment) -> None:
 
 
 def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted keys and values of a configuration."""
+    """Yield the dotted keys and values of a configuration."""
     for name, value in node.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{parent}{name}.")
@@ -149,9 +149,7 @@ def remove(made: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """What went wrong, for a person. Errors of this package are written for one; others need their
-    type to be understood.
-    """
+    """Describe an error in a sentence; errors of other packages are prefixed with their type."""
     text = str(error).strip()
     if type(error).__module__.startswith("sgp_runner."):
         return text

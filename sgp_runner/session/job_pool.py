@@ -1,5 +1,6 @@
-"""Many runs, several at a time, each finished one only once: for tables and claims that rest on
-hundreds of small runs.
+"""Pool of jobs: many runs, several at a time, skipping finished ones.
+
+For tables and claims that rest on hundreds of small runs.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its folder in ``results``/runs and its settings, as typed."""
+    """One run.
+
+    name: its folder in ``results``/runs
+    words: its settings, as typed
+    """
 
     name: str
     words: tuple[str, ...]
@@ -37,7 +39,7 @@ class Job:
 
     @property
     def command(self) -> str:
-        """What repeats it."""
+        """The command that repeats the run."""
         return " ".join(["sgp-run", *self.words])
 
     @property
@@ -46,51 +48,47 @@ class Job:
 
     @property
     def diverged(self) -> bool:
-        """Training has failed for good, which is a result too."""
+        """Whether training has diverged, which is a result too."""
         return (self.folder / DIVERGED).exists()
 
     @property
     def finished(self) -> bool:
-        """It has results, of this or an earlier version."""
+        """Whether the run has results, of this or an earlier version."""
         return self.summary is not None or self.diverged
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """Its stored configuration, if it has begun."""
+        """The stored configuration; None if the run has not begun."""
         import yaml
 
         try:
             text = (self.folder / "config.yaml").read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        # The loader in C is ten times as fast, where there is one.
+        # The C loader, where available, is ten times as fast.
         config: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return config
 
     @property
     def since(self) -> list[Correction]:
-        """The corrections that its results do not have."""
+        """The corrections made since the run's results."""
         config = self.config
         return [] if config is None or config.get("format") != FORMAT else since(config)
 
     @property
     def replaces(self) -> bool:
-        """Whether its folder holds results from before a correction, or of a version of sgp-run
-        with another format.
-        """
+        """Whether the folder holds results from before a correction or in another format."""
         config = self.config
         return config is not None and (config.get("format") != FORMAT or bool(since(config)))
 
     @property
     def due(self) -> bool:
-        """It has no results, or they are to be replaced."""
+        """Whether the run has no results, or outdated ones."""
         return not self.finished or self.replaces
 
 
 def outdated(jobs: Iterable[Job]) -> str:
-    """A sentence that says how many of these jobs have results from before which corrections; empty
-    if none has.
-    """
+    """Describe how many jobs have results from before which corrections; empty if none has."""
     since = [job.since for job in jobs if job.finished]
     counts = Counter(correction.what for each in since for correction in each)
     if not counts:
@@ -100,15 +98,13 @@ def outdated(jobs: Iterable[Job]) -> str:
 
 
 def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
-    """Each job as it ends, with a sentence if it failed. ``processes`` run at a time, with one
-    thread each; None: one for each core.
+    """Run the jobs that are due and yield each as it ends, with a sentence if it failed.
 
-    Jobs that have finished before, or diverged, are not among them, unless their results are from
-    before a correction.
+    processes: number of runs at a time, with one thread each; None: one per core
     """
     waiting = [job for job in jobs if job.due]
     before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes, which read it when they import torch
+    os.environ["OMP_NUM_THREADS"] = "1"  # worker processes read it when they import torch
     try:
         with ProcessPoolExecutor(
             processes or os.cpu_count(), mp_context=get_context("spawn")
@@ -123,7 +119,7 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
 
 
 def run_and_say(jobs: Iterable[Job]) -> int:
-    """`run_all`, each job once, with a line as it ends; how many have failed."""
+    """Run each job once (`run_all`), print a line as it ends, and return the number of failures."""
     failed = 0
     for job, error in run_all({job.name: job for job in jobs}.values()):
         print(f"{job.name}: {error or 'done'}", flush=True)
@@ -132,7 +128,7 @@ def run_and_say(jobs: Iterable[Job]) -> int:
 
 
 def run(job: Job) -> str | None:
-    """Execute it in this process, in silence; the sentence of its error, if it failed."""
+    """Run the job in this process without output; return the sentence of its error, if any."""
     import sys
 
     from sgp_runner.config.overrides import experiment_of
@@ -145,13 +141,13 @@ def run(job: Job) -> str | None:
         "logger=jsonl",
         *(["resume=never"] if job.replaces else []),
     ]
-    sys.argv = job.command.split()  # what environment.json will say
+    sys.argv = job.command.split()  # recorded in environment.json
     try:
         with (
             open(os.devnull, "w", encoding="utf-8") as nowhere,
             contextlib.redirect_stdout(nowhere),
         ):
             perform(experiment_of(words))
-    except Exception as error:  # the others go on
+    except Exception as error:  # must not stop the other jobs
         return sentence_of(error)
     return None

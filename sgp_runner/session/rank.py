@@ -1,5 +1,6 @@
-"""One rank of a real run, from the environment that a launcher has set up. ``python -m
-sgp_runner.session.rank config.yaml`` runs one.
+"""One process rank of a real run, set up by a launcher's environment.
+
+``python -m sgp_runner.session.rank config.yaml`` runs one.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
-    """Run this process's rank; the summary on rank 0, None elsewhere. An error here stops every
-    other rank.
+    """Run this process's rank; return the summary on process rank 0, None on the others.
+
+    An error here stops every other rank.
     """
     keep_freed_memory()
     run, rank, alarm = experiment.run, world.process_rank, world.alarm
@@ -61,25 +63,24 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
                 summary = Session(experiment, RankBackend(experiment, watch)).run()
                 if watch.world is not None:
                     watch.world.close()
-            except (LostConnection, MembershipChanged) as error:  # and the run cannot go on
-                raise gone_for_good(experiment, vote, error) from error
-        except (Aborted, Evicted):  # whoever kept the store may be gone; the others go on
+            except (LostConnection, MembershipChanged) as error:  # without recovery
+                raise loss_error(experiment, vote, error) from error
+        except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
             raise
         except Stopped as stop:
             alarm.set("stopped", str(stop))
             if watch.world is not None:
-                watch.world.gather(None)  # and no more: the process is about to end
+                watch.world.gather(None)  # a barrier before the process ends
             raise
-        except ConfigError as error:  # every rank finds the same
+        except ConfigError as error:  # the same on every rank
             alarm.set("setting", error.key)
             alarm.set("failed", error.sentence)
             raise
-        except StallTimeout:  # said so already
+        except StallTimeout:  # already reported
             raise
         except Exception as error:
-            if (
-                alarm.add("errors", 1) > 1
-            ):  # that rank speaks; this error may only follow from its end
+            # Only the first error is reported; others may be its consequences.
+            if alarm.add("errors", 1) > 1:
                 raise Aborted(f"rank {rank} stopped because another rank failed") from error
             if isinstance(error, Diverged):
                 alarm.set("diverged", json.dumps([error.rank, error.step, error.what]))
@@ -97,7 +98,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
 
 @contextmanager
 def staying_for_the_others(world: World) -> Iterator[None]:
-    """After an error, long enough that they can read why, if the store ends with this process."""
+    """Delay the exit after an error if this process hosts the store, where others read why."""
     try:
         yield
     except Exception:
@@ -106,29 +107,29 @@ def staying_for_the_others(world: World) -> Iterator[None]:
         raise
 
 
-def gone_for_good(experiment: Experiment, vote: Vote, error: Exception) -> Exception:
-    """After a lost connection, why the run ends."""
+def loss_error(experiment: Experiment, vote: Vote, error: Exception) -> Exception:
+    """Return the error that ends the run after a lost connection."""
     if isinstance(error, LostConnection):
         vote.start(str(error))
     gone, why = vote.decide()
     if not gone:
         return RankFailed(why)
     return RankFailed(
-        f"{listed(gone)} gone for good: {why}, and it no longer answers. {way_on(experiment)}"
+        f"{listed(gone)} lost: {why}, and it no longer answers. {resume_hint(experiment)}"
     )
 
 
-def way_on(experiment: Experiment) -> str:
+def resume_hint(experiment: Experiment) -> str:
     found = latest_of(experiment)
     return (
-        f"The same command goes on from {found}."
+        f"Run the same command again to resume from {found}."
         if found is not None
-        else "There is no checkpoint yet to go on from."
+        else "There is no checkpoint yet to resume from."
     )
 
 
 def main(config: str, group: str | None) -> int:
-    """Run one rank of an experiment; what went wrong is for the launching process to say."""
+    """Run one rank of an experiment; the launching process reports its errors."""
     from sgp_runner.config.schema import load_experiment
     from sgp_runner.recording.recorder import write_summary
 
@@ -151,4 +152,4 @@ if __name__ == "__main__":
     code = main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads that still wait for messages must not hold up the exit
+    os._exit(code)  # threads that still wait for messages must not delay the exit

@@ -1,7 +1,7 @@
-"""One run, from its experiment to its summary, the same on simulated and on real machines.
+"""Session: one run from its experiment to its summary, the same on simulated and real machines.
 
-A `Session` builds the machines and workers of a `Backend`, restores what was saved, runs the
-algorithm to its end, in a smaller membership after each loss of ranks, and concludes.
+A `Session` builds the machines and workers of a `Backend`, restores a checkpoint, runs the
+algorithm to its end, with a smaller membership after each loss of ranks, and concludes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class Saver(Protocol):
 
 
 class Backend(Protocol):
-    """The machines of a run, and the workers of this process. `Session.run` says in which order its
-    methods are called.
+    """The machines of a run, and the workers of this process.
 
-    problem: of this process. original_rank: the number, at the start of the run, of the rank that
-    records here; None: it records nothing.
+    `Session.run` defines the order in which the methods are called.
+
+    problem: of this process
+    original_rank: original rank that records here; None: this process records nothing
     """
 
     @property
@@ -50,45 +51,43 @@ class Backend(Protocol):
     def original_rank(self) -> int | None: ...
 
     def open(self) -> Found | None:
-        """Where the run resumes, the same for all of its processes."""
+        """Return the checkpoint to resume from, the same on all processes."""
 
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> int | None:
-        """Make the machines and workers, which have not started; returns how many bytes of metrics
-        were recorded before.
+        """Make machines and unstarted workers; return the size of the metrics recorded so far.
 
-        None: this process has no worker, and has done what there was to do.
+        Returns None if this process has no worker and its work is done.
         """
 
     def restore(self, observer: Observer | None) -> None:
-        """Bring everything to where it was saved."""
+        """Restore machines, workers and observer from the checkpoint."""
 
     def make_saver(self, observer: Observer | None) -> Saver | None:
-        """What saves the run from now on; None if nothing does."""
+        """Return the object that saves the run from now on; None if nothing does."""
 
     def run(self) -> None:
-        """Run the algorithm to its end. Raises one of `LOSSES` when ranks are gone."""
+        """Run the algorithm to its end. Raises one of `LOSSES` if ranks are lost."""
 
     def shrink(self, membership: Membership, loss: Exception) -> tuple[Membership, float]:
-        """Make machines and workers for those that are left; returns them, and the epoch that they
-        continue from.
+        """Make machines and workers for the remaining ranks.
+
+        Returns their membership and the epoch from which they continue.
         """
 
     def now(self) -> float:
         """Seconds since the start of the run."""
 
     def settle(self) -> None:
-        """Before something is recorded: wait until devices have computed what is training."""
+        """Wait until devices have finished training computations, before something is recorded."""
 
     def conclude(self, observer: Observer | None) -> dict[str, object] | None:
-        """Evaluate the models that the run ends with; the results, on the process that sums up the
-        run.
-        """
+        """Evaluate the final models; return the results on the process that summarizes the run."""
 
 
 class Session:
-    """A run on one backend. It hears of the steps of all workers here."""
+    """A run on one backend, and the listener of all worker steps in this process."""
 
     def __init__(self, experiment: Experiment, backend: Backend) -> None:
         self.experiment, self.backend = experiment, backend
@@ -96,7 +95,7 @@ class Session:
         self.saver: Saver | None = None
 
     def run(self) -> dict[str, object] | None:
-        """The summary, where there is one."""
+        """Execute the run and return the summary, on the process that has one."""
         run, backend = self.experiment.run, self.backend
         found = backend.open()
         membership = (
@@ -135,7 +134,7 @@ class Session:
             yield recorder
 
     def train(self, membership: Membership) -> dict[str, object] | None:
-        """To the end of the algorithm, however many ranks are lost on the way, and to the summary."""
+        """Run the algorithm to its end despite lost ranks, and return the summary."""
         loss: Exception | None = None
         while True:
             try:
@@ -184,9 +183,7 @@ class Session:
 
 
 def execute(experiment: Experiment) -> dict[str, object] | None:
-    """Train, record and return the summary (None on the ranks of a real run that have nothing to
-    report).
-    """
+    """Train, record and return the summary; None on ranks of a real run without one."""
     use_huge_pages()
     network, process = experiment.run.network, launched()
     network.check_start(experiment.run, process)

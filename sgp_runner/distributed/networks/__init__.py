@@ -1,6 +1,4 @@
-"""Who moves the bytes: ``sim`` in simulated time, ``gloo``, ``nccl`` and ``mpi`` between real
-processes.
-"""
+"""Networks: ``sim`` in simulated time; ``gloo``, ``nccl`` and ``mpi`` between real processes."""
 
 from __future__ import annotations
 
@@ -19,13 +17,11 @@ if TYPE_CHECKING:
 class RealNetwork(Network, Protocol):
     """A network between real processes."""
 
-    def world(self, run: Run, process: Launched) -> World: ...  # of this process
+    def world(self, run: Run, process: Launched) -> World: ...
 
 
 def check_real(run: Run) -> None:
-    """Raises ConfigError for what only simulated machines can do, and for a time-out that cannot
-    work.
-    """
+    """Raise ConfigError for features of simulated machines only, and for an invalid time-out."""
     if run.network.timeout_seconds <= 0:
         raise ConfigError(
             "network.timeout_seconds", f"{run.network.timeout_seconds} must be positive."
@@ -41,11 +37,12 @@ def check_real(run: Run) -> None:
 
 
 def check_recorded(run: Run) -> None:
-    """Raises ConfigError for a real run that cannot be recorded."""
+    """Raise ConfigError for a real run that cannot be recorded."""
     if run.network.name == "nccl":
         raise ConfigError(
             "record",
-            "what a GPU computes cannot be repeated to the last bit: use network=gloo or mpi, or record=false.",
+            "a GPU's results cannot be repeated to the last bit: "
+            "use network=gloo or mpi, or record=false.",
         )
     if run.gpus_per_node > 1:
         raise ConfigError(
@@ -55,17 +52,18 @@ def check_recorded(run: Run) -> None:
     if run.on_failure == "continue":
         raise ConfigError(
             "on_failure",
-            "a run that goes on without lost ranks cannot be recorded: use on_failure=stop, or record=false.",
+            "a run that continues without lost ranks cannot be recorded: "
+            "use on_failure=stop, or record=false.",
         )
     if run.checkpoint.every_steps is not None:
         raise ConfigError(
             "checkpoint.every_steps",
-            "a run that is recorded cannot be saved: use checkpoint.every_steps=null.",
+            "a recorded run cannot save checkpoints: use checkpoint.every_steps=null.",
         )
 
 
 def check_devices(run: Run, gossip: str, autocast: str) -> None:
-    """Raises ConfigError for nodes of several devices, and a precision, that cannot work."""
+    """Raise ConfigError for impossible settings of devices per node or of precision."""
     if run.batch_size % run.gpus_per_node:
         nearby = run.batch_size // run.gpus_per_node * run.gpus_per_node or run.gpus_per_node
         parts = f"{run.batch_size} samples per node do not divide among {run.gpus_per_node} devices"
@@ -76,18 +74,21 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
         what = "has a server" if run.algo.servers else "is asynchronous"
         raise ConfigError(
             "network.gossip",
-            f"{run.algo.title} {what}, so one device must speak for its node: use network.gossip=leader.",
+            f"{run.algo.title} {what}, so one device must speak for its node: "
+            "use network.gossip=leader.",
         )
     if autocast != "none" and run.dtype != "float32":
         raise ConfigError(
             "network.autocast",
-            f"only float32 is cast: use dtype=float32, or network.autocast=none with dtype={run.dtype}.",
+            "only float32 is cast: "
+            f"use dtype=float32, or network.autocast=none with dtype={run.dtype}.",
         )
 
 
 def leads(run: Run, gossip: str) -> bool:
-    """Whether the first device of a node runs the algorithm alone: asynchronous ones and those with
-    a server need that.
+    """Whether the first device of a node runs the algorithm alone.
+
+    Asynchronous algorithms and those with a server need that.
     """
     return gossip == "leader" or (
         gossip == "auto" and (run.algo.asynchronous or run.algo.servers > 0)

@@ -1,5 +1,6 @@
-"""``network=gloo``: real processes on CPUs, one per device, started here or by a launcher:
-torchrun, srun or mpirun.
+"""``network=gloo``: real processes on CPUs, one per device, started here or by a launcher.
+
+Launchers are torchrun, srun and mpirun.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``network=mpi``: the processes that ``mpirun`` has started."""
+"""``network=mpi``: real processes started by ``mpirun``."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Nccl:
     """Real messages between GPUs.
 
-    NCCL cannot receive from anybody, so asynchronous algorithms and those with a server send their
-    messages over gloo, through pinned memory; within a node their gradients are averaged over NCCL.
-    A server computes on its CPU.
+    NCCL cannot receive from any source, so asynchronous algorithms and those with a server send
+    their messages over gloo, through pinned memory; within a node their gradients are averaged over
+    NCCL. A server computes on its CPU.
 
     gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the
         algorithm, each moves its part of every message), leader (the first device runs it, the
@@ -49,7 +49,8 @@ class Nccl:
         if run.faults.any:
             raise ConfigError(
                 "faults",
-                "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or faults=none.",
+                "gradients on a GPU cannot be slowed from outside: "
+                "use network=sim or gloo, or faults=none.",
             )
         check_devices(run, self.gossip, self.autocast)
         for topology in topologies(run.algo) if not leads(run, "auto") else ():
@@ -63,7 +64,8 @@ class Nccl:
             gpus = f"{have} GPU{'s' if have > 1 else ''}"
             raise ConfigError(
                 "nodes",
-                f"{run.nodes} of {run.gpus_per_node} GPUs each need {workers}, but this machine has {gpus}.",
+                f"{run.nodes} of {run.gpus_per_node} GPUs each need {workers}, "
+                f"but this machine has {gpus}.",
             )
 
     def world(self, run: Run, process: Launched) -> World:
@@ -74,7 +76,8 @@ class Nccl:
         paired = not leads(run, "auto")
         if process.rank == 0 and not paired:
             print(
-                f"{run.algo.title} sends its messages over gloo, through pinned memory: NCCL has no receive from any source.",
+                f"{run.algo.title} sends its messages over gloo, through pinned memory: "
+                "NCCL has no receive from any source.",
                 flush=True,
             )
         device = own_gpu() if process.rank < run.nodes * run.gpus_per_node else "cpu"
@@ -83,18 +86,19 @@ class Nccl:
 
 
 def own_gpu() -> str:
-    """The GPU that LOCAL_RANK counts to, or the only one that the launcher lets this process see."""
+    """Return the GPU with the number LOCAL_RANK, or the only one visible to this process."""
     have, local = count_gpus(), int(os.environ.get("LOCAL_RANK", "0"))
     if local >= have > 1:
         raise ConfigError(
             "LOCAL_RANK",
-            f"the launcher has started process {local}, but this machine has {have} GPUs: start one per GPU.",
+            f"the launcher has started process {local}, but this machine has {have} GPUs: "
+            "start one per GPU.",
         )
     return f"cuda:{local if have > 1 else 0}"
 
 
 def count_gpus() -> int:
-    """Raises ConfigError if there are none."""
+    """Return the number of visible GPUs. Raises ConfigError if there are none."""
     import torch
 
     if have := torch.cuda.device_count():

@@ -1,1 +1,1 @@
-"""Where the metrics of a run go besides ``metrics.jsonl``; one file per logger."""
+"""Loggers: destinations of a run's metrics besides ``metrics.jsonl``, one file per logger."""

@@ -11,7 +11,7 @@ from sgp_runner.config.logger import Listener
 
 @dataclass(frozen=True)
 class Jsonl:
-    """No mirror."""
+    """Keeps metrics in ``metrics.jsonl`` only."""
 
     def open(
         self,

@@ -1,11 +1,10 @@
-"""``logger=wandb``: mirrors the metrics to Weights & Biases, accuracy against time; offline when
-nobody is logged in.
+"""``logger=wandb``: mirrors the metrics to Weights & Biases, or offline without a login.
 
-The mirror may fail, training may not: whatever W&B raises becomes one line on stderr, and the run
-goes on with ``metrics.jsonl`` alone.
-Nor does training wait: a thread of its own talks to W&B, and only the end of the run gives it some
-time. ``sgp-sync`` makes the mirror anew from ``metrics.jsonl``. W&B is told neither about the git
-remote nor about installed packages, whose addresses may hold secrets.
+A failing mirror never stops training: an error of W&B becomes one line on stderr, and the run
+continues with ``metrics.jsonl`` alone. Training does not wait either: a thread of its own talks to
+W&B, and only the end of the run gives it some time. ``sgp-sync`` makes the mirror again from
+``metrics.jsonl``. W&B receives neither the git remote nor the list of installed packages, whose
+addresses may hold secrets.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "online", "offline", "disabled")
 START_SECONDS = 20.0  # how long a server may take to answer before the run is recorded offline
-FINISH_SECONDS = 60.0  # how long the last upload may hold up the exit
-MOST_ROWS = 100_000  # that may wait for W&B
+FINISH_SECONDS = 60.0  # how long the last upload may delay the exit
+MOST_ROWS = 100_000  # queued for W&B
 
-abandoned = Event()  # a thread still waits for W&B, which would hold up the exit of this process
+abandoned = Event()  # set if a thread still waits for W&B, which would delay the exit
 
-PUBLIC_HOSTS = {
-    "api.wandb.ai",
-    "api.forge.coreweave.com",
-}  # two names of the public server; the second since W&B 0.31
+# Two names of the public server, the second since W&B 0.31.
+PUBLIC_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}
 SPREAD = {name: f"eval/{name}" for name in ("accuracy_mean", "accuracy_min", "accuracy_max")}
+Row = tuple[int, dict[str, object]]  # W&B step and the numbers of a record
 NOT_METRICS = ("kind", "rank", "time_s", "clock")
 
 
 @dataclass(frozen=True)
 class Wandb:
-    """Mirrors the run to W&B. Files go to ``<run_dir>/wandb``; the run's id is kept in
-    ``<run_dir>/wandb_id``.
+    """Mirrors the run to W&B.
+
+    Files go to ``<run_dir>/wandb``; the run's id is kept in ``<run_dir>/wandb_id``.
 
     project: the W&B project
     entity: the W&B user or team; null: the default of the login
@@ -87,14 +86,13 @@ class Wandb:
         group: str | None,
         first_step: int,
     ) -> Mirror:
-        """`open`, where ``first_step`` lines of ``metrics.jsonl`` are in the W&B run already."""
+        """Open the mirror of a W&B run that already has ``first_step`` lines of the metrics."""
 
         def start(mode: str) -> Run:
             import wandb
 
-            wandb.setup(
-                settings=wandb.Settings(silent=True)
-            )  # the login speaks before it knows the run's settings
+            # The login prints before it knows the run's settings.
+            wandb.setup(settings=wandb.Settings(silent=True))
             run_dir.mkdir(parents=True, exist_ok=True)
             run = wandb.init(
                 project=self.project,
@@ -106,15 +104,14 @@ class Wandb:
                 tags=[tag[:64] for tag in tags],  # the server refuses longer ones
                 config=dict(config),
                 dir=str(run_dir),
-                mode=mode,  # type: ignore[arg-type]  # WANDB_MODE may hold any word; wandb rejects a wrong one
+                mode=mode,  # type: ignore[arg-type]  # wandb checks the word of WANDB_MODE
                 reinit="create_new",
                 settings=wandb.Settings(
                     silent=True,
                     console="off",
                     init_timeout=START_SECONDS,
-                    login_timeout=int(
-                        START_SECONDS
-                    ),  # nobody may be there to answer the question for a key
+                    # A login prompt would otherwise wait for a user.
+                    login_timeout=int(START_SECONDS),
                     finish_timeout=FINISH_SECONDS,
                     disable_git=True,
                     x_save_requirements=False,
@@ -132,8 +129,9 @@ class Wandb:
 
 
 def _try(start: Callable[[str], Run], mode: str) -> Run | None:
-    """The started run; offline if the server does not answer; None if that fails too. One line on
-    stderr says so.
+    """Start the run, offline if the server does not answer; return None if that fails too.
+
+    Failures are reported in one line on stderr.
     """
     try:
         return start(mode)
@@ -145,7 +143,7 @@ def _try(start: Callable[[str], Run], mode: str) -> Run | None:
     try:
         import wandb
 
-        wandb.teardown(exit_code=1)  # the failed start still holds the run's id
+        wandb.teardown(exit_code=1)  # releases the run's id after the failed start
         run = start("offline")
     except Exception as error:
         _warn(f"failed to start, so this run is in metrics.jsonl only ({_first_line(error)})")
@@ -155,18 +153,16 @@ def _try(start: Callable[[str], Run], mode: str) -> Run | None:
 
 
 class Mirror:
-    """Sends the scalars of rank 0 and of the averaged model; silent from the first failure on.
+    """Sends the scalars of rank 0 and of the averaged model, until the first failure.
 
-    The W&B step is the number of the line in ``metrics.jsonl``, so that a resumed run continues
-    where it stopped.
+    The W&B step is the line number in ``metrics.jsonl``, so that a resumed run continues where it
+    stopped.
     """
 
     def __init__(self, start: Callable[[], Run | None], first_step: int = 0) -> None:
         self.failed = False
         self._start, self._step = start, first_step
-        self._rows: queue.SimpleQueue[
-            tuple[int, dict[str, object]] | Mapping[str, object] | None
-        ] = queue.SimpleQueue()
+        self._rows: queue.SimpleQueue[Row | Mapping[str, object] | None] = queue.SimpleQueue()
         self._thread = Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -175,20 +171,20 @@ class Mirror:
         if self.failed or not (row := row_of(record)):
             return
         if self._rows.qsize() >= MOST_ROWS:
-            self._fail(f"has taken in none of the last {MOST_ROWS} rows")
+            self._fail(f"has accepted none of the last {MOST_ROWS} rows")
         else:
             self._rows.put((step, row))
 
     def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
-        """Gives W&B ``seconds`` to take in what it has not yet."""
+        """Give W&B ``seconds`` to accept the remaining rows."""
         self._rows.put(summary)
         self._thread.join(FINISH_SECONDS if seconds is None else seconds)
         if self._thread.is_alive():
             abandoned.set()
-            self._fail("does not come to an end")
+            self._fail("did not finish in time")
 
     def _follow(self) -> None:
-        """On the thread: start the run, send what comes, end it."""
+        """Start the run, send its rows and finish it, on the mirror's thread."""
         run = self._start()
         self.failed = self.failed or run is None
         try:
@@ -207,8 +203,8 @@ class Mirror:
                     }
                 )
             run.finish(exit_code=0 if item is not None else 1)
-            # finish() returns before the last rows of an offline run are in its file; the end of
-            # the service waits.
+            # finish() returns before the last rows of an offline run are in its file; teardown
+            # waits for them.
             import wandb
 
             wandb.teardown()
@@ -224,8 +220,7 @@ class Mirror:
 
 
 def row_of(record: Mapping[str, object]) -> dict[str, object]:
-    """What W&B gets of a record: its numbers, as ``<kind>/<field>`` with ``time_s``; empty for
-    ranks other than 0.
+    """Return the numbers of a record as ``<kind>/<field>``, with ``time_s``; none unless of rank 0.
 
     The spread over the workers, which the ``average`` record holds, joins the ``eval`` charts.
     """
@@ -243,9 +238,7 @@ def row_of(record: Mapping[str, object]) -> dict[str, object]:
 
 
 def has_login() -> bool:
-    """Whether W&B would find a key: in WANDB_API_KEY, or for its host in the netrc file. Asks no
-    server.
-    """
+    """Return whether W&B has a key in WANDB_API_KEY or, for its host, in netrc; asks no server."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     server = os.environ.get("WANDB_BASE_URL")
@@ -253,7 +246,7 @@ def has_login() -> bool:
     given = os.environ.get("NETRC")
     for path in [Path(given)] if given else [Path("~/.netrc"), Path("~/_netrc")]:
         try:
-            # hosts, not authenticators(): that would take the entry named `default` for a login.
+            # Uses hosts because authenticators() would return the entry named `default`.
             if hosts & netrc.netrc(path.expanduser()).hosts.keys():
                 return True
         except (OSError, RuntimeError, netrc.NetrcParseError):
@@ -262,7 +255,7 @@ def has_login() -> bool:
 
 
 def _run_id(run_dir: Path, new: bool) -> str:
-    """A run that starts over is a new one in W&B too."""
+    """Return the stored W&B id, or a new one for a run that starts over."""
     path = run_dir / "wandb_id"
     if new or not path.exists():
         path.write_text(secrets.token_hex(6) + "\n", encoding="utf-8")
