@@ -1,5 +1,4 @@
-"""The algorithms, one file each. An algorithm is a frozen dataclass whose `run` is the paper's
-loop.
+"""The algorithms, one file each: frozen dataclasses whose `run` is the paper's loop.
 
 Everything that takes time is awaited and nothing else is; that is all it takes for the same file to
 run on real processes and in simulated time. `sgp_runner.core.worker.Worker` lists the verbs.
@@ -17,27 +16,28 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """What the runtimes need to know of an algorithm. By default it is synchronous, and works for
-    all numbers of nodes and optimizers.
+    """The interface of an algorithm.
+
+    By default it is synchronous and works for all numbers of nodes and all optimizers.
     """
 
-    asynchronous: ClassVar[bool] = (
-        False  # workers share one budget of gradients and never wait for all
-    )
-    servers: ClassVar[int] = (
-        0  # parameter servers, extra to the nodes; their ranks follow the workers'
-    )
+    # Asynchronous workers share one budget of gradients and never wait for all.
+    asynchronous: ClassVar[bool] = False
+    # Parameter servers, in addition to the nodes; their ranks follow the workers'.
+    servers: ClassVar[int] = 0
 
     @property
-    def title(self) -> str: ...  # as it stands in tables
+    def title(self) -> str: ...  # the name in tables
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         """Raise ConfigError for a combination that cannot work."""
         return None
 
     def phases(self, size: int) -> list[Phase]:
-        """From which epoch on, and after how many steps what its workers send, receive and reduce
-        together starts over.
+        """Phases of the schedule: the first epoch, and the period in steps, of each.
+
+        The period is the number of steps after which the messages and collectives of all workers
+        repeat.
         """
         return [(0.0, 1)]
 

@@ -1,9 +1,8 @@
-"""AD-PSGD, asynchronous decentralised SGD (Lian et al. 2018, Alg. 1): gradients and pairwise
-averages without a barrier.
+"""AD-PSGD, asynchronous decentralised SGD (Lian et al. 2018, Alg. 1): no barrier.
 
 Odd ranks are active: they start averages. Even ranks are passive: they only answer, so no cycle of
-waits can form. A gradient is taken at a snapshot and applied to whatever the parameters are when it
-is done.
+waits can form. A gradient is taken at a snapshot and applied to the parameters at the time it is
+done.
 
 An average is atomic at both ends. The passive side averages the moment a message comes in. The
 active side may have applied a gradient since it sent its value ``s``; adding ``(reply - s) / 2`` to
@@ -70,7 +69,7 @@ class ADPSGD(Algorithm):
             await answering
         else:
             for j in range(0, worker.size, 2):
-                worker.comm.send(j, x.new_empty(0))  # an empty message: I start no more averages
+                worker.comm.send(j, x.new_empty(0))  # empty: this rank starts no more averages
 
     async def average(self, worker: Worker) -> None:
         x = worker.params

@@ -1,5 +1,6 @@
-"""AR-SGD: synchronous SGD with an exact all-reduce every step (Goyal et al. 2017 is the recipe
-usually run with it).
+"""AR-SGD: synchronous SGD with an exact all-reduce every step.
+
+Goyal et al. 2017 is the recipe usually run with it.
 """
 
 from __future__ import annotations

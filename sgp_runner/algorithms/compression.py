@@ -1,6 +1,4 @@
-"""Compressed all-reduce: a ring in which every hop carries an encoded chunk (Li et al. 2018,
-section 3.3).
-"""
+"""Compressed all-reduce: a ring whose hops carry encoded chunks (Li et al. 2018, section 3.3)."""
 
 from __future__ import annotations
 
@@ -16,8 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Codec:
-    """encode: floats [m] to a contiguous message. decode: message and a tensor of the original type
-    to floats [m].
+    """A lossy encoding of messages.
+
+    encode: floats [m] to a contiguous message.
+    decode: a message and a tensor of the original type to floats [m].
     """
 
     encode: Callable[[Tensor], Tensor]
@@ -55,8 +55,9 @@ CODECS = {
 
 
 def start_ring(comm: Comm, rank: int, size: int, t: Tensor, codec: str, tag: int) -> dict[str, Any]:
-    """Send the first chunk of ``t`` [D]; what `finish_ring` needs to know, as named state that a
-    checkpoint can hold.
+    """Send the first chunk of ``t`` [D].
+
+    Returns the state that `finish_ring` needs, which a checkpoint can hold.
     """
     if size > 1:
         comm.send((rank + 1) % size, CODECS[codec].encode(t.tensor_split(size)[rank]), tag)
@@ -64,8 +65,9 @@ def start_ring(comm: Comm, rank: int, size: int, t: Tensor, codec: str, tag: int
 
 
 async def finish_ring(comm: Comm, rank: int, size: int, ring: dict[str, Any]) -> Tensor:
-    """Mean of ``t`` over ``size`` workers, in place; every hop is encoded, and all workers end with
-    the same bytes.
+    """Mean of ``t`` over ``size`` workers, in place.
+
+    Every hop is encoded, and all workers end with the same bytes.
     """
     t: Tensor = ring["t"]
     codec, tag = CODECS[ring["codec"]], ring["tag"]
@@ -73,15 +75,13 @@ async def finish_ring(comm: Comm, rank: int, size: int, ring: dict[str, Any]) ->
     right, left = (rank + 1) % size, (rank - 1) % size
     while (hop := ring["hop"]) < 2 * (size - 1):
         message = await comm.recv(left, tag)
-        chunk = chunks[(rank - hop - 1) % size]  # as the left one sent it
+        chunk = chunks[(rank - hop - 1) % size]  # as the left neighbour sent it
         if hop < size - 1:  # reduce-scatter
             chunk += codec.decode(message, chunk)
             if hop == size - 2:
                 chunk /= size
             message = codec.encode(chunk)
-        if (
-            hop >= size - 2
-        ):  # all-gather: messages are passed on as they are, and read as everybody else will read them
+        if hop >= size - 2:  # all-gather: pass messages on unchanged; decode as all others will
             chunk.copy_(codec.decode(message, chunk))
         ring["hop"] = hop + 1
         if hop + 1 < 2 * (size - 1):

@@ -1,7 +1,7 @@
 """D-PSGD (Lian et al. 2017, Alg. 1): average with the neighbours and step, every step.
 
-``combine_while_computing`` is the paper: the gradient is taken at the parameters before mixing, so
-the exchange travels during the gradient: ``x_i <- sum_j W_ij x_j - d_i``.
+``combine_while_computing`` is the paper's order: the gradient is taken at the parameters before
+mixing, so the exchange travels during the gradient: ``x_i <- sum_j W_ij x_j - d_i``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class DPSGD(Algorithm):
         if not self.topology.symmetric:
             raise ConfigError(
                 "algo.topology",
-                "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.",
+                "D-PSGD needs a symmetric graph: "
+                "ring, bipartite, complete, torus or random_matching.",
             )
         verify(self.topology, nodes, "doubly stochastic", self.title)
 
@@ -58,6 +59,6 @@ class DPSGD(Algorithm):
             else:
                 d = worker.update(await worker.grad())
                 x.copy_(message).sub_(d)
-                del d  # or whoever waits would hold it
+                del d  # not held while waiting
             for j in peers:
                 x += await worker.comm.recv(j)

@@ -1,5 +1,4 @@
-"""Gap-Aware ASGD (Barkai et al. 2020), with ASGD and Staleness-Aware ASGD as
-``penalty=none|staleness``.
+"""Gap-Aware ASGD (Barkai et al. 2020), Staleness-Aware ASGD and ASGD, by ``penalty``.
 
 A parameter server and ``n`` workers without a barrier. The server divides a gradient (weight decay
 included) by the gap between the parameters now and those it was taken at, counted in typical steps:
@@ -57,13 +56,14 @@ class GapAware(Algorithm):
         if optim.name != "sgd":
             raise ConfigError(
                 "optim",
-                f"{self.title} takes its momentum step on the server and needs optim=sgd, not {optim.name}.",
+                f"{self.title} takes its momentum step on the server and needs optim=sgd, "
+                f"not {optim.name}.",
             )
         if self.momentum == "dana" and optim.momentum and optim.nesterov:
-            twice = "dana with Nesterov momentum would look ahead twice"
             raise ConfigError(
                 "algo.momentum",
-                f"{twice}: use optim.nesterov=false, or algo.momentum=per_worker, which is DANA-Slim.",
+                "dana with Nesterov momentum would look ahead twice: "
+                "use optim.nesterov=false, or algo.momentum=per_worker, which is DANA-Slim.",
             )
 
     async def run(self, worker: Worker) -> None:
@@ -81,7 +81,7 @@ class GapAware(Algorithm):
             worker.comm.send(i, self.answer(worker, k, i, gradient))
 
     def answer(self, server: Worker, k: int, i: int, gradient: Tensor) -> Tensor:
-        """Step ``k``, with the ``gradient`` [D] of worker ``i``; returns the parameters [D] for it."""
+        """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return its parameters [D]."""
         import torch
 
         params, m = server.params, server.optim.momentum
@@ -90,9 +90,8 @@ class GapAware(Algorithm):
             "momentum", lambda: [params.new_zeros(params.shape) for _ in range(owners)]
         )
         squares = server.keep("mean_square", lambda: params.new_zeros(params.shape))
-        sent = server.keep(
-            "sent", lambda: [(k, params.clone()) for _ in range(server.size)]
-        )  # (step, parameters) each has
+        # (step, parameters) that each worker has.
+        sent = server.keep("sent", lambda: [(k, params.clone()) for _ in range(server.size)])
         lr_max = server.keep("lr_max", lambda: params.new_zeros(()))
         lr, lr_before = server.lr, server.lr_at(max(k - 1, 0))
         lr_max.clamp_(min=lr)
@@ -120,9 +119,7 @@ class GapAware(Algorithm):
         return answer
 
     def slices(self, server: Worker, *vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-        """The same slices of all ``vectors`` [D], one after the other; a gap is measured within
-        each.
-        """
+        """Matching slices of all ``vectors`` [D] in turn; a gap is measured within each."""
         if self.penalty != "gap" or self.gap == "parameter":
             return in_pieces(*vectors)
         if self.gap == "global":
@@ -130,7 +127,7 @@ class GapAware(Algorithm):
         return zip(*(vector.split_with_sizes(server.layers) for vector in vectors), strict=True)
 
     def look_ahead(self, x: Tensor, v: list[Tensor], step: float) -> Tensor:
-        """Where a worker should take its gradient: ``x``, or for DANA ``x - step sum_j v_j``."""
+        """Where a worker takes its gradient: ``x``, or for DANA ``x - step sum_j v_j``."""
         if self.momentum != "dana":
             return x
         for v_j in v:
@@ -138,9 +135,7 @@ class GapAware(Algorithm):
         return x
 
     def gap_of(self, difference: Tensor, typical: Tensor) -> Tensor:
-        """``G``, of each entry of a slice or of all of it: 1 + ``difference`` counted in
-        ``typical`` steps.
-        """
+        """``G`` of each entry or all of a slice: 1 + ``difference`` in ``typical`` steps."""
         if self.gap == "parameter":
             return difference.abs_().div_(typical).add_(1)
         steps: Tensor = difference.norm() / typical.norm()

@@ -1,5 +1,6 @@
-"""Hybrids (Assran et al. 2019): one algorithm for the first epochs, another for the rest, e.g.
-AR-SGD for 30 and then SGP.
+"""Hybrids (Assran et al. 2019): one algorithm for the first epochs, another for the rest.
+
+For example AR-SGD for 30 epochs and then SGP.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hybrid(Algorithm):
-    """Two synchronous algorithms in turn. At the switch models and optimizer buffers are averaged,
-    exactly.
+    """Two synchronous algorithms in turn; models and momentum are averaged at the switch.
 
     first: the algorithm until switch_epoch
     then: the algorithm afterwards
@@ -42,7 +42,8 @@ class Hybrid(Algorithm):
             if part.asynchronous or part.servers:
                 raise ConfigError(
                     key,
-                    f"{part.title} cannot be part of a hybrid: use a synchronous algorithm without a server.",
+                    f"{part.title} cannot be part of a hybrid: "
+                    "use a synchronous algorithm without a server.",
                 )
 
     def check(self, nodes: int, optim: Optimizer) -> None:
@@ -66,8 +67,9 @@ class Hybrid(Algorithm):
         await self.then.run(worker)
 
     async def switch(self, worker: Worker) -> None:
-        """Average models and momentum: AR-SGD would preserve any difference between workers for the
-        rest of the run.
+        """Average models and momentum.
+
+        Without it, AR-SGD would preserve any difference between workers for the rest of the run.
         """
         await average(worker)
         for buffer in worker.buffers.values():

@@ -1,5 +1,4 @@
-"""tau-OSGP, Overlap SGP (Assran et al. 2019, Alg. 2): SGP whose messages travel during the next
-``tau`` gradients.
+"""tau-OSGP, Overlap SGP (Assran et al. 2019, Alg. 2): messages travel during ``tau`` gradients.
 
 A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + tau`` at the latest,
 so ``tau = 0`` is SGP (layout ``paper``). Mass in flight makes ``w != 1`` even on regular graphs, so
@@ -72,9 +71,8 @@ class OSGP(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
-        expected: list[tuple[int, int]] = worker.keep(
-            "expected", list
-        )  # (step, peer) of what was sent to me and not folded in
+        # (step, peer) of messages sent to this worker and not folded in yet.
+        expected: list[tuple[int, int]] = worker.keep("expected", list)
         for k in worker.steps():
             if self.layout != "paper":
                 to_numerator(x)
@@ -86,7 +84,7 @@ class OSGP(Algorithm):
             to_numerator(x)
             if self.layout != "released_2019":
                 x[:-1].sub_(d)
-            del d  # not held while it waits
+            del d  # not held while waiting
             if self.layout == "paper":
                 self.push(worker, k, x, expected)
             await self.fold(worker, x, expected, late=k - self.tau)
@@ -96,13 +94,11 @@ class OSGP(Algorithm):
         to_model(x)
 
     def push(self, worker: Worker, k: int, x: Tensor, expected: list[tuple[int, int]]) -> None:
-        """Start sending the out-shares of ``(x, w)``; keep the own one."""
+        """Start sending the out-shares of ``(x, w)``; keep the own share."""
         if k % self.interval:
             return
-        graph, send = (
-            self.topology.at(worker.epoch),
-            k // self.interval,
-        )  # or an even interval would skip every other hop
+        graph = self.topology.at(worker.epoch)
+        send = k // self.interval  # counts sends: by ``k`` an even interval would skip hops
         peers = graph.out_peers(worker.rank, worker.size, send)
         message = split(x, len(peers) + 1)
         for j in peers:
@@ -114,7 +110,7 @@ class OSGP(Algorithm):
     async def fold(
         self, worker: Worker, x: Tensor, expected: list[tuple[int, int]], late: int
     ) -> None:
-        """Fold in whatever has arrived; wait only for messages sent in step ``late`` or before."""
+        """Fold in all arrived messages; wait only for those sent in step ``late`` or before."""
         pending: list[tuple[int, int]] = []
         silent: set[int] = set()  # peers whose older message is still on its way
         for sent, j in expected:

@@ -1,8 +1,8 @@
-"""Pipe-SGD (Li et al. 2018): gradients are all-reduced in a pipeline of width ``K`` while newer
-ones are computed.
+"""Pipe-SGD (Li et al. 2018): a pipeline of ``K`` gradients, all-reduced while newer ones compute.
 
 Step ``t`` applies the mean gradient of step ``t - (K - 1)``; ``K = 1`` is AR-SGD. The first epochs
-run synchronously. What is left in the pipeline at the end is applied.
+run synchronously. Gradients left in the
+pipeline at the end are applied.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PipeSGD(Algorithm):
         return [(0.0, 1), (self.warmup_epochs, self.depth)]
 
     async def run(self, worker: Worker) -> None:
-        pipeline: list[Any] = worker.keep("pipeline", list)  # what is being averaged, oldest first
+        pipeline: list[Any] = worker.keep("pipeline", list)  # averages under way, oldest first
         means = deque(self.mean(worker, average) for average in pipeline)
         for k in worker.steps():
             width = 1 if worker.epoch < self.warmup_epochs else self.depth

@@ -1,5 +1,4 @@
-"""PS-SGD: synchronous SGD through a parameter server, the baseline "PS-Sync" of the Pipe-SGD paper
-(Li et al. 2018).
+"""PS-SGD: synchronous SGD through a parameter server ("PS-Sync" in Li et al. 2018).
 
 The server is one more process; its rank follows the workers'. It sums the gradients in rank order,
 takes the step and sends the parameters back, so its network link carries everything.

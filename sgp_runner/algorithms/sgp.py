@@ -1,5 +1,4 @@
-"""SGP, Stochastic Gradient Push (Assran et al. 2019, Alg. 1): a local step, then one round of
-push-sum.
+"""SGP, Stochastic Gradient Push (Assran et al. 2019, Alg. 1): a local step, then push-sum.
 
 State: numerator ``x``, weight ``w = 1``, model ``z = x / w``. The columns of the mixing matrix sum
 to one, so mixing keeps ``sum x`` and ``sum w = n``.

@@ -1,8 +1,8 @@
-"""SlowMo (Wang et al. 2020, Alg. 1): any base algorithm, and every ``tau`` steps a slow momentum
-step on the average.
+"""SlowMo (Wang et al. 2020, Alg. 1): a slow momentum step on the average every ``tau`` base steps.
 
-    x_tau = sum_i x_i / sum_i w_i;  u <- beta u + (x_0 - x_tau) / gamma;  x_0 <- x_0 - alpha gamma
-    u;  all restart from x_0
+    x_tau = sum_i x_i / sum_i w_i
+    u <- beta u + (x_0 - x_tau) / gamma
+    x_0 <- x_0 - alpha gamma u;  all restart from x_0
 
 with ``gamma`` the learning rate of the last fast step and ``w`` the push-sum weights, 1 without
 push-sum. A last period of fewer than ``tau`` steps ends with the average alone. Local SGD as the
@@ -65,7 +65,8 @@ class SlowMo(Algorithm):
         if self.base.asynchronous or self.base.servers or isinstance(self.base, SlowMo):
             raise ConfigError(
                 "algo.base",
-                f"SlowMo cannot wrap {self.base.title}: use local_sgd, sgp, osgp, d_psgd or ar_sgd.",
+                f"SlowMo cannot wrap {self.base.title}: "
+                "use local_sgd, sgp, osgp, d_psgd or ar_sgd.",
             )
 
     @property
@@ -85,12 +86,10 @@ class SlowMo(Algorithm):
         x0 = worker.keep("slowmo_x0", x.clone)
         u = worker.keep("slowmo_u", lambda: x.new_zeros(x.shape))
         start = worker.keep("slowmo_start", lambda: worker.steps_taken)
-        while (
-            not worker.done or (worker.steps_taken - start) % self.period
-        ):  # also if all that is left is an average
-            await self.base.run(
-                worker.limit(self.period - (worker.steps_taken - start) % self.period)
-            )
+        # Also entered when only an average is left.
+        while not worker.done or (worker.steps_taken - start) % self.period:
+            left = self.period - (worker.steps_taken - start) % self.period
+            await self.base.run(worker.limit(left))
             if self.exact_average:
                 await average(worker)
             if (worker.steps_taken - start) % self.period:

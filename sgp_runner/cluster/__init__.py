@@ -1,1 +1,1 @@
-"""The machines that a run imitates: their times, their network, and what goes wrong with them."""
+"""The modelled machines of a run: compute times, network and faults."""

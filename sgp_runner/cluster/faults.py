@@ -1,9 +1,8 @@
-"""What goes wrong in a run: slow nodes and links, pauses, crashes, partitions, late and lost
-messages. Data, in ``configs/faults``.
+"""The faults of a run, as data in ``configs/faults``.
 
-Everything is decided by the settings and the seed. What is random about a message is a function of
-the seed, its sender, its receiver and how many went there before, so that it is the same whatever
-else happens and after a resumption.
+Faults are slow nodes and links, pauses, crashes, partitions, and late or lost messages. They depend
+only on the settings and the seed. The randomness of a message is a function of the seed, its
+sender, its receiver and its number, so it is the same whatever else happens and after a resumption.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from sgp_runner.utils.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-REAL = ("slow_node", "pause")  # what a real run can do to its ranks
+REAL = ("slow_node", "pause")  # faults that a real run can inject
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happens to some ranks for some time.
+    """A fault of some ranks for some time.
 
-    slow_node: gradients take ``factor`` times longer; slow_link: the bandwidth is divided by
-    ``factor``. pause: they stand still; their interfaces go on receiving, and they read it
-    afterwards. crash: they stand still and so do their interfaces: what they have queued does not
-    leave, what is sent to them waits outside; they go on from the state that they had. partition:
-    messages between them and all others wait outside.
+    A slow_node takes ``factor`` times longer for gradients; a slow_link has its bandwidth divided
+    by ``factor``. In a pause ranks do nothing; their interfaces keep receiving, and they read the
+    messages afterwards. In a crash the interfaces stop as well: queued messages do not leave,
+    messages to these ranks wait outside, and afterwards they resume from their state. In a
+    partition messages between these ranks and all others wait outside.
 
     what: slow_node | slow_link | pause | crash | partition
-    ranks: whom it happens to
+    ranks: the ranks with the fault
     start: seconds of the run's clock
-    end: seconds of the run's clock; null is for ever
+    end: seconds of the run's clock; null: never
     factor: of slow_node and slow_link
     """
 
@@ -48,9 +47,7 @@ class Event:
 
     def __post_init__(self) -> None:
         if not self.ranks:
-            raise ConfigError(
-                "faults.events.ranks", f"a {self.what} needs ranks that it happens to, such as [0]."
-            )
+            raise ConfigError("faults.events.ranks", f"a {self.what} needs ranks, such as [0].")
         if not 0 <= self.start < inf:
             raise ConfigError(
                 "faults.events.start", f"{self.start} must be zero or positive, and finite."
@@ -58,7 +55,7 @@ class Event:
         if not self.start < self.stop:
             raise ConfigError(
                 "faults.events.end",
-                f"{self.end} must be after the start, {self.start}; null is for ever.",
+                f"{self.end} must be after the start, {self.start}; null: never.",
             )
         if self.what.startswith("slow") == (self.factor is None):
             need = f"a {self.what} needs one" if self.factor is None else f"a {self.what} has none"
@@ -77,7 +74,7 @@ class Event:
         return self.what in ("pause", "crash")
 
     def parts(self, src: int, dst: int) -> bool:
-        """Whether it keeps messages from ``src`` from reaching ``dst``."""
+        """Whether the event keeps messages from ``src`` from reaching ``dst``."""
         if self.what == "partition":
             return (src in self.ranks) != (dst in self.ranks)
         return self.what == "crash" and dst in self.ranks
@@ -85,11 +82,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong in a run.
+    """The faults of a run.
 
     slow_nodes: {rank: factor}: its gradients take longer, all the time
     slow_links: {rank: factor}: its bandwidth is divided, all the time
-    events: what has a start and an end, each {what: ..., ranks: [...], start: s, end: s or null,
+    events: faults with a start and an end, each {what: ..., ranks: [...], start: s, end: s or null,
         factor: ...}; what: slow_node, slow_link: gradients, messages take factor times longer;
         pause: they compute, send and read nothing; crash: as a pause, but nothing leaves or enters
         their interfaces; partition: messages between these ranks and all others wait
@@ -126,11 +123,14 @@ class Faults:
         if self.resend_seconds is not None:
             check_positive("faults.resend_seconds", self.resend_seconds)
         elif self.drop_probability:
-            every = "no algorithm here survives a message that is lost for good: each waits for it, and push-sum would lose mass"
-            raise ConfigError("faults.resend_seconds", f"{every}; use a time, such as 0.2.")
+            raise ConfigError(
+                "faults.resend_seconds",
+                "no algorithm here survives a message that is lost permanently: each waits for it, "
+                "and push-sum would lose mass; use a time, such as 0.2.",
+            )
 
     def among(self, new: Mapping[int, int]) -> Faults:
-        """For the ranks in ``new`` alone, which gives each its new number; others are gone."""
+        """The faults of the ranks in ``new`` alone, which maps each to its new number."""
         events = [
             replace(event, ranks=[new[rank] for rank in event.ranks if rank in new])
             for event in self.events
@@ -152,7 +152,10 @@ class Faults:
         )
 
     def check(self, nodes: int, servers: int) -> None:
-        """A parameter server has a link but computes no gradients."""
+        """Raise ConfigError for ranks that the run does not have.
+
+        A parameter server has a link but computes no gradients.
+        """
         ranks = nodes + servers
         check_ranks("faults.slow_nodes", self.slow_nodes, nodes)
         check_ranks("faults.slow_links", self.slow_links, ranks)
@@ -166,7 +169,7 @@ class Faults:
                 )
 
     def check_real(self, nodes: int) -> None:
-        """Raises ConfigError for what only simulated machines can suffer."""
+        """Raise ConfigError for faults that only the simulator supports."""
         others = {
             "slow_link": self.slow_links,
             "delay_seconds": self.delay_seconds,
@@ -178,7 +181,8 @@ class Faults:
         if names:
             raise ConfigError(
                 "faults",
-                f"only the simulator has {names[0]}: use network=sim; real runs have slow_node and pause.",
+                f"only the simulator has {names[0]}: use network=sim; "
+                "real runs have slow_node and pause.",
             )
         for i, event in enumerate(self.events):
             if event.what == "pause" and (event.end is None or max(event.ranks) >= nodes):
@@ -208,25 +212,25 @@ class Faults:
 
     @property
     def deaths(self) -> list[Event]:
-        """Crashes after which nobody comes back."""
+        """Permanent crashes."""
         return [event for event in self.events if event.what == "crash" and event.end is None]
 
     @property
     def for_good(self) -> list[str]:
-        """What never ends and may be why nobody can go on, in words."""
+        """Faults that never end and may be the reason for a deadlock, in words."""
         words = {
-            "pause": "stand still",
+            "pause": "are paused",
             "crash": "are down",
             "partition": "are cut off from the others",
         }
         lasting = [event for event in self.events if event.end is None and event.what in words]
         return [
-            f"ranks {list(event.ranks)} {words[event.what]} from {event.start} s on, for good"
+            f"ranks {list(event.ranks)} {words[event.what]} permanently, from {event.start} s on"
             for event in lasting
         ]
 
     def extra_seconds(self, random: Generator, shape: tuple[int, ...] = ()) -> Any:
-        """By how much each of so many messages is late: float64 of ``shape``."""
+        """Delays of messages: float64 of ``shape``, in seconds."""
         match self.delay_law:
             case "constant":
                 delay: Any = self.delay_seconds
@@ -244,11 +248,11 @@ def check_factor(key: str, factor: float) -> None:
 
 
 class Timetable:
-    """When the events let whom do what, and how fast."""
+    """The rate schedules of compute, interfaces and paths that result from the faults."""
 
     def __init__(self, faults: Faults) -> None:
         self.events = faults.all_events
-        self.steady = not self.events  # whoever asks often need not ask then
+        self.steady = not self.events  # lets frequent callers skip the lookup
         self.known: dict[tuple[str, int, int], RateSchedule] = {}
 
     def slow(self, rank: int) -> RateSchedule:
@@ -266,20 +270,21 @@ class Timetable:
         return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
 
     def link(self, rank: int) -> RateSchedule:
-        """The interface of ``rank``."""
+        """The rate of the interface of ``rank``."""
         return self.look_up(
             "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
         )
 
     def path(self, src: int, dst: int) -> RateSchedule:
-        """Between the two interfaces."""
+        """The rate of the path between two interfaces."""
         return self.look_up(
             "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
         )
 
     def together(self, ranks: range, factor: Callable[[float], float]) -> RateSchedule:
-        """A collective of ``ranks``, which takes ``factor(f)`` times longer on links that are ``f``
-        times slower.
+        """The rate of a collective of ``ranks``.
+
+        factor: how many times longer it takes on links that are so many times slower.
         """
 
         def slower(now: Sequence[Event]) -> float:

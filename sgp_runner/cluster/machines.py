@@ -1,6 +1,4 @@
-"""The machines that a simulated run models: compute time, links, collectives. All of it is data, in
-``configs/cluster``.
-"""
+"""The machines that a simulated run models, as data in ``configs/cluster``."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ from sgp_runner.utils.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-# Of an asynchronous gradient: to the host, into the model there, and the model back to the device.
+# Copies per asynchronous gradient: to the host, into the model there, the model back to the device.
 ASYNC_HOST_PASSES = 3
 
 Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
 
 
 class ComputeTime(Protocol):
-    """Variation of compute time around its mean. ``mean`` and results in seconds."""
+    """Variation of compute time around its mean (both in seconds)."""
 
     def sample(self, mean: float, random: Generator) -> float: ...
 
@@ -73,7 +71,7 @@ def check_positive(key: str, value: float) -> None:
 
 
 def check_ranks(key: str, factors: Mapping[int, float], ranks: int) -> None:
-    """Raises ConfigError for a factor of a rank that this run does not have (0 to ``ranks - 1``)."""
+    """Raise ConfigError for a factor of a rank that is not in 0 to ``ranks - 1``."""
     for rank in factors:
         if not 0 <= rank < ranks:
             raise ConfigError(f"{key}.{rank}", f"there is no such rank here; use 0 to {ranks - 1}.")
@@ -81,19 +79,19 @@ def check_ranks(key: str, factors: Mapping[int, float], ranks: int) -> None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of ``nodes`` identical nodes, but for ``node_factors``.
+    """A cluster of nodes that are identical but for ``node_factors`` and ``heterogeneity``.
 
     compute_time: how the time of a gradient varies from step to step
-    name: what reports call it
+    name: the name in reports
     devices_per_node: devices that share a node's work and its interface; the times here are of a
         whole node
     step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models
         that are not listed
-    step_batch: samples per node that a time is meant for; other batches take proportionally longer.
-        The times of models that are not listed do not depend on the batch
+    step_batch: samples per node that a time is meant for; time is proportional to the batch. Times
+        of models that are not listed do not depend on it
     input_seconds: part of that time, at its beginning, in which parameters are not needed yet:
-        loading and copying the batch. It goes on while a node waits for messages, but not while it
-        waits for an all-reduce, which holds up its stream
+        loading and copying the batch. It continues while a node waits for messages, but not while
+        it waits for an all-reduce, which blocks its stream
     node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast
     heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is
         drawn once; 0 for equal nodes
@@ -112,14 +110,14 @@ class Cluster:
         where others can reach it at any time
     all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was
         measured; null: as bandwidth
-    all_reduce_latency_seconds: of a round of it, likewise; null: latency_seconds and
-        message_overhead_seconds
+    all_reduce_latency_seconds: of a round of an all-reduce, where that was measured; null:
+        latency_seconds plus message_overhead_seconds
     mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that
         it receives, before its next gradient
-    contention_seconds_per_byte: by how much a gradient takes longer for each byte that the node
-        sends or receives meanwhile: they share the processor
+    contention_seconds_per_byte: extra time of a gradient for each byte that the node sends or
+        receives meanwhile: they share the processor
     serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it,
-        while others come in: that of Gap-Aware ASGD, while others do less with it. It answers one
+        while others come in: that of Gap-Aware ASGD, an upper limit for others. It answers one
         after the other
     fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the
         times of others are predictions
@@ -180,7 +178,7 @@ class Cluster:
             raise ConfigError("cluster.overlap", f"{self.overlap} must be in [0, 1).")
 
     def mean_step(self, model: str, batch_size: int) -> float:
-        """Mean seconds of one gradient of ``model`` on a batch of ``batch_size`` samples per node."""
+        """Mean seconds of a gradient of ``model`` on ``batch_size`` samples per node."""
         seconds = self.step_seconds.get(model, self.step_seconds.get("default"))
         if seconds is None:
             raise ConfigError(
@@ -196,26 +194,21 @@ class Cluster:
         return seconds
 
     def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
-        """Time of an all-reduce that all ``nodes`` start together, by the usual latency-bandwidth
-        models.
+        """Time of an all-reduce that all ``nodes`` start together, by latency-bandwidth models.
 
-        slowest_link: what the bandwidth of the slowest interface is divided by; every round waits
-        for it.
+        slowest_link: divisor of the bandwidth of the slowest interface; every round waits for it.
+
         Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5; half duplex pays for sending
-        and receiving in turn.
+            and receiving in turn.
         """
         if nodes == 1:
             return 0.0
         start = self.all_reduce_latency_seconds
         if start is None:
             start = self.latency_seconds + self.message_overhead_seconds
-        transfer = (
-            num_bytes
-            * 8
-            * slowest_link
-            / (self.all_reduce_bandwidth or self.bandwidth)
-            * (2 if self.duplex == "half" else 1)
-        )
+        bandwidth = self.all_reduce_bandwidth or self.bandwidth
+        turns = 2 if self.duplex == "half" else 1
+        transfer = num_bytes * 8 * slowest_link / bandwidth * turns
         add = num_bytes * self.host_seconds_per_byte
         rounds = ceil(log2(nodes))
         match self.collective:
@@ -229,26 +222,23 @@ class Cluster:
                 return rounds * (2 * (start + transfer) + add)
 
     def all_gather_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
-        """Time of an all-gather of ``num_bytes`` from each of ``nodes``, likewise: a ring, or
-        recursive doubling.
+        """Time of an all-gather of ``num_bytes`` per node: a ring, or recursive doubling.
+
+        slowest_link: as in `all_reduce_seconds`.
         """
         start = self.all_reduce_latency_seconds
         if start is None:
             start = self.latency_seconds + self.message_overhead_seconds
-        transfer = (
-            num_bytes
-            * 8
-            * slowest_link
-            / (self.all_reduce_bandwidth or self.bandwidth)
-            * (2 if self.duplex == "half" else 1)
-        )
+        bandwidth = self.all_reduce_bandwidth or self.bandwidth
+        turns = 2 if self.duplex == "half" else 1
+        transfer = num_bytes * 8 * slowest_link / bandwidth * turns
         return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
 
     def all_gather_rounds(self, nodes: int) -> int:
         return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))
 
     def all_reduce_rounds(self, nodes: int) -> int:
-        """How many messages follow one another in it."""
+        """Number of consecutive messages in an all-reduce."""
         rounds = ceil(log2(nodes))
         return {
             "ring": 2 * (nodes - 1),
@@ -258,7 +248,7 @@ class Cluster:
         }[self.collective]
 
     def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
-        """Bytes that one node sends in it (tree: the mean over nodes)."""
+        """Bytes that one node sends in an all-reduce (tree: the mean over nodes)."""
         match self.collective:
             case "recursive_doubling":
                 return ceil(log2(nodes)) * num_bytes

@@ -1,6 +1,4 @@
-"""How fast something goes, over time: the arithmetic of everything that slows down, stops and goes
-on.
-"""
+"""Rate schedules: the arithmetic of work that slows down, stops and resumes."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class Interval(Protocol):
-    """Something that lasts from ``start`` to ``stop`` (seconds)."""
+    """An interval from ``start`` to ``stop`` (seconds)."""
 
     @property
     def start(self) -> float: ...
@@ -24,15 +22,18 @@ S = TypeVar("S", bound=Interval)
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """pieces: (from, to, factor), disjoint and in order: meanwhile a second of work takes
-    ``factor`` seconds; it may stand still.
+    """The time that a second of work takes, piece by piece.
+
+    pieces: (from, to, factor), disjoint and in order; a second of work takes ``factor`` seconds,
+        and an infinite factor means that work stops.
     """
 
     pieces: tuple[tuple[float, float, float], ...] = ()
 
     def finish(self, begin: float, end: float) -> float:
-        """When work is done that would last from ``begin`` to ``end``; nothing is done, not even
-        nothing, while it stands still.
+        """When work that would last from ``begin`` to ``end`` is done.
+
+        Work without duration also waits until a stop is over.
         """
         for start, stop, factor in self.pieces:
             if stop <= begin:
@@ -49,7 +50,7 @@ class RateSchedule:
         return end
 
     def clear(self, moment: float) -> float:
-        """The first moment from ``moment`` on at which it does not stand still."""
+        """The first time from ``moment`` on at which work does not stop."""
         return self.finish(moment, moment)
 
 
@@ -57,15 +58,14 @@ STEADY = RateSchedule()
 
 
 def piecewise(intervals: Sequence[S], factor: Callable[[Sequence[S]], float]) -> RateSchedule:
-    """What ``factor`` says of the intervals that overlap, piece by piece."""
+    """The schedule with the ``factor`` of the intervals that overlap at each time."""
     if not intervals:
         return STEADY
-    bounds = sorted({moment for spell in intervals for moment in (spell.start, spell.stop)})
+    bounds = sorted({moment for each in intervals for moment in (each.start, each.stop)})
     pieces = []
     for start, stop in pairwise(bounds):
-        slower = factor(
-            [spell for spell in intervals if spell.start <= start and stop <= spell.stop]
-        )
+        now = [each for each in intervals if each.start <= start and stop <= each.stop]
+        slower = factor(now)
         if slower != 1:
             pieces.append((start, stop, slower))
     return RateSchedule(tuple(pieces))

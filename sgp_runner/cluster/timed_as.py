@@ -1,4 +1,4 @@
-"""What the simulated clock believes is being trained."""
+"""The training that simulated time models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimedAs:
-    """The training that a simulated run takes the time of. ``None``: of what is really trained.
+    """The training that simulated time models. ``None``: the real one.
 
     model: name in cluster.step_seconds
     num_parameters: 4 bytes each on the wire
@@ -33,14 +33,10 @@ class TimedAs:
                 raise ConfigError(f"timed_as.{key}", f"{value} must be at least 1.")
 
     def step_seconds(self, cluster: Cluster, model: str, batch_size: int) -> float:
-        """Mean time of a gradient, if nothing else is said of ``model`` on ``batch_size`` samples
-        per node.
-        """
+        """Mean time of a gradient, by default of ``model`` on ``batch_size`` samples per node."""
         return cluster.mean_step(self.model or model, self.batch_size or batch_size)
 
     def wire_scale(self, params: Tensor) -> float:
-        """What the size of every message is multiplied by, when ``params`` [D] is the vector that
-        is really sent.
-        """
+        """Factor of the size of every message, when ``params`` [D] is actually sent."""
         num_bytes = params.numel() * params.element_size()
         return 1.0 if self.num_parameters is None else 4 * self.num_parameters / num_bytes

@@ -1,1 +1,1 @@
-"""Settings: their dataclasses, the choices between them, and how words become a run."""
+"""Settings: their dataclasses, the choices between them, and the parsing of a command line."""

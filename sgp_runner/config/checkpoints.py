@@ -1,4 +1,4 @@
-"""When the state of a run is saved."""
+"""Settings of when a run saves its state."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sgp_runner.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When the state of a run is saved.
+    """When a run saves its state.
 
     every_steps: steps of a node; null: not by steps
-    every_minutes: real time; null: not by time
-    keep: how many stay on disk; all go when the run has finished
+    every_minutes: wall-clock minutes; null: not by time
+    keep: checkpoints kept on disk; a finished run deletes them all
     """
 
     every_steps: int | None = None

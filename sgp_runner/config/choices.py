@@ -1,6 +1,4 @@
-"""The groups of ``configs/`` and their choices, the class of each choice, and where in a
-configuration a group belongs.
-"""
+"""The groups of ``configs/``, their choices, and the class of each choice."""
 
 from __future__ import annotations
 
@@ -10,17 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# In a wheel the folder is in the package, in a clone beside it.
+# In a wheel the folder is inside the package, in a clone beside it.
 CONFIGS = next(
     folder / "configs"
     for folder in Path(__file__).resolve().parents[1:3]
     if (folder / "configs").is_dir()
 )
 PRESET = "experiment"  # the group whose files set anything
-# Parts of an algorithm that are algorithms themselves; every other nested group is a key of its own
-# name.
+# Parts of an algorithm that are algorithms themselves. Any other nested group has a key of
+# its own name.
 ALGORITHM_PARTS = ("first", "then")
-# Groups that are chosen inside another one, never at the root, and where.
+# Groups chosen inside another one, never at the root -> their key.
 NESTED = {
     "base": "algo.base",
     "topology": "algo.topology",
@@ -28,8 +26,9 @@ NESTED = {
     "compute_time": "cluster.compute_time",
 }
 
-#: Group -> choice -> its frozen dataclass, which is told its choice if it has a field ``name``. A group of one class has no names for it:
-#: its files differ in their values alone. Nor have files that vary another choice of their group.
+#: Group -> choice -> its frozen dataclass, which receives its choice if it has a field ``name``.
+#: A group of one class has no names: its files differ only in values. Files that vary another
+#: choice of their group have no entry either.
 CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "algo": {
         "ad_psgd": "sgp_runner.algorithms.ad_psgd:ADPSGD",
@@ -107,7 +106,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
 
 @functools.cache
 def groups() -> Mapping[str, tuple[str, ...]]:
-    """Group -> its choices, both in alphabetical order; those for Hydra itself are not among them."""
+    """Group -> its choices, both in alphabetical order, without Hydra's own groups."""
     folders = sorted(
         path
         for path in CONFIGS.iterdir()
@@ -126,8 +125,9 @@ def has_names(group: str) -> bool:
 
 @functools.cache
 def class_of(group: str, choice: str) -> type[Any] | None:
-    """The class that ``choice`` names; None if there is none of this name. A base of SlowMo stands
-    for the algorithm of its name.
+    """The class that ``choice`` names; None if there is none of this name.
+
+    A base of SlowMo stands for the algorithm of its name.
     """
     known = CLASSES["algo" if group == "base" else group]
     if not isinstance(known, str) and choice not in groups()[group]:
@@ -138,8 +138,9 @@ def class_of(group: str, choice: str) -> type[Any] | None:
 
 
 def group_of(key: str) -> str | None:
-    """The group that ``key`` chooses from: ``topology`` for ``algo.topology``, ``algo`` for
-    ``algo`` and ``algo.first``.
+    """The group that ``key`` chooses from, if any.
+
+    ``topology`` for ``algo.topology``, ``algo`` for ``algo`` and ``algo.first``.
     """
     parent, _, word = key.rpartition(".")
     if not parent:

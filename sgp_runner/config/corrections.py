@@ -1,9 +1,9 @@
-"""Corrections that changed results. A run's results version is the number of the latest one that
-affects it, 0 if none does.
+"""Corrections that changed results, and the results version of a run.
 
-The version is part of a run's identity: its name, checkpoints and recordings, and what is taken for
-the same setting in reports. So a run from before a correction is neither resumed nor taken for one
-of the corrected code, and runs that are not affected keep their names.
+The results version is the number of the latest correction that affects a run, 0 if none does. It is
+part of a run's identity: of its name, checkpoints and recordings, and of what reports take for the
+same setting. So a run from before a correction is neither resumed nor mistaken for a run of the
+corrected code, and unaffected runs keep their names.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Correction:
-    """what: in a sentence without a full stop. affects: whether it changes results of a run with
-    this configuration.
+    """One correction of the code.
+
+    what: a sentence without a full stop. affects: whether it changes results of a configuration.
     """
 
     what: str
@@ -30,7 +31,7 @@ class Correction:
 
 
 def parts(config: object, *names: str) -> Iterator[Config]:
-    """The parts of a stored configuration, or of one of its parts, that are these choices."""
+    """The parts of a stored configuration whose ``name`` is one of ``names``."""
     if isinstance(config, Mapping):
         if config.get("name") in names:
             yield config
@@ -39,7 +40,7 @@ def parts(config: object, *names: str) -> Iterator[Config]:
 
 
 def runs(*algorithms: str) -> Callable[[Config], bool]:
-    """Whether one of these is the algorithm, or a part of it."""
+    """A predicate: whether one of ``algorithms`` is the algorithm, or a part of it."""
     return lambda config: any(parts(config["algo"], *algorithms))
 
 
@@ -72,7 +73,7 @@ def has_batch_norm(config: Config) -> bool:
     return config["model"].get("name") in ("resnet8", "resnet18", "resnet20", "resnet50")
 
 
-#: Their numbers are their places, from 1; new ones come last.
+#: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
     Correction(
@@ -89,7 +90,8 @@ CORRECTIONS = (
         "AD-PSGD averages once per gradient of any worker, or as often as is set", runs("ad_psgd")
     ),
     Correction(
-        "BatchNorm statistics of averaged models are re-estimated on 5,000 training samples, not 512",
+        "BatchNorm statistics of averaged models are re-estimated on 5,000 training samples, "
+        "not 512",
         has_batch_norm,
     ),
 )
@@ -118,7 +120,7 @@ def since(config: Config) -> list[Correction]:
 
 
 def refuse_outdated(config: Config, path: Path) -> None:
-    """Raises ConfigError for a stored run that this code would not repeat."""
+    """Raise ConfigError for a stored run that this code would not repeat."""
     if later := since(config):
         what = "; ".join(correction.what for correction in later)
         raise ConfigError(

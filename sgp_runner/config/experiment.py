@@ -1,4 +1,4 @@
-"""A run with the configuration that describes it, its identity, and its place on disk."""
+"""A run with its configuration, its identity, and its place on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sgp_runner.config.run import Run
 
-# What does not change the result of a run, and so not its name.
+# Keys that do not change the result of a run, and so not its name.
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
     *("data.root", "data.workers", "network.timeout_seconds", "format"),
@@ -36,8 +36,8 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
 class Experiment:
     """A run with the resolved configuration that describes it, and its place on disk.
 
-    group: the sweep it belongs to. started: when its command, or its turn in a sweep, began, by
-    `time.monotonic`.
+    group: the sweep it belongs to. started: `time.monotonic` when its command, or its turn in a
+        sweep, began.
     """
 
     run: Run
@@ -47,19 +47,19 @@ class Experiment:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Everything that changes the result."""
+        """The settings that change the result."""
         return settings_of(self.config)
 
     @property
     def digest(self) -> str:
-        """The same for the same settings, and for no others."""
+        """A hash of the settings: equal exactly for equal settings."""
         return hashlib.sha256(
             json.dumps(self.settings, sort_keys=True, default=str).encode()
         ).hexdigest()
 
     @property
     def name(self) -> str:
-        """As the user wants it, or readable parts of the settings and the start of their digest."""
+        """The user's name, or readable parts of the settings and the start of their digest."""
         run = self.run
         if run.name is not None:
             return run.name
@@ -86,7 +86,7 @@ class Experiment:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What tables say of the run besides its results."""
+        """Columns that describe the run in tables, besides its results."""
         run = self.run
         return {
             "name": self.name,

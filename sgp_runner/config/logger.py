@@ -1,4 +1,4 @@
-"""What a logger is, and what follows a run while it is recorded."""
+"""The interfaces of a logger and of a listener to a recorded run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Protocol
 
 
 class Listener(Protocol):
-    """Something that follows a run while it is recorded: the console, a mirror of the metrics."""
+    """Follows a run while it is recorded: the console, a mirror of the metrics."""
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Takes one record, after it has reached the file."""
+        """Take one record, after it has reached the file."""
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Takes the run's summary, or None when the run did not finish. Called once, last."""
+        """Take the run's summary, or None when the run did not finish. Called once, last."""
 
 
 class Logger(Protocol):
@@ -28,7 +28,7 @@ class Logger(Protocol):
         tags: Sequence[str],
         group: str | None,
     ) -> Listener:
-        """Starts following the run called ``name``; ``group`` is the sweep it belongs to, if any.
+        """Start following the run called ``name``; ``group`` is its sweep, if any.
 
         Never raises: a mirror that cannot start says so in one line on stderr.
         """

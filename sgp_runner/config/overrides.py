@@ -1,10 +1,10 @@
-"""From what users type to a configuration.
+"""From the words of a command line to a configuration.
 
 A word is a choice from a group (``algo=sgp``), which Hydra composes from its files, or a value
 (``nodes=4``), which is set afterwards. ``algo.topology=ring`` reads like a value but is a choice:
-Hydra's name for it is ``topology@algo.topology=ring``. Whether a key exists and its value fits is
-for `sgp_runner.config.schema` to say, which knows the dataclasses. A mapping replaces the one that
-a preset has; single entries are set by their dotted names, ``faults.slow_nodes.3=10``.
+Hydra writes it ``topology@algo.topology=ring``. `sgp_runner.config.schema`, which knows the
+dataclasses, decides whether a key exists and its value fits. A mapping replaces the one of a
+preset; dotted names set single entries, ``faults.slow_nodes.3=10``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the roo
 
 @dataclass(frozen=True)
 class Setting:
-    """One word of the command line. word: as Hydra wants it. choice: it chooses from a group."""
+    """One word of the command line.
+
+    word: in Hydra's notation. choice: whether it chooses from a group.
+    """
 
     word: str
     override: Override
@@ -55,17 +58,17 @@ class Setting:
 
     @property
     def swept(self) -> bool:
-        """It has several values."""
+        """Whether it has several values."""
         return self.override.is_sweep_override()
 
     @property
     def for_hydra(self) -> bool:
-        """Meant for Hydra itself rather than for the run."""
+        """Whether it configures Hydra itself rather than the run."""
         return self.name.startswith(("hydra.", "hydra/"))
 
     @property
     def composed(self) -> bool:
-        """By Hydra, from its files."""
+        """Whether Hydra composes it from its files."""
         return self.choice or "/" in self.name or self.for_hydra
 
     def apply(self, config: DictConfig) -> None:
@@ -77,13 +80,13 @@ class Setting:
 
 
 def typed(word: str) -> str:
-    """What a user types for Hydra's ``word``."""
+    """Hydra's ``word`` as a user types it."""
     return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", word.replace(GLOBAL, PRESET))
 
 
 @contextmanager
 def configs() -> Iterator[None]:
-    """Hydra, ready to compose from this package's configuration tree."""
+    """Initialise Hydra with this package's configuration tree."""
     from hydra import initialize_config_dir
 
     with initialize_config_dir(str(CONFIGS), job_name="sgp_run", version_base="1.3"):
@@ -97,9 +100,7 @@ def loader() -> ConfigLoader:
 
 
 def completes(loader: ConfigLoader) -> None:
-    """Let ``loader`` add the defaults of the dataclasses to what it loads, which the shell then
-    completes to.
-    """
+    """Add the dataclasses' defaults to what ``loader`` loads, for shell completion."""
     from omegaconf import OmegaConf
 
     load = loader.load_configuration
@@ -120,15 +121,15 @@ def search_in(folder: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """``text`` as a value in Hydra's grammar, whatever characters it has."""
+    """``text``, with any characters, as a value in Hydra's grammar."""
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
 
 def parse(words: Sequence[str]) -> list[Setting]:
-    """The settings on a command line, in their order. Raises ConfigError for what is none and for
-    unknown choices.
+    """The settings on a command line, in order.
 
-    A word that is Hydra's already stays as it is.
+    Words in Hydra's own notation stay as they are. Raises ConfigError for an invalid word or an
+    unknown choice.
     """
     overrides = [parse_word(word) for word in words]
     search = [
@@ -182,9 +183,7 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
 
 
 def choices_named(override: Override) -> list[str] | None:
-    """The names that a choice, or a sweep over choices, consists of; None for anything that is not
-    a name.
-    """
+    """The names in a choice or a sweep over choices; None for anything but names."""
     if override.is_discrete_sweep():
         values: list[object] = list(override.sweep_string_iterator())
     else:
@@ -200,7 +199,7 @@ def choices_named(override: Override) -> list[str] | None:
 
 def check_choices(key: str, group: str, names: Sequence[str], search: Sequence[str]) -> None:
     choices: Sequence[str] = groups().get(group, ())
-    if search and not set(names) <= set(choices):  # presets of the user's own may have more
+    if search and not set(names) <= set(choices):  # the user's own presets may have more
         choices = loader().get_group_options(group, config_name="config", overrides=list(search))
     for name in names:
         if name not in choices:
@@ -208,13 +207,13 @@ def check_choices(key: str, group: str, names: Sequence[str], search: Sequence[s
 
 
 def experiment_of(words: Sequence[str]) -> Experiment:
-    """What ``sgp-run`` would run with these settings, as typed."""
+    """The experiment that ``sgp-run`` would run with these words."""
     with configs():
         return make_experiment(compose(words))
 
 
 def compose(words: Sequence[str]) -> dict[str, object]:
-    """The resolved configuration of one run from its settings."""
+    """The resolved configuration of one run."""
     config = resolved(compose_all(words))
     if KEY in config:
         raise unknown_key(KEY, config)
@@ -224,8 +223,8 @@ def compose(words: Sequence[str]) -> dict[str, object]:
 def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
     """The configuration, complete but not resolved, with Hydra's own settings if ``hydra_too``.
 
-    With ``rehearsal=true``, the words that a preset lists under ``rehearse`` come before those that
-    are given and say otherwise.
+    With ``rehearsal=true``, the words that a preset lists under ``rehearse`` apply unless the
+    command line sets the same keys.
     """
     settings = parse(words)
     config = put_together(settings, hydra_too)
@@ -234,7 +233,8 @@ def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
         if rehearse is None:
             raise ConfigError(
                 "rehearsal",
-                "only presets that say how can be rehearsed; choose one, for example experiment=sgp_sgp_90.",
+                "only presets that say how can be rehearsed; choose one, for example "
+                "experiment=sgp_sgp_90.",
             )
         named = {setting.name for setting in settings}
         config = put_together(
@@ -246,7 +246,7 @@ def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
 
 
 def put_together(settings: Sequence[Setting], hydra_too: bool) -> DictConfig:
-    """The choices, composed by Hydra, then the values, then the defaults of what nobody has set."""
+    """Compose the choices with Hydra, then set the values, then the missing defaults."""
     from hydra import compose as compose_choices
     from omegaconf import OmegaConf
 
@@ -274,7 +274,7 @@ def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
 
 
 def put(config: DictConfig, key: str, value: object) -> None:
-    """A part keeps the settings that a mapping does not name, unless it names another class."""
+    """Set ``key``; a mapping updates a part unless it names another class."""
     from omegaconf import OmegaConf
 
     if isinstance(value, dict) and is_part(key) and not (NAME in value and is_named(key)):
@@ -285,7 +285,7 @@ def put(config: DictConfig, key: str, value: object) -> None:
 
 
 def delete(config: DictConfig, key: str) -> None:
-    """Let ``key`` have its default again."""
+    """Reset ``key`` to its default."""
     from omegaconf import OmegaConf
 
     tree = completed(tree_of(config))
@@ -313,9 +313,7 @@ def resolved(config: DictConfig) -> dict[str, object]:
 
 
 def misplaced(words: Sequence[str]) -> ConfigError | None:
-    """For the first of the choices ``words`` that Hydra cannot make; those inside others come after
-    them.
-    """
+    """The error of the first of the choices ``words`` that Hydra cannot make, outer ones first."""
     from hydra import compose as compose_choices
     from hydra.errors import MissingConfigException
 

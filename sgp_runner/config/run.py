@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sgp_runner.core.worker import Budget, Runtime
     from sgp_runner.utils.launchers import Launched
 
-MOST_NODES = 2**16  # a larger number is a slip, which would fill the memory
+MOST_NODES = 2**16  # a larger number is a typing error and would exhaust the memory
 
 
 class Network(Protocol):
@@ -41,13 +41,13 @@ class Network(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def clock(self) -> Literal["simulated", "wall"]: ...  # of the times that are recorded
+    def clock(self) -> Literal["simulated", "wall"]: ...  # of recorded times
     @property
     def timeout_seconds(self) -> float: ...  # how long a rank may wait for others
-    def check(self, run: Run) -> None: ...  # ConfigError for what this network cannot do
-    def check_start(
-        self, run: Run, process: Launched | None
-    ) -> None: ...  # ConfigError for how this process was started
+    def check(self, run: Run) -> None: ...  # raises ConfigError for an unsupported run
+
+    def check_start(self, run: Run, process: Launched | None) -> None:
+        """Raise ConfigError for a process that was started in the wrong way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,28 +61,28 @@ class Run:
     seed: decides initial parameters, data order, dropout and simulated compute times
     dtype: float32 | float64
     eval_every: epochs between evaluations; the last one always happens
-    eval_workers: evaluate each worker's own model then, not only their average; at the end always
+    eval_workers: also evaluate each worker's own model, not only their average; always at the end
     log_every: steps between records of one worker
     checkpoint: when the state of the run is saved
-    record: true: a real run writes down what sgp-replay needs to repeat it; it is not saved
-        meanwhile
-    timed_as: the training that simulated time stands for; null: what is really trained
+    record: true: a real run records what sgp-replay needs to repeat it, and writes no
+        checkpoints
+    timed_as: the training that simulated time models; null: the real one
     row: the published row that a preset reproduces
-    rehearsal: true: small data and a small model, as the preset says; same algorithm, its time
-        simulated
-    on_failure: stop | continue: without a rank that is gone for good (gossip and asynchronous
-        algorithms; sim and gloo)
-    resume: auto: a finished run is not repeated, one that was cut off goes on; never: start over
+    rehearsal: true: small data and a small model, as the preset says; same algorithm, in simulated
+        time
+    on_failure: stop | continue: without a rank that is lost (gossip and asynchronous algorithms;
+        sim and gloo)
+    resume: auto: resume an interrupted run, report a finished one; never: start from scratch
     name: folder in results/runs; null: made from the settings
     results: where results go, relative to where the command is started
     algo: the algorithm
-    data: what is trained on
+    data: the data set
     optim: the local optimizer
-    network: what moves the messages, and in whose time
-    cluster: the machines that network=sim imitates
-    faults: what goes wrong
+    network: the transport of messages, in simulated or real time
+    cluster: the machines that network=sim models
+    faults: slow nodes and links, crashes, lost messages
     logger: where metrics go besides metrics.jsonl
-    model: what is trained; may bring data, an optimizer and sizes that suit it
+    model: the model to train; may bring data, an optimizer and sizes that suit it
     """
 
     nodes: int = 8
@@ -125,7 +125,8 @@ class Run:
         if self.name is not None and not re.fullmatch(r"\w[\w.,=+-]{0,99}", self.name):
             raise ConfigError(
                 "name",
-                f"'{self.name}' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+                f"'{self.name}' cannot name a folder: use up to 100 letters, digits and "
+                ". , = + - _, no slashes.",
             )
         if not self.results or "\0" in self.results:
             raise ConfigError(
@@ -138,39 +139,47 @@ class Run:
             self.check_on_failure()
 
     def check_on_failure(self) -> None:
-        """Raises ConfigError where ``on_failure=continue`` cannot work, and if already one node
-        less would be no run.
+        """Raise ConfigError where ``on_failure=continue`` cannot work.
+
+        That includes a run that would be invalid with one node less.
         """
         key = "on_failure"
         if not can_lose_ranks(self.algo):
             what = f"{self.algo.title} needs all of its ranks in its all-reduce"
             raise ConfigError(
                 key,
-                f"{what}: use on_failure=stop, from which the same command goes on, or a gossip algorithm.",
+                f"{what}: use on_failure=stop and resume with the same command, "
+                "or use a gossip algorithm.",
             )
         if self.network.name not in ("sim", "gloo"):
             raise ConfigError(
                 key,
-                f"network={self.network.name} cannot go on without a rank: use on_failure=stop, or network=gloo.",
+                f"network={self.network.name} cannot continue without a rank: "
+                "use on_failure=stop, or network=gloo.",
             )
         if self.gpus_per_node > 1:
             raise ConfigError(
                 key,
-                "nodes of several devices cannot go on without one: use on_failure=stop, or gpus_per_node=1.",
+                "nodes of several devices cannot continue without one: "
+                "use on_failure=stop, or gpus_per_node=1.",
             )
         if self.nodes == 1:
-            raise ConfigError(key, "one node cannot go on without itself: use on_failure=stop.")
+            raise ConfigError(
+                key, "on_failure=continue needs at least 2 nodes: use on_failure=stop, or nodes=2."
+            )
         try:
             self.among(range(1, self.ranks))
         except ConfigError as error:
             raise ConfigError(
                 key,
-                f"without one of {self.nodes} nodes this is no run ({error.sentence[:-1]}): use on_failure=stop.",
+                f"the run is invalid without one of its {self.nodes} nodes "
+                f"({error.sentence[:-1]}): use on_failure=stop.",
             ) from error
 
     def among(self, left: Sequence[int]) -> Run:
-        """The run of the ranks ``left`` alone, counted from 0. Raises ConfigError where that is no
-        run.
+        """The run of the ranks ``left`` alone, renumbered from 0.
+
+        Raises ConfigError where that is not a valid run.
         """
         new = {old: rank for rank, old in enumerate(left)}
         factors = {
@@ -181,7 +190,7 @@ class Run:
             nodes=len(left) - self.algo.servers,
             cluster=replace(self.cluster, node_factors=factors),
             faults=self.faults.among(new),
-            on_failure="stop",  # is looked at in the run as it was configured
+            on_failure="stop",  # checked in the run as configured
         )
 
     @property
@@ -200,16 +209,17 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What kind of result this is."""
+        """The kind of result."""
         if self.network.clock == "wall":
             return "measured on this machine"
         if not self.model.trains:
             return "timing only; time simulated"
-        return f"{'rehearsal' if self.data.stand_in else 'trained'} on {self.data.name}; time simulated"
+        kind = "rehearsal" if self.data.stand_in else "trained"
+        return f"{kind} on {self.data.name}; time simulated"
 
     @property
     def notes(self) -> list[str]:
-        """Settings that have no effect in this run, a sentence each."""
+        """Settings without effect in this run, a sentence each."""
         schedule = self.optim.schedule
         if not self.model.trains or not isinstance(schedule, Steps):
             return []
@@ -217,7 +227,7 @@ class Run:
         return [] if note is None else [note]
 
     def make_problem(self, compute: Compute | None = None) -> Problem:
-        """Load the data and build the model; without ``compute``, for this process's CPU."""
+        """Load the data and build the model; by default for the CPU."""
         from sgp_runner.core.problem import ON_CPU, make_problem
 
         flush_denormals()
@@ -234,7 +244,7 @@ class Run:
         )
 
     def share(self, problem: Problem) -> Problem:
-        """What was made for another number of nodes, for those of this run."""
+        """``problem``, made for another number of nodes, divided among the nodes of this run."""
         return (
             problem.among(self.nodes, self.batch_size)
             if self.model.trains
@@ -265,13 +275,14 @@ class Run:
         return max(1, round(self.epochs * problem.sampler.steps_per_epoch))
 
     def budget(self, problem: Problem) -> OwnBudget:
-        """Steps of one worker; asynchronous workers share one budget, and their server has as many
-        steps.
+        """The steps of one worker.
+
+        Asynchronous workers share one budget, and their server has as many steps.
         """
         return OwnBudget(self.steps(problem) * (self.nodes if self.algo.asynchronous else 1))
 
     def budgets(self, problem: Problem) -> list[OwnBudget]:
-        """Of all workers, servers last, where they are in one process."""
+        """The budgets of all workers in one process, servers last."""
         own = [self.budget(problem) for _ in range(self.nodes + self.algo.servers)]
         return [*own[:1] * self.nodes, *own[self.nodes :]] if self.algo.asynchronous else own
 
@@ -284,7 +295,7 @@ class Run:
         runtime: Runtime,
         model_buffers: list[torch.Tensor] | None = None,
     ) -> Worker:
-        """Worker ``rank`` with parameters of its own; ``model_buffers``: None for its own, too."""
+        """Worker ``rank`` with its own parameters, and its own model buffers unless given."""
         start = problem.start()
         push_sum = start.new_ones(start.numel() + 1)
         push_sum[:-1] = start
@@ -310,8 +321,10 @@ class Run:
 
 
 def can_lose_ranks(algo: Algorithm) -> bool:
-    """Whether its workers need only each other's messages: it is asynchronous, or gossip in all its
-    parts.
+    """Whether the algorithm can continue without a rank.
+
+    It can if it is asynchronous, or gossip in all its parts: its workers need only each other's
+    messages.
     """
     assert dataclasses.is_dataclass(algo)
     parts = [

@@ -1,8 +1,8 @@
 """From a configuration tree to validated objects.
 
-Every part of the tree stands for a frozen dataclass of this package, whose fields are the schema:
-nothing else says which keys exist, what they may hold and what they are if nothing sets them. Where
-a group has several classes, ``name`` tells them apart: ``algo: {name: sgp}``.
+Every part of the tree is a frozen dataclass of this package, whose fields are the schema: they
+alone define the keys, their types and their defaults. Where a group has several classes, ``name``
+selects one: ``algo: {name: sgp}``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sgp_runner.utils.secrets import refuse_secrets
 
 NAME = "name"
 FORMAT = 2  # of a stored configuration
-PROFILE = "cluster"  # its files are data, not choices of code: what they leave out is not stored
-# Parts of a run that are of one class each and chosen from no group.
+PROFILE = "cluster"  # its files are data, not choices of code: omitted keys are not stored
+# Parts of a run that have one class each and no group of choices.
 OWN_PARTS = {
     field.name: type(field.default)
     for field in dataclasses.fields(Run)
@@ -40,8 +40,9 @@ Tree = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Part:
-    """What a configuration sets of ``cls``, every value as its annotation wants it. name: of the
-    choice, where its group has names.
+    """The settings of ``cls`` in a configuration, each value as its annotation wants it.
+
+    name: of the choice, where its group has names.
     """
 
     cls: type[Any]
@@ -50,7 +51,7 @@ class Part:
 
 
 def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
-    """The experiment that a resolved configuration describes; ``group`` is the sweep it belongs to.
+    """The experiment that a resolved configuration describes; ``group`` is its sweep.
 
     Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings
     that do not go together.
@@ -65,7 +66,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
-    """The experiment whose ``config.yaml`` this is, with the same name as the original."""
+    """The experiment stored in the file ``path``, with the same name as the original."""
     import yaml
 
     try:
@@ -78,13 +79,15 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 
 
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
-    """The experiment that the stored configuration ``tree`` in ``path`` describes. Raises
-    ConfigError for one of another format.
+    """The experiment that the stored configuration ``tree`` in ``path`` describes.
+
+    Raises ConfigError for one of another format.
     """
     if tree.get("format") != FORMAT:
         raise ConfigError(
             "config.yaml",
-            f"{path} was written by another version of sgp-run, which this one cannot read: run it again.",
+            f"{path} was written by another version of sgp-run, which this one cannot read: "
+            "run it again.",
         )
     return make_experiment(
         {corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}},
@@ -98,7 +101,7 @@ def stored(experiment: Experiment) -> dict[str, object]:
 
 
 def completed(node: Tree, key: str = "") -> dict[str, object]:
-    """``node`` with the defaults of its class and those of its parts, in the order of their fields."""
+    """``node`` with the defaults of its class and of its parts, in the order of their fields."""
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
     given = {**{name: {} for name in OWN_PARTS if not key}, **node}
@@ -118,7 +121,7 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
 
 
 def is_node(value: object, key: str) -> TypeGuard[Tree]:
-    """Whether ``value`` is a part, for which a class stands; other mappings are values."""
+    """Whether ``value`` is a part, which has a class; other mappings are values."""
     return isinstance(value, Mapping) and is_part(key)
 
 
@@ -127,7 +130,7 @@ def is_part(key: str) -> bool:
 
 
 def class_at(node: Tree, key: str) -> type[Any] | None:
-    """The dataclass of the part ``node`` at ``key``; None if its name is none of its group."""
+    """The dataclass of the part ``node`` at ``key``; None if its group has no such name."""
     group = group_of(key)
     return (
         (OWN_PARTS.get(key) if key else Run)
@@ -152,7 +155,7 @@ def has_default(field: dataclasses.Field[Any]) -> bool:
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:
-    """As it would stand in a file."""
+    """The default as it would stand in a file."""
     value = (
         field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     )
@@ -160,13 +163,14 @@ def default_of(field: dataclasses.Field[Any]) -> object:
 
 
 def check_tree(tree: Tree) -> Part:
-    """A whole run. Raises ConfigError for what no run can have, whatever else is set."""
+    """Check a whole run; raise ConfigError for what no run can have, whatever else is set."""
     return check_part(tree, "", Run, tree)
 
 
 def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> Part:
-    """``node``, of ``cls``, with every value as its annotation wants it (1 becomes 1.0 for a float,
-    so that both name the same run).
+    """``node`` as a part of ``cls``, with every value as its annotation wants it.
+
+    1 becomes 1.0 for a float, so that both name the same run.
     """
     fields, named = fields_of(cls, key), is_named(key)
     values = {}
@@ -187,14 +191,15 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> Part:
 
 
 def is_named(key: str) -> bool:
-    """Whether ``name`` says which class is at ``key``."""
+    """Whether ``name`` selects the class at ``key``."""
     group = group_of(key)
     return group is not None and has_names(group)
 
 
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
-    """The type of a field; ``object`` where its name is only known to type checkers, as those of
-    parts with a class are.
+    """The type of a field; ``object`` where only type checkers know the name.
+
+    That is the case for parts that have a class.
     """
     holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
@@ -206,7 +211,7 @@ def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
 
 
 def check(value: object, hint: Any, key: str, root: Tree) -> object:
-    """``value`` as ``hint`` wants it; a ConfigError for ``key`` if it does not fit."""
+    """``value`` as ``hint`` wants it; raises ConfigError for ``key`` if it does not fit."""
     kind, arms = kind_of(hint)
     if kind is Union:
         for arm in arms:
@@ -270,8 +275,9 @@ def finite(value: float, key: str) -> float:
 
 
 def check_name(name: object, hint: Any, key: str) -> object:
-    """A key of a mapping. One that was set by its dotted name (``cluster.node_factors.3=2``) is
-    text that may be a number.
+    """A key of a mapping as ``hint`` wants it.
+
+    A key set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number.
     """
     if hint is int and isinstance(name, str) and name.isdecimal():
         return int(name)
@@ -281,8 +287,9 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
 
 def build(part: Part, key: str) -> object:
-    """The object that a checked part stands for, parts first. A class with a field ``name`` is told
-    which choice it is.
+    """The object of a checked part, inner parts first.
+
+    A class with a field ``name`` receives its choice.
     """
     values = {name: built(value, join(key, name)) for name, value in part.values.items()}
     named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls, "") else {}
@@ -311,8 +318,10 @@ def built(value: object, key: str) -> object:
 
 
 def plain(part: Part, made: object) -> dict[str, object]:
-    """``part`` as it is stored; where it has null, what ``made``, which was built of it, has put
-    there, such as the checksum of a file.
+    """``part`` as it is stored.
+
+    A null becomes the value that ``made``, built from the part, has put there, such as the checksum
+    of a file.
     """
     named = {} if part.name is None else {NAME: part.name}
     return named | {
@@ -327,8 +336,9 @@ def plain_value(value: object, made: Any) -> object:
 
 
 def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
-    """Says which keys there are, the most similar one if there is any; ``siblings``: those beside
-    it, if ``root`` does not tell.
+    """An error that suggests the most similar key, or lists the keys there are.
+
+    siblings: the keys beside it, if ``root`` does not have them.
     """
     parent, _, word = key.rpartition(".")
     everywhere = list(keys_of(completed(root), ""))
@@ -366,7 +376,7 @@ def similar(word: str, keys: Sequence[str]) -> list[str]:
 
 
 def choice_error(key: str, value: object) -> ConfigError:
-    """For a part that has to be chosen from a group."""
+    """The error for a part that has to be chosen from a group."""
     group = group_of(key)
     if group is None:
         return ConfigError(key, f"{shown(value)} is not a set of settings.")

@@ -1,1 +1,1 @@
-"""What an algorithm sees: worker, communication, scheduler, parameters and optimizer."""
+"""The environment of an algorithm: worker, communication, scheduler, parameters, optimizer."""

@@ -1,8 +1,7 @@
-"""How workers talk: `Comm`, which algorithms see, over a `Transport`, of which each network has its
-own.
+"""Communication between workers: `Comm`, used by algorithms, over a `Transport` per network.
 
 A message is one contiguous tensor. `Comm.send` gives the tensor away: the sender never writes to it
-again, and a receiver only reads it. Between two workers messages of one tag arrive in the order in
+again, and a receiver only reads it. Between two workers, messages of one tag arrive in the order in
 which they were sent.
 """
 
@@ -19,61 +18,57 @@ if TYPE_CHECKING:
 
 
 class Transport(ABC):
-    """Moves the messages of one worker; it puts those that arrive into the worker's `Mailbox`.
+    """Moves the messages of one worker and puts those that arrive into its `Mailbox`.
 
-    The methods that have a body here are for networks with needs of their own.
+    Methods with a body here are hooks for networks that need them.
     """
 
     @abstractmethod
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        """Give ``message`` away; returns at once, with the bytes that it counts for."""
+        """Give ``message`` away; return at once, with the bytes that it counts for."""
 
     @abstractmethod
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        """Begin the collective ``number`` of this worker; its outcome, and the bytes that count as
-        sent from now on.
+        """Begin the collective ``number`` of this worker.
+
+        Returns its future, and the bytes that count as sent from now on.
         """
 
     @abstractmethod
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        """Likewise."""
+        """Begin the all-gather ``number``, as `all_reduce`."""
 
     def before_receiving(self, src: int | None) -> None:
-        """The worker is about to ask for a message from ``src``, or from any: put what has arrived
-        into the mailbox.
-        """
+        """Put arrived messages into the mailbox, before a receive from ``src`` (None: any)."""
 
     def may_poll(self, arrived: bool) -> bool:
-        """Whether the worker may take a message that it polls for and that has, or has not,
-        ``arrived``.
-        """
+        """Whether a polled message may be taken, given whether it has ``arrived``."""
         return arrived
 
     def check_any_source(self) -> None:
-        """Raises RuntimeError where a message cannot be received from any source."""
+        """Raise RuntimeError if the network cannot receive from any source."""
 
     def take(self, message: Tensor) -> Tensor:
-        """What a worker that receives ``message`` gets to see."""
+        """Convert ``message`` to the tensor that the receiving worker sees."""
         return message
 
     def flush(self) -> None:
-        """Start everything that is held back: something else is about to use the same network."""
+        """Start everything that is held back: something else is about to use the network."""
 
     def quiesce(self) -> None:
-        """Complete what has arrived: all ranks are at the start of a step, and a checkpoint is
-        about to be written.
-        """
+        """Complete arrived messages: all ranks are between steps and about to checkpoint."""
 
     def end_of_step(self) -> None:
         """Called between two steps."""
 
     def close(self) -> None:
-        """Wait until the messages of all ranks are in."""
+        """Wait until the messages of all ranks have arrived."""
 
 
 class Comm:
-    """The communication of one worker. num_bytes_sent, num_sent: bytes and messages so far.
-    collectives: how many were begun.
+    """The communication of one worker.
+
+    num_bytes_sent, num_sent: bytes and messages so far. collectives: how many were begun.
     """
 
     def __init__(self, mailbox: Mailbox, transport: Transport) -> None:
@@ -81,7 +76,7 @@ class Comm:
         self.num_bytes_sent = self.num_sent = self.collectives = 0
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
-        """Give ``message`` away to ``dst``; returns at once, in simulated and in real time."""
+        """Give ``message`` away to ``dst``; return at once, in simulated and in real time."""
         self.num_sent += 1
         self.num_bytes_sent += self.transport.send(dst, tag, message)
 
@@ -97,7 +92,7 @@ class Comm:
         return self.mailbox.recv_any(tag)
 
     def poll(self, src: int, tag: int = 0) -> Tensor | None:
-        """The next message from ``src`` if one has arrived."""
+        """The next message from ``src`` if one has arrived, else None."""
         self.transport.before_receiving(src)
         if not self.transport.may_poll(self.mailbox.has(src, tag)):
             return None
@@ -106,42 +101,40 @@ class Comm:
         return self.transport.take(message)
 
     def all_reduce(self, tensor: Tensor) -> Future[Tensor]:
-        """Mean of ``tensor`` over all workers, in a tensor of one's own. Starts at the call;
-        ``tensor`` is given away.
+        """Mean of ``tensor`` over all workers, in a new tensor.
 
-        Several may be under way at once. All workers begin the same collectives in the same order,
-        and may await them in any.
+        Starts at the call; ``tensor`` is given away. Several may be under way at once. All workers
+        begin the same collectives in the same order, and may await them in any.
         """
         mean, num_bytes = self.transport.all_reduce(self.next_collective(), tensor)
         self.num_bytes_sent += num_bytes
         return mean
 
     def all_gather(self, tensor: Tensor) -> Future[list[Tensor]]:
-        """The tensors of all workers, by rank, as long and of the same type everywhere; they are
-        only to be read. As `all_reduce`.
+        """The tensors of all workers in rank order, read-only; otherwise as `all_reduce`.
+
+        Length and type must be the same on all workers.
         """
         tensors, num_bytes = self.transport.all_gather(self.next_collective(), tensor)
         self.num_bytes_sent += num_bytes
         return tensors
 
     def next_collective(self) -> int:
-        """The number of a collective that this worker begins."""
+        """Number the next collective that this worker begins."""
         self.collectives += 1
         return self.collectives - 1
 
     def close(self) -> list[tuple[int, int, int]]:
-        """Wait until the messages of all ranks are in; returns (sender, tag, count) of those that
-        were not received.
-        """
+        """Wait for the messages of all ranks; return (sender, tag, count) of unread ones."""
         self.transport.close()
         return self.mailbox.unread()
 
     def state_dict(self) -> dict[str, Any]:
-        """What has arrived, and how many collectives were begun."""
+        """The unread messages, and how many collectives were begun."""
         return {"mailbox": self.mailbox.state_dict(), "collectives": self.collectives}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Into the communication of a worker that has not started."""
+        """Restore the communication of a worker that has not started."""
         self.mailbox.load_state_dict(state["mailbox"])
         self.collectives = state["collectives"]
 

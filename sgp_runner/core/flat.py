@@ -1,6 +1,4 @@
-"""A module whose parameters live in one vector that can be swapped; and how to work on such
-vectors.
-"""
+"""A module whose parameters live in one swappable vector, and operations on such vectors."""
 
 from __future__ import annotations
 
@@ -10,12 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-PIECE = 2**16  # numbers; a few such pieces fit into a core's second-level cache
+PIECE = 2**16  # elements; a few such pieces fit into a core's second-level cache
 
 
 def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The same slices of all ``vectors`` [D]. On a CPU a slice stays in the cache from one
-    operation on it to the next.
+    """Matching slices of all ``vectors`` [D].
+
+    On a CPU a slice stays in the cache from one operation on it to the next.
     """
     if vectors[0].is_cuda or vectors[0].numel() <= PIECE:
         return [vectors]
@@ -23,9 +22,7 @@ def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 
 class FlatModule:
-    """Binds a module's parameters to a vector [D] and its buffers to a set of tensors, without
-    copying.
-    """
+    """Binds a module to a parameter vector [D] and a set of buffers, without copying."""
 
     def __init__(self, module: nn.Module) -> None:
         from torch.nn.modules.batchnorm import _BatchNorm
@@ -34,9 +31,7 @@ class FlatModule:
 
         self.module = module
         self.parameters = list(module.parameters())
-        self.own = [
-            p.data for p in self.parameters
-        ]  # the initial values, which `bind` leaves alone
+        self.own = [p.data for p in self.parameters]  # initial values; `bind` leaves them alone
         self.layers = tuple(p.numel() for p in self.parameters)
         self.has_batch_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
         self.slots = [
@@ -55,9 +50,7 @@ class FlatModule:
         return torch.cat([p.reshape(-1) for p in self.own])
 
     def fresh_buffers(self) -> list[Tensor]:
-        """The buffers as they were when the module was built (BatchNorm's running statistics,
-        dropout seeds).
-        """
+        """The initial buffers: BatchNorm's running statistics, dropout seeds."""
         return [buffer.clone() for buffer in self.initial]
 
     def set_dropout_seed(self, buffers: Sequence[Tensor], seed: int) -> None:
@@ -77,7 +70,7 @@ class FlatModule:
         return self.module
 
     def take_gradient(self) -> Tensor:
-        """The gradient [D], which the parameters then have no longer."""
+        """Take the gradient [D] away from the parameters."""
         import torch
 
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]

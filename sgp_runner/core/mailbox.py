@@ -16,15 +16,17 @@ ANY_SOURCE = -1
 
 
 class Mailbox:
-    """First come, first served per sender and tag. num_delivered: messages that have arrived."""
+    """Queues messages first in, first out per sender and tag.
+
+    num_delivered: messages that have arrived.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.num_delivered = 0
         self.arrivals = count()
-        self.queues: dict[
-            tuple[int, int], deque[tuple[int, Tensor, int]]
-        ] = {}  # (src, tag) -> (arrival number, message, version)
+        # (src, tag) -> (arrival number, message, version)
+        self.queues: dict[tuple[int, int], deque[tuple[int, Tensor, int]]] = {}
         self.waiting: dict[tuple[int, int], Future[Any]] = {}
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
@@ -58,7 +60,7 @@ class Mailbox:
     def recv(
         self, src: int, tag: int, finish: Callable[[Tensor], Tensor] | None = None
     ) -> Future[Tensor]:
-        """``finish``: what the message goes through when it is awaited."""
+        """The next message; ``finish`` maps it when it is awaited."""
         future = self.scheduler.future(("message", src, tag), finish)
         return self.settle(future, (src, tag), self.poll(src, tag))
 
@@ -75,12 +77,13 @@ class Mailbox:
         return self.settle(future, (ANY_SOURCE, tag), (first[1], message))
 
     def settle(self, future: Future[Any], key: tuple[int, int], value: Any) -> Future[Any]:
-        """Resolve ``future`` at once when there is a ``value``, else let it wait for ``key``."""
+        """Resolve ``future`` with ``value`` if there is one, else let it wait for ``key``."""
         if value is not None:
             self.scheduler.resolve(future, value)
         elif key in self.waiting:
             raise RuntimeError(
-                f"two activities of one worker wait for the same message (from {key[0]}, tag {key[1]})"
+                "two activities of one worker wait for the same message "
+                f"(from {key[0]}, tag {key[1]})"
             )
         else:
             self.waiting[key] = future
@@ -91,7 +94,7 @@ class Mailbox:
         return [(src, tag, len(queue)) for (src, tag), queue in sorted(self.queues.items())]
 
     def state_dict(self) -> list[tuple[int, int, Tensor]]:
-        """(sender, tag, message) of what has arrived and was not received, in the order of arrival."""
+        """(sender, tag, message) of unread messages, in the order of arrival."""
         arrived = [
             (number, src, tag, message)
             for (src, tag), queue in self.queues.items()
@@ -103,13 +106,13 @@ class Mailbox:
         ]
 
     def load_state_dict(self, state: Iterable[tuple[int, int, Tensor]]) -> None:
-        """Into an empty mailbox."""
+        """Fill an empty mailbox."""
         for src, tag, message in state:
             self.keep(src, tag, message)
 
 
 class WrittenAfterSend(RuntimeError):
-    """A tensor was changed although it had been given away."""
+    """A tensor was written to after it had been given away."""
 
 
 def check_unwritten(tensor: Tensor, version: int, what: str) -> None:

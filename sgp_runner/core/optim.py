@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Horizon:
-    """What a schedule may depend on, fixed for a run."""
+    """The constants of a run that a schedule may depend on."""
 
     epochs: float
     steps_per_epoch: float  # of one node
@@ -35,7 +35,7 @@ class Schedule(Protocol):
 
 
 def check_schedule(positive: bool = False, **values: float) -> None:
-    """The named values are finite and not negative (``positive``: nor zero)."""
+    """Raise ConfigError unless all values are finite and >= 0 (``positive``: > 0)."""
     for name, value in values.items():
         if not isfinite(value) or value < 0 or (positive and value == 0):
             raise ConfigError(
@@ -100,7 +100,7 @@ class Steps:
         )
 
     def start(self, nodes: int, global_batch: int) -> float:
-        """Where the warm-up begins, as a fraction of the peak."""
+        """The learning rate at which the warm-up begins, as a fraction of the peak."""
         return {
             "reference": min(1.0, self.reference_batch / global_batch),
             "one_over_n": 1 / nodes,
@@ -108,10 +108,11 @@ class Steps:
         }[self.warmup_from]
 
     def without_effect(self, nodes: int, global_batch: int) -> str | None:
-        """A sentence if the warm-up starts at the peak, so that there is none."""
+        """A sentence if the warm-up starts at the peak and so has no effect, else None."""
         if not self.warmup_epochs or self.start(nodes, global_batch) < 1:
             return None
-        small = f"a global batch of {global_batch}, not above optim.schedule.reference_batch={self.reference_batch}"
+        reference = f"optim.schedule.reference_batch={self.reference_batch}"
+        small = f"a global batch of {global_batch}, not above {reference}"
         why = small if self.warmup_from == "reference" else "one node"
         return f"No warm-up: warmup_from={self.warmup_from} starts at the peak with {why}."
 
@@ -157,8 +158,9 @@ class InverseSqrt:
 
 
 class Optimizer(Protocol):
-    """A local optimizer. ``lr``: peak learning rate; with ``lr_reference_batch`` it is multiplied
-    by global batch / that.
+    """A local optimizer.
+
+    lr: peak learning rate; with lr_reference_batch it is multiplied by global batch / that.
     """
 
     @property
@@ -174,7 +176,7 @@ class Optimizer(Protocol):
     @property
     def nesterov(self) -> bool: ...
     @property
-    def slow_buffers(self) -> Literal["reset", "keep"]: ...  # what SlowMo does to them by default
+    def slow_buffers(self) -> Literal["reset", "keep"]: ...  # SlowMo's default treatment
     @property
     def schedule(self) -> Schedule: ...
     def buffers(self, params: Tensor) -> dict[str, Tensor]: ...
@@ -204,8 +206,9 @@ def check_lr(lr: float, weight_decay: float, reference_batch: int | None) -> Non
 
 @dataclass(frozen=True)
 class SGD:
-    """SGD with (Nesterov) momentum and weight decay, as in PyTorch: ``v <- m v + g``, step ``lr (g
-    + m v)`` or ``lr v``.
+    """SGD with (Nesterov) momentum and weight decay, as in PyTorch.
+
+    ``v <- m v + g``; the step is ``lr (g + m v)`` with Nesterov momentum, else ``lr v``.
 
     schedule: how the learning rate changes over a run
     lr: peak learning rate
@@ -234,7 +237,7 @@ class SGD:
         return {"momentum": params.new_zeros(params.shape)} if self.momentum else {}
 
     def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
-        """The step to subtract [D], in ``g``'s memory."""
+        """The step to subtract [D], in the memory of ``g``."""
         for d, x, v in in_pieces(g, params, buffers["momentum"] if self.momentum else g):
             if self.weight_decay:
                 d.add_(x, alpha=self.weight_decay)

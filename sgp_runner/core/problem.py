@@ -1,4 +1,4 @@
-"""What is being learned: model, data and loss, as functions of (worker, step)."""
+"""The learning problem: model, data and loss, as functions of (worker, step)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 # Streams of random numbers that must not coincide.
 _INIT, _DROPOUT, _RE_ESTIMATE, _AUGMENT = 101, 102, 103, 104
-RE_ESTIMATED = 5000  # samples at most, of the training set
+RE_ESTIMATED = 5000  # training samples at most
 
 
 @dataclass(frozen=True)
 class Compute:
     """Where and how gradients are computed; evaluation is in full precision and not compiled.
 
-    autocast: what the forward pass is cast to, ``none``, ``bf16`` or ``fp16``. channels_last: of
-    images. compile: with torch.compile.
+    autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``. channels_last: memory format
+        of images. compile: whether to use torch.compile.
     """
 
     device: str = "cpu"
@@ -43,10 +43,11 @@ ON_CPU = Compute()
 
 @dataclass(frozen=True)
 class Problem:
-    """One model on one data set, divided among ``workers``. Only one caller at a time may use the
-    module.
+    """One model on one data set, divided among workers.
 
-    part: of every batch, that is read here.
+    Only one caller at a time may use the module.
+
+    part: the part of every batch that is read here.
     """
 
     flat: FlatModule
@@ -59,7 +60,7 @@ class Problem:
     part: Part = WHOLE
 
     def batch(self, rank: int, step: int) -> Batch:
-        """The batch of worker ``rank`` for its own ``step``, or the part of it that is read here."""
+        """This part of the batch of worker ``rank`` for its own ``step``."""
         train = self.dataset.train
         requests = [self.request(rank, later) for later in range(step, step + 1 + train.ahead)]
         for request in requests:
@@ -68,20 +69,21 @@ class Problem:
         return tuple(map(self.placed, inputs)), self.placed(targets)
 
     def warm_up(self, rank: int) -> None:
-        """Start what reads the data ahead, so that it is no part of the training time."""
+        """Start the processes that read the data, outside the training time."""
         if self.dataset.train.ahead:
             self.dataset.train.batch(*self.request(rank, 0))
 
     def request(self, rank: int, step: int) -> tuple[Tensor, int]:
-        """The samples that are read here (one that counts for nothing, if there are fewer than
-        devices), and what augments them.
+        """The samples to read here, and the seed of their augmentation.
+
+        With fewer samples than devices, a sample of weight zero takes the place of none.
         """
         indices = self.sampler.indices(rank, step)
         mine = indices[self.part.of(len(indices))]
         return mine if len(mine) else indices[:1], seed_of(self.seed, _AUGMENT, rank, step)
 
     def placed(self, t: Tensor) -> Tensor:
-        """On the device, without waiting for it, and in the order that its convolutions like."""
+        """Copy to the device without blocking, in the memory format of the convolutions."""
         import torch
 
         if self.compute.device != "cpu":
@@ -93,8 +95,9 @@ class Problem:
         )
 
     def dropout_seed(self, rank: int, step: int) -> int:
-        """Devices of one node drop different elements; the first one those that a node of one
-        device would drop.
+        """The seed of a step's dropout on this device.
+
+        Devices of one node drop different elements; the first one drops those of a one-device node.
         """
         return seed_of(
             self.seed, _DROPOUT, rank, step, *([self.part.index] if self.part.index else [])
@@ -113,11 +116,10 @@ class Problem:
         module: nn.Module | None = None,
         scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Gradient [D] and loss [] of one batch; BatchNorm's running statistics in ``buffers`` are
-        updated.
+        """Gradient [D] and loss [] of one batch; updates BatchNorm's statistics in ``buffers``.
 
-        module: to be called instead of the model itself, which it wraps. scale: [] of the gradient
-        that is returned.
+        module: called instead of the model, which it wraps.
+        scale: [], factor of the returned gradient.
         """
         bound = self.flat.bind(params, buffers).train()
         self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
@@ -146,8 +148,10 @@ class Problem:
             return self.dataset.task.evaluate(module, self.dataset.valid)
 
     def evaluate_re_estimated(self, params: Tensor) -> dict[str, float]:
-        """Metrics of ``params`` [D], with BatchNorm statistics (an average has none) re-estimated
-        on `RE_ESTIMATED` training samples.
+        """Metrics of averaged ``params`` [D].
+
+        An average has no BatchNorm statistics; they are re-estimated on `RE_ESTIMATED` training
+        samples.
         """
         import torch
         from torch.optim.swa_utils import update_bn
@@ -156,10 +160,9 @@ class Problem:
         module = self.flat.bind(params, buffers)
         train = self.dataset.train
         if self.flat.has_batch_norm:
-            order = torch.randperm(len(train), generator=generator(self.seed, _RE_ESTIMATE))[
-                :RE_ESTIMATED
-            ]
-            batches = order.chunk(ceil(len(order) / 128))  # alike, as each counts as much
+            random = generator(self.seed, _RE_ESTIMATE)
+            order = torch.randperm(len(train), generator=random)[:RE_ESTIMATED]
+            batches = order.chunk(ceil(len(order) / 128))  # of equal size, as all count equally
             update_bn(
                 (inputs for inputs, _ in read(train, batches)),
                 module,
@@ -177,7 +180,7 @@ class Problem:
         )
 
     def close(self) -> None:
-        """End what reads the data."""
+        """Stop the processes that read the data."""
         self.dataset.train.close()
         self.dataset.valid.close()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.core.worker import Worker
 
-TOLERANCE = 1e-4  # of the mean weight, which is 1 up to rounding
+TOLERANCE = 1e-4  # deviation of the mean weight, which is 1 up to rounding
 
 
 def to_numerator(x: Tensor) -> None:
@@ -26,8 +26,9 @@ def to_numerator(x: Tensor) -> None:
 
 
 def descend(x: Tensor, d: Tensor) -> None:
-    """``z -> x = z w - d``, in place. ``d`` [D] is no longer needed afterwards, so that a worker
-    that waits does not hold it.
+    """``z -> x = z w - d``, in place.
+
+    Release ``d`` [D] afterwards, so that a waiting worker does not hold it.
     """
     to_numerator(x)
     x[:-1].sub_(d)
@@ -40,7 +41,8 @@ def to_model(x: Tensor) -> None:
 
 
 async def average(worker: Worker) -> None:
-    """Replace every worker's model by the mean model ``sum_i x_i / sum_i w_i``, with weight 1.
+    """Replace every model by the mean ``sum_i x_i / sum_i w_i``, with weight 1.
+
     Nothing may be in flight.
     """
     x = worker.push_sum
@@ -52,8 +54,9 @@ async def average(worker: Worker) -> None:
 
 
 def check_mass(mean_weight: float) -> None:
-    """Push-sum weights add up to the number of workers when nothing is in flight. Raises
-    RuntimeError if they do not.
+    """Raise RuntimeError unless the push-sum weights add up to the number of workers.
+
+    They do when nothing is in flight.
     """
     if not abs(mean_weight - 1) <= TOLERANCE:
         raise RuntimeError(
@@ -62,9 +65,9 @@ def check_mass(mean_weight: float) -> None:
 
 
 def split(x: Tensor, parts: int) -> Tensor:
-    """``x <- x / parts``, in place; returns a copy of it, to be given away.
+    """``x <- x / parts``, in place; return a copy of it, to be given away.
 
-    Multiplying by a fraction that is exact has the same bits as dividing and costs a third.
+    Multiplying by an exact fraction gives the same bits as dividing and costs a third.
     """
     import torch
 

@@ -1,15 +1,14 @@
 """Coroutines and the two clocks that drive them.
 
-A coroutine stops only at ``await``, and only on a `Future`: one thing that has not happened yet.
-The `Scheduler` runs whatever is ready; when nothing is, it asks its clock for the next event.
+A coroutine stops only at ``await``, and only on a `Future`: one event that has not happened yet.
+The `Scheduler` runs all ready coroutines; when none is ready, it asks its clock for the next event.
 `VirtualClock` pops a heap of (time, order, event), so simulated time costs nothing; `RealClock`
 blocks until a thread reports that a message came in or a gradient is done. Nothing else differs
 between a simulated and a real run, and with a virtual clock the order of events depends only on the
 program.
 
 Some networks need ranks whose coroutines run in the same order everywhere, whenever messages
-arrive. A scheduler that is ``in_order`` wakes coroutines in the order in which they asked for what
-they await.
+arrive. A scheduler that is ``in_order`` wakes coroutines in the order of their requests.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """Something that will happen once. Await it for its value; one coroutine at a time.
+    """An event that will happen once; one coroutine at a time may await its value.
 
-    what: a few words and numbers for a deadlock report, put together only when it is needed.
-    finish: what the value goes through when it is awaited. held: whether `Scheduler` keeps it back,
-    to wake coroutines in order.
+    what: words and numbers for a deadlock report, formatted only when needed.
+    finish: maps the value when it is awaited.
+    held: whether `Scheduler` holds it back, to wake coroutines in order.
     """
 
     __slots__ = ("done", "finish", "held", "task", "value", "what")
@@ -51,14 +50,14 @@ class Future(Generic[T]):
 
 
 def resolved(value: T) -> Future[T]:
-    """A future that has happened already."""
+    """A future that has already happened."""
     future: Future[T] = Future()
     future.value, future.done = value, True
     return future
 
 
 class Task:
-    """A running coroutine. ``finished`` is resolved with its result."""
+    """A running coroutine; ``finished`` resolves with its result."""
 
     __slots__ = ("coroutine", "finished", "name", "waiting")
 
@@ -70,7 +69,7 @@ class Task:
 
 
 class Clock(Protocol):
-    """Where events come from once no coroutine can go on."""
+    """The source of events when no coroutine is ready."""
 
     @property
     def now(self) -> float: ...  # seconds since the run started
@@ -78,14 +77,12 @@ class Clock(Protocol):
 
 
 class Event(Protocol):
-    """Something that will happen at a simulated time. Its fields are plain data and tensors, so
-    that it can be saved.
-    """
+    """An event at a simulated time, whose fields are plain data and tensors to save."""
 
     @property
     def kind(self) -> str: ...  # its name in a checkpoint
     def state_dict(self) -> dict[str, Any]: ...  # its fields
-    def fire(self, machines: Any) -> None: ...  # let it happen to the machines of the simulation
+    def fire(self, machines: Any) -> None: ...  # apply it to the simulated machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +100,9 @@ class Call:
 
 
 class VirtualClock:
-    """Simulated time: a heap of events, which fire on ``machines``. Equal times fire in the order
-    in which they were scheduled.
+    """Simulated time: a heap of events, which fire on ``machines``.
+
+    Events of equal time fire in the order in which they were scheduled.
     """
 
     def __init__(self, machines: Any) -> None:
@@ -114,16 +112,14 @@ class VirtualClock:
         self.order = self.first = 0
 
     def at(self, seconds: float, event: Event) -> None:
-        """Let ``event`` fire at the time ``seconds``, which is not before now; never, if that is
-        infinite.
-        """
+        """Schedule ``event`` at the time ``seconds``, not before now; infinity means never."""
         if seconds == math.inf:
             return
         heapq.heappush(self.events, (seconds, self.order, event))
         self.order += 1
 
     def at_first(self, seconds: float, event: Event) -> None:
-        """Let it fire before whatever else happens at that time. It is not saved."""
+        """Schedule ``event`` before all others of that time; it is not saved."""
         heapq.heappush(self.events, (seconds, -1 - self.first, event))
         self.first += 1
 
@@ -135,9 +131,7 @@ class VirtualClock:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The time and what is still to happen: (time, order, kind and fields of the event), the
-        next one first.
-        """
+        """The time and the pending events as (time, order, kind, fields), next one first."""
         saved = [
             (time, order, event.kind, event.state_dict())
             for time, order, event in sorted(self.events)
@@ -148,7 +142,7 @@ class VirtualClock:
     def load_state_dict(
         self, state: dict[str, Any], kinds: Mapping[str, Callable[..., Event]]
     ) -> None:
-        """``kinds``: how to make an event of each kind from its fields."""
+        """Restore the events; ``kinds`` maps each kind to its constructor."""
         self.now, self.order = state["now"], state["order"]
         self.events += [
             (time, order, kinds[kind](**fields)) for time, order, kind, fields in state["events"]
@@ -160,26 +154,27 @@ class RealClock:
     """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread."""
 
     def __init__(self) -> None:
-        self.describe: Callable[[], str] = lambda: "waits for an event"  # who waits for whom
+        self.describe: Callable[[], str] = lambda: "waits for an event"
         self.start = time.monotonic()
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.poll: Callable[[], None] | None = None
         self.poll_seconds = 0.0
 
     def poll_with(self, poll: Callable[[], None], seconds: float) -> None:
-        """While the scheduler waits, call ``poll`` every so many ``seconds``: it moves messages
-        where no thread does, and posts.
+        """Call ``poll`` every ``seconds`` while the scheduler waits.
+
+        It moves messages where no thread does, and posts.
         """
         self.poll, self.poll_seconds = poll, seconds
 
     def computed(self, seconds: float) -> None:
-        """Told of each gradient that is complete, and how long it took."""
+        """Hook: a gradient is complete and took ``seconds``."""
 
     def delivers(self, src: int, tag: int) -> None:
-        """Told of each message that reaches the mailbox."""
+        """Hook: a message reaches the mailbox."""
 
     def ends(self, collective: int) -> None:
-        """Told of each collective that has ended."""
+        """Hook: a collective has ended."""
 
     @property
     def now(self) -> float:
@@ -197,7 +192,7 @@ class RealClock:
         self.posted.put(fail)
 
     def exclude(self, seconds: float) -> None:
-        """Take ``seconds`` that have just passed out of the reckoning."""
+        """Exclude the last ``seconds`` from the measured time."""
         self.start += seconds
 
     def advance(self) -> bool:
@@ -206,20 +201,19 @@ class RealClock:
                 self.poll()
                 if not self.posted.empty():
                     break
-                time.sleep(
-                    self.poll_seconds
-                )  # `get` with a timeout can wait for ever: between two tries CPython lets it become negative
+                # Not `get` with a timeout: CPython can let it become negative and wait for ever.
+                time.sleep(self.poll_seconds)
             callback = self.posted.get()
         callback()
         return True
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Run what is posted until ``done`` says so, and no coroutine meanwhile."""
+        """Run posted callbacks, but no coroutine, until ``done`` returns True."""
         while not done():
             self.advance()
 
     def catch_up(self) -> None:
-        """Run what has been posted, without waiting."""
+        """Run posted callbacks without waiting."""
         if self.poll is not None:
             self.poll()
         while not self.posted.empty():
@@ -227,14 +221,13 @@ class RealClock:
 
 
 class Deadlock(RuntimeError):
-    """Every coroutine waits and nothing can happen any more. The message says who waits for what."""
+    """Every coroutine is blocked and no event is pending; the message lists what each waits for."""
 
 
 class Scheduler:
     """Runs coroutines until all have finished.
 
-    in_order: coroutines that await a `future` wake in the order in which they asked for theirs, one
-    at a time.
+    in_order: coroutines that await a `future` wake one at a time, in the order of their requests.
     """
 
     def __init__(self, clock: Clock, in_order: bool = False) -> None:
@@ -242,7 +235,7 @@ class Scheduler:
         self.in_order = in_order
         self.ready: deque[Task] = deque()
         self.tasks: dict[Task, None] = {}  # unfinished, in the order of their start
-        self.held: deque[Future[Any]] = deque()  # in the order in which they were asked for
+        self.held: deque[Future[Any]] = deque()  # in the order of the requests
 
     def spawn(self, coroutine: Coroutine[Future[Any], None, T], name: str) -> Future[T]:
         """Start a coroutine; await the result to join it."""
@@ -252,7 +245,7 @@ class Scheduler:
         return task.finished
 
     def future(self, what: tuple[Any, ...], finish: Callable[[T], T] | None = None) -> Future[T]:
-        """Something that comes from outside, at a time that depends on the network."""
+        """An external event, whose time depends on the network."""
         future = Future(what, finish)
         if self.in_order:
             future.held = True
@@ -260,16 +253,14 @@ class Scheduler:
         return future
 
     def resolve(self, future: Future[T], value: T) -> None:
-        """It has happened: the coroutine that awaits it runs on at this same moment, or when it is
-        its turn.
-        """
+        """Resolve ``future`` and make its coroutine ready, now or when it is its turn."""
         future.value = value
         future.done = True
         if not future.held and future.task is not None:
             self.ready.append(future.task)
 
     def wake_next(self) -> bool:
-        """Let the coroutine run that asked first, if what it asked for has happened."""
+        """Wake the coroutine that asked first, if its event has happened."""
         if not self.held[0].done:
             return False
         future = self.held.popleft()
@@ -278,8 +269,9 @@ class Scheduler:
         return True
 
     def run(self) -> None:
-        """Until no coroutine is left. Errors of a coroutine come out here; a `Deadlock` says who
-        waits for whom.
+        """Run until no coroutine is left.
+
+        Raises the errors of coroutines, and `Deadlock`, which lists what each waits for.
         """
         advance = self.clock.advance
         while True:
@@ -292,7 +284,7 @@ class Scheduler:
                 raise Deadlock(self.report())
 
     def settle(self) -> None:
-        """Run whatever is ready, until everybody waits."""
+        """Run ready coroutines until all wait."""
         ready = self.ready
         while ready:
             self.step(ready.popleft())
@@ -310,28 +302,28 @@ class Scheduler:
 
     def report(self) -> str:
         lines = [f"  {task.name} waits for {describe(task.waiting)}" for task in self.tasks]
-        return "deadlock: nobody can go on.\n" + "\n".join(lines)
+        return "deadlock: every worker is blocked.\n" + "\n".join(lines)
 
     def waits(self) -> str:
-        """Who waits for whom, on one line."""
+        """What each coroutine waits for, on one line."""
         return ", ".join(f"waits for {describe(task.waiting)}" for task in list(self.tasks))
 
     def close(self) -> None:
-        """Drop coroutines that will not run again, after an error."""
+        """Drop the coroutines that will not run again, after an error."""
         for task in self.tasks:
             task.coroutine.close()
         self.tasks.clear()
 
 
 def describe(future: Future[Any] | None) -> str:
-    """Words for a deadlock report: what is awaited, and from whom."""
+    """What a future stands for, and from whom it comes, in words."""
     if future is None:
         return "its first turn"
     match future.what:
         case ("message", source, tag):
             return f"a message from rank {source}" + (f" (tag {tag})" if tag else "")
         case ("any message", tag):
-            return "a message from anybody" + (f" (tag {tag})" if tag else "")
+            return "a message from any rank" + (f" (tag {tag})" if tag else "")
         case (kind, number, missing) if missing is not None:
             return f"{kind} {number}, which ranks {sorted(missing)} have not joined"
         case (kind, number, None):

@@ -1,5 +1,6 @@
-"""State as plain data: tensors, numbers, texts, lists, tuples and mappings, which
-`torch.load(weights_only=True)` accepts.
+"""State as plain data, which `torch.load(weights_only=True)` accepts.
+
+Plain data are tensors, numbers, strings, lists, tuples and mappings.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ NUMBER, VALUE = "number of a collective", "its value"
 
 
 def packed(value: Any) -> Any:
-    """Named state of a worker as plain data; a collective under way by its number, with its value
-    if it has ended.
+    """Named state of a worker as plain data.
+
+    A collective becomes its number, with its value if it has ended.
     """
     if isinstance(value, Future):
         return {NUMBER: value.what[1], VALUE: value.value if value.done else None}
@@ -24,7 +26,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The reverse of `packed`."""
+    """The inverse of `packed`."""
     if isinstance(value, dict) and value.keys() == {NUMBER, VALUE}:
         future: Future[Any] = Future(("collective", value[NUMBER], None))
         if value[VALUE] is not None:
@@ -34,7 +36,7 @@ def unpacked(value: Any) -> Any:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """A list, tuple or mapping of what ``function`` makes of its items; anything else as it is."""
+    """Apply ``function`` to the items of a list, tuple or mapping; return anything else."""
     if isinstance(value, dict):
         return {name: function(each) for name, each in value.items()}
     return (
@@ -43,7 +45,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def futures_in(value: Any) -> Iterator[Future[Any]]:
-    """The collectives of named state, wherever they are."""
+    """All collectives in named state."""
     if isinstance(value, Future):
         yield value
     elif isinstance(value, dict | list | tuple):

@@ -1,9 +1,9 @@
 """Timing studies, which simulate a sample of a schedule.
 
-A *sample* of a long schedule is the same schedule with fewer steps per epoch: everything that goes
-by epochs (switches of algorithm, numbers of peers, warm-up) keeps its share of the run. Every step
-of the sample is simulated exactly and stands for the same number of real ones, so times are
-extended in proportion. What happens once, such as the exact average at a switch, is multiplied with
+A *sample* of a long schedule is the same schedule with fewer steps per epoch: everything that
+depends on epochs (switches of algorithm, numbers of peers, warm-up) keeps its share of the run.
+Every step of the sample is simulated exactly and stands for the same number of real ones, so times
+are scaled in proportion. One-time events, such as the exact average at a switch, are scaled with
 them: 0.1 % of the time in a sample of 1,440 steps.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Study:
     """The steps of one node in a timing study.
 
-    real: in the whole schedule; None where the data set does not say how long an epoch is.
+    real: steps of the whole schedule; None where the data set has no known epoch length.
     simulated: all of them, or a sample.
     """
 
@@ -37,7 +37,7 @@ class Study:
     simulated: int
 
     def extended(self, seconds: float) -> dict[str, object]:
-        """What ``seconds`` of simulated time for the sample mean for the whole schedule."""
+        """Scale ``seconds`` of simulated time for the sample to the whole schedule."""
         hours = None if self.real is None else seconds / self.simulated * self.real / 3600
         return {
             "ms_per_iteration": seconds / self.simulated * 1000,
@@ -47,14 +47,15 @@ class Study:
 
 
 def study(data: DataConfig, batch: int, epochs: float, sample_steps: int | None) -> Study:
-    """At most ``sample_steps`` of a schedule of ``epochs`` with ``batch`` samples for all nodes
-    together; None for all.
+    """Plan at most ``sample_steps`` (None: all) of a schedule of ``epochs``.
+
+    batch: samples per step, all nodes together.
     """
     samples = data.train_size
     if samples is None:
         if sample_steps is None:
             raise ConfigError(
-                "model.sample_steps", f"{data.name} does not tell the length of an epoch: set it."
+                "model.sample_steps", f"the length of an epoch of {data.name} is unknown: set it."
             )
         return Study(None, sample_steps)
     if samples < batch:
@@ -75,7 +76,7 @@ def make_problem(
     seed: int,
     dtype: torch.dtype,
 ) -> Problem:
-    """The parameters of ``model`` and the length of an epoch; no data is read."""
+    """A problem with the parameters of ``model`` and the length of an epoch; reads no data."""
     from sgp_runner.core.flat import FlatModule
     from sgp_runner.core.problem import Problem
     from sgp_runner.data.dataset import Dataset
@@ -89,9 +90,7 @@ def make_problem(
 
 @dataclass(frozen=True)
 class Unread(Split):
-    """A data set of which only the length matters, and its sampler; whatever would read it is
-    refused.
-    """
+    """A data set of which only the length matters, and its sampler; it refuses to be read."""
 
     steps_per_epoch: float
     labels: None = None

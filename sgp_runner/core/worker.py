@@ -1,4 +1,4 @@
-"""What an algorithm sees of the world: one worker, the same in simulated and in real runs."""
+"""The environment of an algorithm: one worker, the same in simulated and in real runs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 
 class Budget(Protocol):
-    """The steps that are left: one's own for synchronous algorithms, shared by all workers for
-    asynchronous ones.
+    """The steps that are left.
+
+    Synchronous workers have one each; asynchronous workers share one.
     """
 
     taken: int
@@ -41,7 +42,7 @@ class Budget(Protocol):
 
 @dataclass
 class OwnBudget:
-    """``total`` steps of one worker (or of one parameter server)."""
+    """``total`` steps of one worker, or of one parameter server."""
 
     total: int
     taken: int = 0
@@ -58,44 +59,42 @@ class OwnBudget:
 
 
 class Runtime(Protocol):
-    """What a simulated and a real run each provide to their workers."""
+    """The interface that simulated and real runs provide to their workers."""
 
     def grad(self, worker: Worker, at: Tensor) -> Awaitable[Tensor]: ...
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
-    def start_of_step(
-        self, worker: Worker
-    ) -> None: ...  # checkpoints; the worker is at rest and no other activity is in a step
-    def end_of_step(
-        self, worker: Worker
-    ) -> None: ...  # recording and evaluation; takes no simulated time
     def now(self) -> float: ...
+
+    def start_of_step(self, worker: Worker) -> None:
+        """Checkpoint; the worker is at rest and no other activity is in a step."""
+
+    def end_of_step(self, worker: Worker) -> None:
+        """Record and evaluate; takes no simulated time."""
 
 
 class StepListener(Protocol):
-    """Hears of the steps of workers, between two of which a worker is at rest."""
+    """Receives the start and end of workers' steps, between which a worker is at rest."""
 
     def start_of_step(self, worker: Worker) -> None: ...
     def end_of_step(self, worker: Worker) -> None: ...
 
 
 class Silent:
-    """Does nothing at all."""
+    """Does nothing."""
 
     def start_of_step(self, worker: Worker) -> None:
-        """Nothing is saved."""
+        """Save nothing."""
 
     def end_of_step(self, worker: Worker) -> None:
-        """Nothing is recorded."""
+        """Record nothing."""
 
 
 SILENT = Silent()
 
 
 class Steps:
-    """Passes the steps of workers on: the start of one to what saves the run, its end to what
-    records it.
-    """
+    """Forwards steps: their start to the saver of the run, their end to its recorder."""
 
     def __init__(self) -> None:
         self.saver: Callable[[Worker], None] | None = None
@@ -112,14 +111,13 @@ class Steps:
 
 @dataclass
 class Progress:
-    """How far a worker is, shared by all views of it (`Worker.limit`)."""
+    """The progress of a worker, shared by all views of it (`Worker.limit`)."""
 
-    step: int = (
-        -1
-    )  # number of the present step: its own, or among all gradients for asynchronous algorithms
-    gradients: int = 0  # how many gradients it has started; decides its next batch
-    steps_taken: int = 0  # of its own budget's steps
-    loss: float | Tensor = float("nan")  # of its latest gradient's batch
+    # Number of the present step: its own, or among all gradients for asynchronous algorithms.
+    step: int = -1
+    gradients: int = 0  # gradients started; decides the next batch
+    steps_taken: int = 0  # steps taken from its budget
+    loss: float | Tensor = float("nan")  # of the latest gradient's batch
     observed: dict[str, list[float]] = field(default_factory=dict)  # since the last record
 
 
@@ -133,7 +131,7 @@ class Worker:
     buffers: the optimizer's. model_buffers: BatchNorm's statistics.
     layers: how many of the ``D`` entries each parameter tensor of the model has.
     steps_per_epoch: in the unit of ``step``.
-    learns: whether gradients are more than zeros, which they are not in a timing study.
+    learns: False in a timing study, where all gradients are zero.
     """
 
     rank: int
@@ -154,7 +152,7 @@ class Worker:
     learns: bool = True
 
     def __post_init__(self) -> None:
-        self.params = self.push_sum[:-1]  # [D]; what the model computes with
+        self.params = self.push_sum[:-1]  # [D], the model's parameters
 
     @property
     def is_server(self) -> bool:
@@ -194,10 +192,10 @@ class Worker:
         return self.until is not None and self.steps_taken >= self.until
 
     def steps(self) -> Iterator[int]:
-        """Step numbers until the budget (or this view's limit) is spent.
+        """Iterate over step numbers until the budget, or this view's limit, is spent.
 
-        Between two of them the worker is at rest: a run that is resumed starts `Algorithm.run`
-        again at such a point, with the named state (`keep`, `count`) as it was.
+        Between two steps the worker is at rest: a resumed run starts `Algorithm.run` again at such
+        a point, with the named state (`keep`, `count`) as it was.
         """
         progress = self.progress
         while not self.at_limit:
@@ -216,27 +214,27 @@ class Worker:
         return replace(self, until=until if self.until is None else min(self.until, until))
 
     def grad(self, at: Tensor | None = None) -> Awaitable[Tensor]:
-        """Gradient [D] on the next local batch, at ``at`` or the present parameters, which must not
-        change meanwhile.
+        """Gradient [D] on the next local batch, at ``at`` or the present parameters.
+
+        The parameters must not change meanwhile.
         """
         return self.runtime.grad(self, self.params if at is None else at)
 
     def mean_grad(self) -> Awaitable[Tensor]:
-        """Mean gradient [D] over all workers at the present parameters; communication overlaps the
-        backward pass.
+        """Mean gradient [D] over all workers at the present parameters.
+
+        Communication overlaps the backward pass.
         """
         return self.runtime.mean_grad(self)
 
     def update(self, g: Tensor) -> Tensor:
-        """The local optimizer's step to subtract [D] (learning rate, momentum, weight decay). ``g``
-        is given away.
-        """
+        """The local optimizer's step to subtract [D]; ``g`` is given away."""
         if not self.learns:
             return g
         return self.optim.direction(g, self.params, self.buffers, self.lr)
 
     def reset_buffers(self) -> None:
-        """Forget the optimizer's momentum."""
+        """Zero the optimizer's buffers."""
         for buffer in self.buffers.values():
             buffer.zero_()
 
@@ -252,19 +250,17 @@ class Worker:
         return value
 
     def tally(self, name: str) -> int:
-        """How often `count` was called."""
+        """Number of calls of `count`."""
         return int(self.state.get(name, 0))
 
     def count(self, name: str) -> int:
-        """Count up a named state; returns the number before."""
+        """Increment a named counter; return its previous value."""
         before = self.tally(name)
         self.state[name] = before + 1
         return before
 
     def state_dict(self) -> State:
-        """Everything about this worker that changes, at the start of a step. The tensors are its
-        own, not copies.
-        """
+        """All mutable state of this worker at the start of a step, without copying tensors."""
         progress = self.progress
         return {
             "push_sum": self.push_sum,
@@ -284,18 +280,13 @@ class Worker:
             buffer.copy_(saved["buffers"][name])
         self.state.update(unpacked(saved["state"]))
         progress = self.progress
-        progress.step, progress.steps_taken, progress.gradients = (
-            saved["step"],
-            saved["steps_taken"],
-            saved["gradients"],
-        )
+        progress.step, progress.steps_taken = saved["step"], saved["steps_taken"]
+        progress.gradients = saved["gradients"]
         self.comm.load_state_dict(saved["comm"])
         self.load_side_effects(saved)
 
     def side_effects(self) -> State:
-        """The part of the state that a step leaves behind outside the algorithm: it is not there
-        again when the step is repeated.
-        """
+        """State outside the algorithm that repeating a step does not restore."""
         progress = self.progress
         return {
             "taken": self.budget.taken,
@@ -312,17 +303,17 @@ class Worker:
         self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
 
     def observe(self, name: str, value: float) -> None:
-        """Something worth recording (``staleness``); the mean goes into the next record."""
+        """Record a value such as ``staleness``; the mean goes into the next record."""
         self.progress.observed.setdefault(name, []).append(value)
 
 
 def activity_name(worker: Worker, coroutine: Coroutine[Any, Any, Any]) -> str:
-    """For reports: which of a worker's activities this is."""
+    """The name of an activity of a worker in reports."""
     return f"rank {worker.rank} ({getattr(coroutine, '__name__', 'activity')})"
 
 
 async def naming_the_rank(worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> T:
-    """The coroutine, whose errors say where they happened."""
+    """Await ``coroutine``; its errors name the rank and the step."""
     try:
         return await coroutine
     except (

@@ -8,9 +8,10 @@ from sgp_runner.utils.errors import ConfigError
 
 
 def check(model: ModelConfig, data: DataConfig) -> None:
-    """Raises ConfigError, with a data set that works, when ``model`` cannot read ``data``."""
+    """Raise ConfigError, with a data set that works, when ``model`` cannot read ``data``."""
     if data.task not in model.tasks:
         raise ConfigError(
             "data",
-            f"model={model.name} reads {' or '.join(model.tasks)} data; data={data.name} is {data.task}. Use data={model.default_data}.",
+            f"model={model.name} reads {' or '.join(model.tasks)} data; "
+            f"data={data.name} is {data.task}. Use data={model.default_data}.",
         )

@@ -1,4 +1,4 @@
-"""What a model is to the rest of the program."""
+"""The interface of a model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class ModelConfig(Protocol):
     def name(self) -> str: ...
 
     tasks: ClassVar[tuple[str, ...]]  #: the ``task`` of the data sets that it can read
-    vectorizes: ClassVar[
-        bool
-    ]  #: whether its gradient runs under ``torch.func.vmap`` (BatchNorm does not)
-    default_data: ClassVar[str]  #: the data set that is used when the user names none
+    #: Whether its gradient runs under ``torch.func.vmap`` (BatchNorm's does not).
+    vectorizes: ClassVar[bool]
+    default_data: ClassVar[str]  #: the data set used by default
     trains: ClassVar[bool]  #: False for a placeholder without gradients
 
     def build(self, dataset: Dataset) -> nn.Module:
-        """A float32 module on the CPU, initialised from torch's global generator, which the caller
-        seeds.
+        """Build a float32 module on the CPU.
+
+        It is initialised from torch's global generator, which the caller seeds.
         """

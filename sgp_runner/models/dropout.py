@@ -1,5 +1,6 @@
-"""Dropout without hidden state: the mask hashes (seed, layer, element), so a loop and vmap see the
-same one.
+"""Dropout without hidden state: the mask is a hash of (seed, layer, element).
+
+A loop and vmap therefore draw the same mask.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from torch import Tensor, nn
 
 from sgp_runner.utils.seeding import GAMMA, mix
 
-_LANES = 4  # 16-bit numbers in a hash; hashing is most of the cost, so each hash decides for four elements
+# 16-bit numbers per hash. Hashing dominates the cost, so each hash decides four elements.
+_LANES = 4
 
 
 class SeededDropout(nn.Module):
-    """Zeroes each element with probability ``p`` (to the nearest 1/65536) and scales the rest so
-    that the mean stays.
+    """Zeroes each element with probability ``p`` (to the nearest 1/65536) and rescales the rest.
 
-    The identity in eval mode or at p = 0. The int64 buffer ``dropout_seed`` [] is what the caller
-    sets for each (worker, step), in place or through ``functional_call``; it is not part of the
-    state dict. ``layer`` tells the dropouts of one module apart.
+    The mean stays the same. The identity in eval mode or at p = 0. The caller sets the int64 buffer
+    ``dropout_seed`` [] for each (worker, step), in place or through ``functional_call``; it is not
+    part of the state dict. ``layer`` distinguishes the dropouts of one module.
     """
 
     dropout_seed: Tensor
@@ -46,13 +47,12 @@ class SeededDropout(nn.Module):
 
 
 class DrawsFromTorch(nn.Module):
-    """A module whose dropouts draw from torch's global generators, which the caller seeds for each
-    (worker, step).
+    """A module with dropouts that draw from torch's global generators.
+
+    The caller seeds these for each (worker, step).
     """
 
 
 def dropout_buffers(module: nn.Module) -> list[str]:
-    """Names of the seed buffers in ``module``, as in ``named_buffers``. All of them take the same
-    seed.
-    """
+    """Names of the seed buffers in ``module``, which all take the same seed."""
     return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]

@@ -1,4 +1,4 @@
-"""The Transformer's module, on torch's own layers with dropouts that depend on nothing but a seed."""
+"""The Transformer's module, on torch's own layers, with dropouts that depend only on a seed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 
 class EncoderDecoder(nn.Module):
-    """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary]; logits at t see
-    target_in up to t.
+    """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary].
 
-    ``pad`` may fill up the end of a source. Nothing after the end of a target is looked at, so it
-    needs no mask.
+    Logits at t see target_in up to t. ``pad`` may fill up the end of a source. The end of a target
+    needs no mask, since nothing before it looks there.
     """
 
     def __init__(self, config: Transformer, vocabulary: int, pad: int) -> None:
@@ -60,16 +59,15 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor) -> Tensor:
         """Memory [B, S, width]."""
         x = self.source_dropout(_embed(self.source_embedding, source))
-        with sdpa_kernel(
-            SDPBackend.MATH
-        ):  # the others have no batching rule, and are no faster at this size
+        # The other kernels have no batching rule, and are no faster at this size.
+        with sdpa_kernel(SDPBackend.MATH):
             for layer in self.encoders:
                 x = layer(x, src_key_padding_mask=source == self.pad)
         memory: Tensor = self.encoder_norm(x)
         return memory
 
     def decode(self, source: Tensor, memory: Tensor, target_in: Tensor) -> Tensor:
-        """Logits [B, T, vocabulary]; ``source`` says which of ``memory`` is padding."""
+        """Logits [B, T, vocabulary]; padding in ``source`` masks ``memory``."""
         x = self.target_dropout(_embed(self.target_embedding, target_in))
         length = target_in.shape[-1]
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
@@ -99,7 +97,7 @@ def _decoder_layer(width: int, heads: int, hidden: int) -> nn.TransformerDecoder
 
 
 def _seed_dropouts(layer: nn.Module, p: float, numbers: Iterator[int]) -> None:
-    """Replaces torch's dropouts, whose masks depend on how often the generator was used before."""
+    """Replace torch's dropouts, whose masks depend on previous use of the generator."""
     for name, child in list(layer.named_children()):
         if isinstance(child, nn.Dropout):
             setattr(layer, name, SeededDropout(p, next(numbers)))

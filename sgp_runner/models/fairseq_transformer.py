@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FairseqTransformer:
-    """Any architecture that is registered in fairseq and translates, with the options that fairseq
-    gives it.
+    """Any translation architecture registered in fairseq, with fairseq's options.
 
     arch: as in fairseq-train --arch
     share_all_embeddings: one matrix embeds both languages and scores the output; needs a joined

@@ -1,4 +1,4 @@
-"""Models out of fairseq's registry."""
+"""Models from fairseq's registry."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class FromFairseq(DrawsFromTorch):
 
 
 def build(config: FairseqTransformer, task: BeamTranslation) -> FromFairseq:
-    """Raises ConfigError for an architecture or an option that fairseq does not have, or cannot put
-    together.
+    """Build fairseq's model.
+
+    Raises ConfigError for an architecture or option that fairseq does not have, or cannot combine.
     """
     models = import_fairseq("fairseq.models")
     arch, kind = config.arch, models.ARCH_MODEL_REGISTRY.get(config.arch)
@@ -41,7 +42,8 @@ def build(config: FairseqTransformer, task: BeamTranslation) -> FromFairseq:
             if issubclass(each, models.FairseqEncoderDecoderModel)
         ]
         raise ConfigError(
-            "model.arch", f"'{arch}' is no encoder and decoder of fairseq.{nearest(arch, names)}"
+            "model.arch",
+            f"'{arch}' is not an encoder-decoder model of fairseq.{nearest(arch, names)}",
         )
     known, defaults = options_of(kind, None), options_of(kind, SUPPRESS)
     for name in config.overrides:
@@ -75,8 +77,9 @@ def build(config: FairseqTransformer, task: BeamTranslation) -> FromFairseq:
 
 
 def options_of(kind: Any, default: str | None) -> dict[str, object]:
-    """The options of a model and their values; ``default`` is that of options that leave theirs to
-    the architecture.
+    """The options of a model and their values.
+
+    default: the value of options that leave theirs to the architecture.
     """
     parser = ArgumentParser(allow_abbrev=False, argument_default=default)
     kind.add_args(parser)

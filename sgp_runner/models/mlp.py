@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MLP:
-    """Linear layers with an activation between them. Without BatchNorm, so its gradients can be
-    vectorised over workers.
+    """Linear layers with activations in between.
 
-    hidden: widths of the hidden layers; [] = logistic regression
+    There is no BatchNorm, so gradients can be vectorised over workers.
+
+    hidden: widths of the hidden layers; []: logistic regression
     dropout: probability of zeroing a hidden activation
     activation: relu | tanh (which makes the loss smooth)
     """

@@ -1,5 +1,6 @@
-"""The residual network for small images of He et al. (2016, section 4.2): three stages of 16, 32
-and 64 channels.
+"""The residual network for small images of He et al. (2016, section 4.2).
+
+It has three stages of 16, 32 and 64 channels.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut without parameters (option A of the paper): subsample,
-    add zero channels.
+    """Two 3x3 convolutions and a shortcut without parameters (option A of the paper).
+
+    The shortcut subsamples and adds zero channels.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -35,8 +37,9 @@ class Block(nn.Module):
 
 
 def small_resnet(blocks_per_stage: int, channels_in: int, num_classes: int) -> nn.Module:
-    """``6 * blocks_per_stage + 2`` layers; images [B, channels_in, H, W] of any size to logits [B,
-    num_classes].
+    """Residual network of ``6 * blocks_per_stage + 2`` layers.
+
+    Maps images [B, channels_in, H, W] of any size to logits [B, num_classes].
     """
     widths = [16] * blocks_per_stage + [32] * blocks_per_stage + [64] * blocks_per_stage
     blocks = [Block(a, b, stride=1 if a == b else 2) for a, b in itertools.pairwise([16, *widths])]
@@ -52,10 +55,8 @@ def small_resnet(blocks_per_stage: int, channels_in: int, num_classes: int) -> n
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-        if isinstance(layer, Block):
-            nn.init.zeros_(
-                layer.bn2.weight
-            )  # every block starts as its shortcut (Goyal et al. 2017, section 5.1)
+        if isinstance(layer, Block):  # starts as its shortcut (Goyal et al. 2017, section 5.1)
+            nn.init.zeros_(layer.bn2.weight)
     last = module[-1]
     assert isinstance(last, nn.Linear)
     init_classifier(last)

@@ -1,5 +1,7 @@
-"""Residual networks (He et al. 2016): ResNet-8 and ResNet-20 for small images (section 4.2), and
-torchvision's ResNet-18 and ResNet-50.
+"""Residual networks (He et al. 2016).
+
+ResNet-8 and ResNet-20 are for small images (section 4.2); ResNet-18 and ResNet-50 are
+torchvision's.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.data.dataset import Dataset
 
-BLOCKS = {"resnet8": 1, "resnet20": 3}  # of each stage of the small ones
+BLOCKS = {"resnet8": 1, "resnet20": 3}  # blocks per stage of the small networks
 
 
 @dataclass(frozen=True)

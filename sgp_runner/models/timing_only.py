@@ -1,4 +1,4 @@
-"""A model that is never computed: only the size of its messages counts, for studies of scaling."""
+"""A model without computation, for scaling studies: only the size of its messages counts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimingOnly:
-    """A vector that stands for the model of ``timed_as``, so that thousands of nodes fit in memory.
+    """A vector in place of the model of ``timed_as``, so that thousands of nodes fit in memory.
 
     There is no forward pass and no gradient, and no data is read. The default data set is
     ``synthetic``, for the length of an ImageNet epoch.
 
-    grain: elements that are really kept and sent per node
-    sample_steps: steps of a node that are simulated, spread over the schedule; null: all
+    grain: elements actually stored and sent per node
+    sample_steps: simulated steps of a node, spread over the schedule; null: all
     """
 
     grain: int = 2048

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transformer:
-    """Sinusoidal positions, layer norm before each sub-layer, by default one embedding for
-    everything.
+    """A Transformer with sinusoidal positions and layer norm before each sub-layer.
 
     width: of embeddings and of every layer's output
     heads: attention heads; must divide the width

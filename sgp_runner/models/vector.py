@@ -18,7 +18,7 @@ class Diagonal(nn.Module):
 
 
 class Placeholder(nn.Module):
-    """A parameter vector of zeros [grain] that nothing can be computed with."""
+    """A parameter vector of zeros [grain] without a forward pass."""
 
     def __init__(self, grain: int) -> None:
         nn.Module.__init__(self)

@@ -1,4 +1,4 @@
-"""The ResNets taken from torchvision, and what normalises their images."""
+"""torchvision's ResNets, and the normalisation of their images."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _SMALL = 64  # pixels; below it the ImageNet stem would shrink the image by 4 be
 
 
 class Normalise(nn.Module):
-    """Images of bytes [B, C, H, W] to floating point, each channel with mean 0 and deviation 1. A
-    byte is cheaper to move than a float.
+    """Images of bytes [B, C, H, W] to floats, each channel with mean 0 and deviation 1.
+
+    A byte is cheaper to move than a float.
     """
 
     scale: Tensor

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
 
 class SimulatedBackend:
-    """The machines and workers of one simulated run. begun: steps that gradient workers have begun."""
+    """Machines and workers of one simulated run.
+
+    begun: steps that the gradient workers have begun.
+    """
 
     original_rank = 0
 
     def __init__(self, experiment: Experiment, network: Sim) -> None:
         self.experiment, self.network = experiment, network
-        self.waiting: list[Worker] = []  # that have not started
+        self.waiting: list[Worker] = []  # not started yet
         self.saver: Saver | None = None
         self.begun = 0
 
@@ -92,9 +95,7 @@ class SimulatedBackend:
         )
 
     def shrink(self, membership: Membership, loss: Exception) -> tuple[Membership, float]:
-        """Survivors are to take over from where they were when they began the steps that they are
-        in.
-        """
+        """Move the survivors, as they were when they began their present steps, to new machines."""
         assert isinstance(loss, Lost)
         before, snapshots = self.simulation, self.simulation.step_snapshots
         assert snapshots is not None
@@ -123,7 +124,7 @@ class SimulatedBackend:
         return self.simulation.now()
 
     def settle(self) -> None:
-        """Nothing is computed in the background."""
+        """Do nothing: no computation runs in the background."""
 
     def conclude(self, observer: Observer | None) -> dict[str, object]:
         assert observer is not None
@@ -143,10 +144,11 @@ def simulate(
     wrap: Callable[[Transport], Transport] = lambda transport: transport,
     listener: StepListener = SILENT,
 ) -> tuple[Simulation, list[Worker]]:
-    """The machines of ``run`` and its workers, servers last; none of them has started. The keywords
-    are those of `Simulation`.
+    """Build the machines of ``run`` and its workers, servers last, none of them started.
 
-    step_seconds: mean time of a gradient; None: what the cluster says of the model.
+    The keywords are those of `Simulation`.
+
+    step_seconds: mean time of a gradient; None: the cluster's time for the model.
     """
     start = problem.start()
     wire_scale = run.timed_as.wire_scale(start)

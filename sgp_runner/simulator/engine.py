@@ -1,13 +1,13 @@
 """How the simulator computes gradients.
 
-A gradient's inputs are fixed when it starts and its value is first visible when it ends. So an
-engine may compute it at any time in between: `Loop` does so one by one at the end, when the memory
-is needed; `Vmap` computes it together with others that are in flight when it falls due. Both give
-the same numbers, up to rounding.
+A gradient's inputs are fixed when it starts and its value is first visible when it ends, so an
+engine may compute it at any time in between. `Loop` computes gradients one by one as they end, when
+the memory is needed anyway; `Vmap` computes the one that is due together with others in flight.
+Both give the same numbers, up to rounding.
 
-Rounding must not depend on how busy the machine is. So which engine computes follows from the model
-alone, and what is found out by measuring is only how many workers go into one call of vmap, which
-does not change a bit.
+Rounding must not depend on the load of the machine, so the model alone decides which engine
+computes. Measurements only decide how many workers share one call of vmap, which does not change a
+bit.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGE = 2_000_000  # parameters
-# Up to so many parameters vmap is faster on a CPU: 3 times for an MLP of 5,000, 1.4 for a
-# transformer of 246,000, 1.1 for an MLP of 301,000; for larger ones the loop is.
+# Up to this size vmap is faster on a CPU: 3 times for an MLP of 5,000 parameters, 1.4 for a
+# Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster.
 VMAP_PARAMETERS = 300_000
-TRIES = 2  # of each width
+TRIES = 2  # timings of each width
 
 
 class Gradient:
-    """A gradient that was started: worker ``rank``, its ``step``-th batch, at ``params`` [D]."""
+    """A started gradient: worker ``rank``, its ``step``-th batch, at ``params`` [D]."""
 
     __slots__ = ("buffers", "loss", "params", "rank", "step", "value", "version")
 
@@ -43,8 +43,8 @@ class Gradient:
         self.loss = float("nan")
 
     def check(self) -> None:
-        what = f"the parameters of rank {self.rank}, at which its gradient {self.step} is being computed,"
-        check_unwritten(self.params, self.version, what)
+        where = f"at which its gradient {self.step} is being computed,"
+        check_unwritten(self.params, self.version, f"the parameters of rank {self.rank}, {where}")
 
 
 class Engine(Protocol):
@@ -55,13 +55,13 @@ class Engine(Protocol):
 
 
 class Loop:
-    """One gradient at a time, when it is due."""
+    """Computes one gradient at a time, when it is due."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
     def start(self, gradient: Gradient) -> None:
-        """Nothing to do yet."""
+        """Do nothing yet."""
 
     def finish(self, gradient: Gradient) -> Tensor:
         gradient.check()
@@ -73,11 +73,11 @@ class Loop:
 
 
 class Vmap:
-    """Gradients in flight at once, at most ``width`` workers per call of `torch.func.vmap`, so that
-    few values wait to be used.
+    """Computes gradients in flight together, at most ``width`` workers per call of
+    `torch.func.vmap`.
 
-    A half and a quarter of ``width`` are tried as well while the run begins, and the fastest is
-    kept: what fits into the cache is.
+    The limit keeps few values waiting to be used. A half and a quarter of ``width`` are tried as
+    well while the run begins, and the fastest is kept: the one that fits into the cache.
     """
 
     def __init__(self, problem: Problem, width: int) -> None:
@@ -86,9 +86,8 @@ class Vmap:
         from sgp_runner.models.dropout import dropout_buffers
 
         self.problem = problem
-        self.tried: dict[int, list[float]] = {
-            w: [] for w in (width, width // 2, width // 4) if w > 1 or w == width
-        }  # seconds of each
+        widths = (w for w in (width, width // 2, width // 4) if w > 1 or w == width)
+        self.tried: dict[int, list[float]] = {w: [] for w in widths}  # width -> seconds per worker
         self.fastest = width
         self.pending: dict[Gradient, None] = {}
         names = [name for name, _ in problem.flat.module.named_parameters()]
@@ -126,21 +125,21 @@ class Vmap:
                 self.fastest = min(
                     self.tried, key=lambda each: min(self.tried[each], default=math.inf)
                 )
-        gradient.check()  # again: nothing else sees a write after an early computation
+        gradient.check()  # again: catches a write after an early computation
         value, gradient.value = gradient.value, None
         assert value is not None
         return value
 
     @property
     def width(self) -> int:
-        """The next one to be tried, then the fastest."""
+        """The next width to try, then the fastest."""
         untried = [width for width, seconds in self.tried.items() if len(seconds) < TRIES]
         return untried[0] if untried else self.fastest
 
     def compute(self, gradients: list[Gradient]) -> None:
         for gradient in gradients:
             gradient.check()
-        if len(gradients) == 1:  # some kernels round differently for one alone
+        if len(gradients) == 1:  # some kernels round differently for a batch of one
             gradients = gradients * 2
         self.problem.flat.module.train()
         values, losses = self.call(*self.stacked(gradients))
@@ -152,7 +151,7 @@ class Vmap:
     def stacked(
         self, gradients: list[Gradient]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """What `call` takes: parameters, dropout seeds, inputs and targets, a row for each."""
+        """The arguments of `call`, a row each: parameters, dropout seeds, inputs, targets."""
         import torch
 
         problem = self.problem
@@ -173,10 +172,10 @@ class Vmap:
 
 
 class NoGradients:
-    """For timing studies: every gradient is zero and costs nothing to compute."""
+    """The engine of timing studies: every gradient is zero and costs nothing to compute."""
 
     def start(self, gradient: Gradient) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def finish(self, gradient: Gradient) -> Tensor:
         import torch
@@ -186,8 +185,9 @@ class NoGradients:
 
 
 def choose_threads(problem: Problem) -> None:
-    """One thread for small models, whose operations are too short to share; OMP_NUM_THREADS has the
-    last word.
+    """Use one thread for small models, whose operations are too short to share.
+
+    OMP_NUM_THREADS takes precedence.
     """
     import torch
 
@@ -196,8 +196,9 @@ def choose_threads(problem: Problem) -> None:
 
 
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
-    """``choice``: ``loop``, ``vmap``, or ``auto``: vmap for the models that gain from it on a CPU,
-    which are small.
+    """The engine for ``choice``: ``loop``, ``vmap``, or ``auto``.
+
+    ``auto`` takes vmap for the models that gain from it on a CPU, which are small.
     """
     if not problem.trains:
         return NoGradients()

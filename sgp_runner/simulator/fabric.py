@@ -1,11 +1,10 @@
-"""The simulated network: every node has an interface with a first-in-first-out queue in each
-direction.
+"""The simulated network: each node has an interface with a FIFO queue in each direction.
 
 A message waits for its sender's queue, takes ``bytes / bandwidth`` to leave, and its first bit
-arrives ``latency`` later; there it waits for the receiver's queue. Sending and receiving of one
+arrives ``latency`` later; there it waits for the receiver's queue. Sending and receiving one
 message overlap, as on a switched network. Messages from one node to another stay in order, as in a
 TCP stream, whatever delays single ones. An interface is busy for as long as its own rate needs: a
-message to or from a slower interface arrives later and does not hold up others, which have streams
+message to or from a slower interface arrives later but does not hold up others, which have streams
 of their own.
 """
 
@@ -31,8 +30,10 @@ _MESSAGE, _COLLECTIVE = 203, 204  # streams of random numbers
 
 @dataclass(slots=True)
 class Channel:
-    """From one rank to another: how many messages have been sent, and when the last of them reaches
-    the interface, and the rank.
+    """The stream from one rank to another.
+
+    sent: messages so far. reach, arrival: when the last of them reaches the interface, and the
+        rank.
     """
 
     sent: int = 0
@@ -62,20 +63,12 @@ class Sent:
     __slots__ = ("dst", "message", "src", "tag", "version")
 
     def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
-        self.src, self.dst, self.tag, self.message, self.version = (
-            src,
-            dst,
-            tag,
-            message,
-            message._version,
-        )
+        self.src, self.dst, self.tag = src, dst, tag
+        self.message, self.version = message, message._version
 
     def open(self) -> Tensor:
-        check_unwritten(
-            self.message,
-            self.version,
-            f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})",
-        )
+        what = f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})"
+        check_unwritten(self.message, self.version, what)
         return self.message
 
     def state_dict(self) -> tuple[int, int, int, Tensor]:
@@ -84,8 +77,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The first bit is at the receiver's interface, which it will keep busy for ``seconds``; the
-    last one was sent ``late``.
+    """The first bit reaches the receiver's interface, which it will occupy for ``seconds``.
+
+    late: seconds by which the last bit left late.
     """
 
     sent: Sent
@@ -102,7 +96,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """The last bit has arrived."""
+    """The last bit arrives."""
 
     sent: Sent
     kind: ClassVar[str] = "arrive"
@@ -122,11 +116,11 @@ class HasFabric(Protocol):
 
 
 class Fabric:
-    """Moves messages between ``size`` interfaces in simulated time; ``deliver`` is called when the
-    last bit of one has arrived.
+    """Moves messages between ``size`` interfaces in simulated time.
 
-    seconds_of: how long a message travels, from its sender, receiver and bytes, where that is
-    known; then it waits in no queue.
+    deliver: called when the last bit of a message has arrived.
+    seconds_of: travel time of a message, from its sender, receiver and bytes, where that is known;
+        such a message waits in no queue.
     """
 
     def __init__(
@@ -143,13 +137,12 @@ class Fabric:
         self.seconds_per_byte = 8 / cluster.bandwidth
         self.clock, self.deliver = clock, deliver
         self.times = Timetable(faults)
-        self.tx_free = [
-            0.0
-        ] * size  # when each direction of each interface has worked off its queue
+        # When each direction of each interface has drained its queue.
+        self.tx_free = [0.0] * size
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
         self.queues = [self.tx_free] if cluster.duplex == "half" else [self.tx_free, self.rx_free]
-        self.queued = [0.0] * size  # bytes that each interface was given to send or receive, ever
-        self.collectives: list[Occupation] = []  # of which the idle bytes are in ``queued``
+        self.queued = [0.0] * size  # bytes given to each interface to send or receive so far
+        self.collectives: list[Occupation] = []  # whose idle bytes are in ``queued``
         self.channels: dict[tuple[int, int], Channel] = {}  # by (src, dst)
         self.in_flight = 0  # messages
 
@@ -185,7 +178,7 @@ class Fabric:
         clock.at(channel.reach, Reach(sent, seconds, self.tx_free[src] - (start + seconds)))
 
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
-        """See `Reach`."""
+        """Queue a message at its receiver's interface (see `Reach`)."""
         now, times, src, dst = self.clock.now, self.times, sent.src, sent.dst
         begin, channel = max(now, self.rx_free[dst]), self.channels[src, dst]
         self.rx_free[dst] = (
@@ -201,22 +194,22 @@ class Fabric:
         self.deliver(sent)
 
     def passed(self, rank: int) -> float:
-        """Bytes that have been sent and received by ``rank`` up to now, if its queues have been
-        emptied without a pause.
-        """
+        """Bytes sent and received by ``rank`` so far, if its queues drained without a pause."""
         waiting = sum(max(0.0, free[rank] - self.clock.now) for free in self.queues)
         idled = sum(each.idled(self.clock.now) for each in self.collectives if rank in each.ranks)
         return self.queued[rank] - waiting / self.seconds_per_byte - idled
 
     def random(self, *what: int) -> Generator:
-        """For what is random about one message, or one all-reduce."""
+        """The random generator of one message, or of one all-reduce."""
         from numpy.random import default_rng
 
         return default_rng(seed_of(self.seed, *what))
 
     def collective_delay(self, number: int, size: int, rounds: int) -> float:
-        """Extra seconds of a collective, each of whose ``rounds`` waits for the latest of ``size``
+        """Extra seconds of a collective; each of ``rounds`` waits for the latest of ``size``
         messages.
+
+        Returns 0 where no message is disturbed.
         """
         if not self.faults.disturbs_messages or not rounds:
             return 0.0
@@ -226,8 +219,9 @@ class Fabric:
     def occupy(
         self, ranks: range, start: float, seconds: float, num_bytes: float, course: RateSchedule
     ) -> float:
-        """A collective, in which each of ``ranks`` sends ``num_bytes`` and receives as many, uses
-        all their interfaces from ``start`` on, after their queues; returns its end.
+        """Occupy the interfaces of ``ranks`` with a collective from ``start``, after their queues.
+
+        Each rank sends ``num_bytes`` and receives as many. Returns the end.
         """
         self.forget_ended()
         begin = max(start, *(max(self.tx_free[rank], self.rx_free[rank]) for rank in ranks))
@@ -241,7 +235,7 @@ class Fabric:
         return end
 
     def forget_ended(self) -> None:
-        """Take what did not pass in collectives out of ``queued``, once they have ended."""
+        """Subtract the idle bytes of ended collectives from ``queued``."""
         ended = [each for each in self.collectives if each.end <= self.clock.now]
         for each in ended:
             self.collectives.remove(each)
@@ -265,7 +259,7 @@ class Fabric:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Into a fabric that was just made."""
+        """Restore the state of a fabric that was just made."""
         self.tx_free[:] = state["tx_free"]
         if state["rx_free"] is not None:
             self.rx_free[:] = state["rx_free"]

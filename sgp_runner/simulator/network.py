@@ -19,13 +19,13 @@ class Sim:
 
     engine: how gradients are computed: loop (one by one), vmap (many at once), or auto, which
         follows from the model: vmap for small ones without BatchNorm
-    vmap_width: most nodes per call of vmap; smaller numbers are tried as the run begins; results do
-        not depend on it
+    vmap_width: most nodes per call of vmap; smaller numbers are tried as the run begins; does not
+        change results
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"
     vmap_width: int = 32
-    timeout_seconds: ClassVar[float] = float("inf")  # a deadlock is found at once
+    timeout_seconds: ClassVar[float] = float("inf")  # deadlocks are detected at once
     name: ClassVar[str] = "sim"
     clock: ClassVar[Literal["simulated", "wall"]] = "simulated"
 
@@ -38,7 +38,8 @@ class Sim:
         if run.record:
             raise ConfigError(
                 "record",
-                "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo.",
+                "a simulation needs no recording: the same command repeats it. "
+                "Use record=false, or network=gloo.",
             )
         check_ranks("cluster.node_factors", run.cluster.node_factors, run.nodes)
         if run.faults.events and not run.model.trains and run.study.real != run.study.simulated:

@@ -26,20 +26,21 @@ if TYPE_CHECKING:
     from sgp_runner.core.worker import Worker
 
 T = TypeVar("T")
-Entry = tuple[
-    Any, ...
-]  # of a journal: ("deliver", src, tag, message) | ("gradient", step) | ("collective", number, value)
+# One entry of a journal: ("deliver", src, tag, message) | ("gradient", step) |
+# ("collective", number, value).
+Entry = tuple[Any, ...]
 
-_COMPUTE, _NODE, _CREW = 201, 202, 205  # streams of random numbers
-LEAST_SECONDS = 1e-6  # by which a gradient is lengthened
+_COMPUTE, _NODE, _MEMBERS = 201, 202, 205  # streams of random numbers
+LEAST_SECONDS = 1e-6  # shortest extension of a gradient
 
 
 @dataclass
 class Collective:
-    """One all-reduce or all-gather: who has joined, with what, and who waits for it.
+    """One all-reduce or all-gather: the ranks that have joined, their parts, and the waiting
+    futures.
 
     parts: by rank, a tensor and its version, or a gradient still to be computed. ready: when the
-    last part is complete.
+        last part is complete.
     """
 
     number: int
@@ -55,9 +56,7 @@ class Collective:
         return f"{'all-gather' if self.gathers else 'all-reduce'} {self.number}"
 
     def values(self, engine: Engine) -> list[Tensor]:
-        """The parts, in rank order, so that a sum does not depend on time. Each is let go of once
-        it was taken.
-        """
+        """The parts in rank order, so that sums do not depend on timing; each is released."""
         return [self.value(rank, engine) for rank in sorted(self.parts)]
 
     def value(self, rank: int, engine: Engine) -> Tensor:
@@ -81,7 +80,7 @@ class Collective:
         return total
 
     def state_dict(self) -> State:
-        """A gradient as None: it is computed again."""
+        """The fields as plain data; a gradient is saved as None and computed again."""
         parts = {
             rank: None if isinstance(part, Gradient) else part[0]
             for rank, part in self.parts.items()
@@ -93,7 +92,7 @@ class Collective:
         }
 
 
-# What happens to the machines. A gradient is named by its rank and step.
+# Events of the machines. A gradient is named by its rank and step.
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,7 @@ class GradientEnds:
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """A gradient that will be complete at ``ready`` begins to be averaged in the collective
-    ``number``.
-    """
+    """A gradient, complete at ``ready``, starts to be averaged in the collective ``number``."""
 
     number: int
     rank: int
@@ -150,7 +147,7 @@ class CollectiveEnds:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server has worked off the messages before this one."""
+    """A server has processed all messages before this one."""
 
     sent: Sent
     kind: ClassVar[str] = "served"
@@ -164,7 +161,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Ranks have crashed for good, and the others have noticed."""
+    """Ranks have crashed permanently, and the others have noticed."""
 
     ranks: Sequence[int]
     kind: ClassVar[str] = "death"
@@ -187,18 +184,18 @@ EVENTS: dict[str, Callable[..., Any]] = {
 
 
 class Simulation:
-    """The machines: a scheduler on a virtual clock, a fabric, a mailbox per rank and an engine for
+    """The machines: a scheduler on a virtual clock, a fabric, mailboxes, and an engine for
     gradients.
 
-    size: gradient workers; servers: further ranks, which take no part in collectives. seed: of
-    compute times and messages.
-    names: of these ranks, if others were there and are gone. listener: hears of the start and end
-    of each step.
-    gradient_seconds: how long the next gradient of a rank takes, where that is known;
+    size: gradient workers. servers: further ranks, which take no part in collectives.
+    seed: of compute times and messages.
+    names: original ranks of the present ranks, where some have been lost.
+    listener: notified of the start and end of each step.
+    gradient_seconds: duration of the next gradient of a rank, where that is known.
     message_seconds: as `Fabric.seconds_of`.
-    wrap: what the messages of each worker go through.
-    survives: whether the others go on when workers crash for good: `run` raises Lost, and all
-    remember the step that they are in.
+    wrap: wraps the transport of each worker.
+    survives: whether the others continue after permanent crashes; then `run` raises Lost, and every
+        worker keeps a snapshot of its present step.
     """
 
     def __init__(
@@ -223,14 +220,9 @@ class Simulation:
 
         nodes, names = seed, names or range(size + servers)
         if tuple(names) != (*range(size + servers),):
-            seed = seed_of(seed, _CREW, *names)
-        self.cluster, self.faults, self.engine, self.size, self.wire_scale = (
-            cluster,
-            faults,
-            engine,
-            size,
-            wire_scale,
-        )
+            seed = seed_of(seed, _MEMBERS, *names)
+        self.cluster, self.faults, self.engine = cluster, faults, engine
+        self.size, self.wire_scale = size, wire_scale
         self.clock = VirtualClock(self)
         self.scheduler = Scheduler(self.clock)
         self.fabric = Fabric(
@@ -255,35 +247,28 @@ class Simulation:
         ]
         self.gradient_seconds = gradient_seconds or self.sampled_seconds
         self.input_share = cluster.input_seconds / step_seconds
-        self.free_at = [0.0] * (
-            size + servers
-        )  # when each node last ended a gradient or a collective, or a server ends its messages
-        self.mixing = [0.0] * (
-            size + servers
-        )  # seconds that each rank has still to spend on messages that it has received
-        self.passed = [
-            0.0
-        ] * size  # bytes that had passed when each node's gradient began, or was last lengthened
-        self.gradients: dict[
-            tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]
-        ] = {}  # in flight, by rank and step
+        # When each node last ended a gradient or a collective, or a server ends its messages.
+        self.free_at = [0.0] * (size + servers)
+        # Seconds that each rank still has to spend on messages that it has received.
+        self.mixing = [0.0] * (size + servers)
+        # Bytes that had passed when each node's gradient began, or was last extended.
+        self.passed = [0.0] * size
+        # Gradients in flight, by rank and step.
+        self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]] = {}
         self.collectives: dict[int, Collective] = {}  # under way, by number
-        self.repeated: dict[
-            tuple[int, int], Future[Any]
-        ] = {}  # of a worker that repeats a step: its collectives, by rank and number
-        self.repeating = (
-            False  # nothing that workers ask for reaches the outside: it has happened before
-        )
-        self.journals: dict[
-            int, list[Entry]
-        ] = {}  # by rank: what happened to each worker since its last step began; see `snapshot`
+        # Collectives of a worker that repeats a step, by rank and number.
+        self.repeated: dict[tuple[int, int], Future[Any]] = {}
+        # While steps are repeated, requests of workers do not reach the outside.
+        self.repeating = False
+        # By rank: events of each worker since its last step began; see `snapshot`.
+        self.journals: dict[int, list[Entry]] = {}
         self.step_snapshots: dict[int, State] | None = {} if survives else None  # by rank
         self.listener = listener
         for death in faults.deaths if survives else ():
             if max(death.ranks) < size:
                 self.clock.at_first(death.start + VOTE_SECONDS, Death(death.ranks))
 
-    # What a worker asks of its runtime.
+    # The runtime of the workers.
 
     def now(self) -> float:
         return self.clock.now
@@ -341,8 +326,9 @@ class Simulation:
         return self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
 
     def gradient_times(self, rank: int) -> tuple[float, float]:
-        """When a gradient that begins now will be complete, and when its all-reduce can begin;
-        loading may have begun before.
+        """When a gradient that begins now is complete, and when its all-reduce can begin.
+
+        Loading its batch may have begun earlier.
         """
         now, free = self.clock.now, self.free_at[rank]
         computing = self.fabric.times.computing(rank)
@@ -366,19 +352,19 @@ class Simulation:
         self.scheduler.resolve(future, value)
 
     def contention(self, rank: int) -> float:
-        """Seconds that messages have taken from a gradient, since this was last asked."""
+        """Seconds that messages have taken from a gradient since the last call."""
         if not self.cluster.contention_seconds_per_byte:
             return 0.0
         before, self.passed[rank] = self.passed[rank], self.fabric.passed(rank)
         return self.cluster.contention_seconds_per_byte * (self.passed[rank] - before)
 
     def note(self, rank: int, *entry: Any) -> None:
-        """Keep what happened to a worker since its last step began, if a snapshot is being taken."""
+        """Append to a worker's journal, if a snapshot is being taken."""
         if (journal := self.journals.get(rank)) is not None:
             journal.append(entry)
 
     def wire_bytes(self, tensor: Tensor) -> float:
-        """What a tensor counts for on the network."""
+        """Bytes that a tensor counts for on the network."""
         return tensor.numel() * tensor.element_size() * self.wire_scale
 
     def deliver(self, sent: Sent) -> None:
@@ -401,11 +387,11 @@ class Simulation:
         self.note(sent.dst, "deliver", sent.src, sent.tag, message)
         self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
 
-    # A collective begins when the last rank has joined, and ends for all at once, by the cluster's
-    # cost model.
+    # A collective begins when the last rank has joined and ends for all ranks at once, by the
+    # cluster's cost model.
 
     def joined(self, number: int, rank: int, gathers: bool) -> Future[Any]:
-        """What ``rank`` awaits of the collective ``number``."""
+        """The future that ``rank`` awaits of the collective ``number``."""
         if self.repeating:
             future: Future[Any] = Future(("collective", number, None))
             self.repeated[rank, number] = future
@@ -431,15 +417,13 @@ class Simulation:
             self.clock.at(self.end_of(collective), CollectiveEnds(number))
 
     def end_of(self, collective: Collective) -> float:
-        """When a collective ends that all ranks have joined now; it occupies their interfaces."""
+        """End of a collective that all ranks have just joined; it occupies their interfaces."""
         cluster, size, num_bytes = self.cluster, self.size, collective.num_bytes
-        rounds = (
-            cluster.all_gather_rounds(size)
-            if collective.gathers
-            else cluster.all_reduce_rounds(size)
-        )
-        cost = cluster.all_gather_seconds if collective.gathers else cluster.all_reduce_seconds
-        delay = self.fabric.collective_delay(collective.number, size, rounds)
+        if collective.gathers:
+            rounds, cost = cluster.all_gather_rounds, cluster.all_gather_seconds
+        else:
+            rounds, cost = cluster.all_reduce_rounds, cluster.all_reduce_seconds
+        delay = self.fabric.collective_delay(collective.number, size, rounds(size))
         seconds = cost(size, num_bytes) + delay
 
         def slower(link: float) -> float:
@@ -453,7 +437,7 @@ class Simulation:
         return max(end, together.finish(collective.ready, collective.ready + last_bucket))
 
     def bytes_of(self, collective: Collective) -> float:
-        """What each node sends in it."""
+        """Bytes that each node sends in a collective."""
         if collective.gathers:
             return (self.size - 1) * collective.num_bytes
         return self.cluster.all_reduce_bytes(self.size, collective.num_bytes)
@@ -473,7 +457,7 @@ class Simulation:
         self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
 
     def run(self) -> None:
-        """Until every worker has finished; then nothing may be left in flight."""
+        """Run until every worker has finished; raise LeftInFlight if messages remain."""
         try:
             with few_collections(none=isinstance(self.engine, NoGradients)):
                 self.scheduler.run()
@@ -492,7 +476,7 @@ class Simulation:
         if unread:
             raise LeftInFlight("the run ended with messages in flight: " + "; ".join(unread))
 
-    # Its state, but for the workers, when none of them is ready to run.
+    # The state of the machines without the workers, when none of them is ready to run.
 
     def state_dict(self) -> State:
         return {
@@ -506,14 +490,11 @@ class Simulation:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Workers have repeated the steps that they were in, so what they wait for is known."""
+        """Restore the machines, after the workers have repeated the steps that they were in."""
         self.clock.load_state_dict(state["clock"], EVENTS)
         self.fabric.load_state_dict(state["fabric"])
-        self.mixing[:], self.passed[:], self.free_at[:] = (
-            state["mixing"],
-            state["passed"],
-            state["free_at"],
-        )
+        self.mixing[:], self.passed[:] = state["mixing"], state["passed"]
+        self.free_at[:] = state["free_at"]
         for random, saved in zip(self.randoms, state["randoms"], strict=True):
             random.bit_generator.state = saved
         for saved in state["collectives"]:
@@ -542,7 +523,7 @@ class Simulation:
                 collective.parts[rank] = part, part._version
 
     def joining(self, rank: int, collective: Collective) -> Gradient:
-        """The gradient that ``rank`` gave to the ``collective``."""
+        """The gradient that ``rank`` contributed to the ``collective``."""
         for key, (worker, gradient, future) in self.gradients.items():
             if worker.rank == rank and future is collective.futures[rank]:
                 del self.gradients[key]
@@ -551,7 +532,7 @@ class Simulation:
         raise KeyError(rank)
 
     def expect(self, worker: Worker) -> None:
-        """A worker that was brought to the start of a step has collectives under way."""
+        """Register the collectives under way of a worker restored to the start of a step."""
         for future in futures_in(worker.state):
             if not future.done:
                 future.finish = copied
@@ -577,7 +558,7 @@ class SimulatedTransport(Transport):
         return round(num_bytes)
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        return self.begin(number, tensor, gathers=False), 0  # its bytes count when it ends
+        return self.begin(number, tensor, gathers=False), 0  # bytes count when it ends
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         return self.begin(number, tensor, gathers=True), 0
@@ -594,5 +575,5 @@ class SimulatedTransport(Transport):
 
 
 def copied(outcome: Any) -> Any:
-    """A tensor of one's own; those of an all-gather are only read."""
+    """A copy of the tensor; those of an all-gather are read-only and not copied."""
     return list(outcome) if isinstance(outcome, list) else outcome.clone()

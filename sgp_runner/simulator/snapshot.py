@@ -1,11 +1,11 @@
-"""The state of a simulated run between two events, and how a run resumes from it to the last bit.
+"""Saving a simulated run between two events, and resuming it to the last bit.
 
-Coroutines cannot be saved. So a snapshot has three parts: every worker as it was when it last began
-a step (`Worker.state_dict`), what has happened to it since then (its journal: messages delivered,
-gradients and collectives ended), and everything else as it is now. To restore, each worker starts
-`Algorithm.run` again from its step and is handed its journal, while nothing that it does reaches
-the outside; in the end it waits for what it waited for. Workers need not begin a step at the same
-moment and none waits for a snapshot, so the run that is saved is not changed by it.
+Coroutines cannot be saved, so a snapshot has three parts: every worker as it was when it last began
+a step (`Worker.state_dict`), its journal since then (messages delivered, gradients and collectives
+ended), and everything else as it is now. To restore, each worker starts `Algorithm.run` again from
+its step and receives its journal, while none of its actions reaches the outside; in the end it
+waits for what it waited for. Workers need not begin a step at the same moment and none waits for a
+snapshot, so saving a run does not change it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
-    """Everything but the workers at the start of their steps, when none is ready to run."""
+    """Save everything but the workers at the start of their steps, when none is ready to run."""
     return {
         "simulation": simulation.state_dict(),
         "journals": [simulation.journals[worker.rank] for worker in workers],
@@ -47,9 +47,7 @@ def restore(
     at_steps: Iterable[State],
     saved: State,
 ) -> None:
-    """Bring a simulation whose workers were just made, and not started, to where the snapshot was
-    taken.
-    """
+    """Bring a simulation whose workers were just made, and not started, to the snapshot."""
     simulation.repeating = True
     for worker, at_step, journal in zip(workers, at_steps, saved["journals"], strict=True):
         worker.load_state_dict(at_step)
@@ -64,7 +62,7 @@ def restore(
 def repeat(
     simulation: Simulation, worker: Worker, algo: Algorithm, journal: Sequence[Entry]
 ) -> None:
-    """Start the worker and let everything happen to it that has happened since its step began."""
+    """Start the worker and replay its journal: everything since its step began."""
     rank, scheduler = worker.rank, simulation.scheduler
     simulation.start(worker, algo.run(worker))
     scheduler.settle()
@@ -85,7 +83,7 @@ def repeat(
 
 
 def recomputed(simulation: Simulation, gradient: Gradient) -> Tensor:
-    """Its value again; BatchNorm's statistics have seen it before."""
+    """Recompute a gradient whose batch BatchNorm's statistics in ``buffers`` already include."""
     buffers, gradient.buffers = gradient.buffers, [buffer.clone() for buffer in gradient.buffers]
     simulation.engine.start(gradient)
     value = simulation.engine.finish(gradient)
@@ -96,7 +94,7 @@ def recomputed(simulation: Simulation, gradient: Gradient) -> Tensor:
 class Saver:
     """Writes checkpoints of a simulated run while it continues.
 
-    begun: steps that gradient workers have begun.
+    begun: steps that the gradient workers have begun.
     """
 
     def __init__(
@@ -107,20 +105,15 @@ class Saver:
         begun: int,
         observer: Observer,
     ) -> None:
-        self.experiment, self.simulation, self.workers, self.begun, self.observer = (
-            experiment,
-            simulation,
-            workers,
-            begun,
-            observer,
-        )
+        self.experiment, self.simulation, self.workers = experiment, simulation, workers
+        self.begun, self.observer = begun, observer
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.draft: Draft | None = None
         self.missing: set[int] = set()
 
     @property
     def steps(self) -> int:
-        """Of the average worker."""
+        """Steps of the average worker."""
         return self.begun // self.simulation.size
 
     def start_of_step(self, worker: Worker) -> None:
@@ -138,9 +131,8 @@ class Saver:
         if worker.rank in self.missing:
             self.missing.remove(worker.rank)
             if not self.missing:
-                self.simulation.clock.at(
-                    self.simulation.clock.now, Call(partial(self.write, self.draft))
-                )
+                clock = self.simulation.clock
+                clock.at(clock.now, Call(partial(self.write, self.draft)))
 
     def write(self, draft: Draft) -> None:
         more = {"observer": self.observer.state_dict(), "begun": self.begun}

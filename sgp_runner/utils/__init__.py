@@ -1,3 +1,1 @@
-"""Errors, units, seeds, secrets, locks, files, launchers and where code comes from: what any other
-package may use.
-"""
+"""Errors, units, seeds, secrets, locks, files, launchers and provenance, for any package."""

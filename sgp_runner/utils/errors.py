@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work. ``key`` is the dotted name a user types, ``sentence`` says what
-    is wrong and how to mend it.
+    """A setting that cannot work.
+
+    key: the dotted name a user types. sentence: the problem and its fix.
     """
 
     def __init__(self, key: str, sentence: str) -> None:
@@ -19,13 +20,14 @@ class ConfigError(ValueError):
 
 
 def printable(text: str) -> str:
-    """On one line, whatever was typed."""
+    """``text`` on one line, with unprintable characters escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def check_least(least: float, group: str, part: object, *names: str) -> None:
-    """Raise ConfigError for the first of the settings ``names`` of ``part``, which is of ``group``,
-    that is smaller than ``least``.
+    """Raise ConfigError if one of the settings ``names`` of ``part`` is smaller than ``least``.
+
+    group: the group of ``part``, the first word of the key.
     """
     for name in names:
         if (value := getattr(part, name)) < least:
@@ -39,7 +41,7 @@ def check_least(least: float, group: str, part: object, *names: str) -> None:
 
 @contextmanager
 def inside(key: str) -> Iterator[None]:
-    """A part that is an algorithm calls its settings ``algo.``...; the user types ``key``."""
+    """Rename ``algo.`` in the keys of errors to ``key``, for a part that is an algorithm itself."""
     try:
         yield
     except ConfigError as error:
@@ -47,31 +49,29 @@ def inside(key: str) -> Iterator[None]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string when nothing is
-    close.
-    """
+    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string if none is close."""
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
 class RankFailed(RuntimeError):
-    """What went wrong on one rank, in one sentence that names the rank and its step."""
+    """A failure of one rank, in one sentence that names the rank and its step."""
 
 
 class CallMismatch(Exception):
-    """What the ranks of an algorithm do does not fit together, in a clause without a full stop."""
+    """The calls of an algorithm's ranks do not match, in a clause without a full stop."""
 
 
 class LostConnection(RuntimeError):
-    """Between this rank and another one, which may be gone."""
+    """The connection to another rank, which may be lost, is broken."""
 
 
 class MembershipChanged(RuntimeError):
-    """Somebody asks who is still there."""
+    """A rank has started a vote on the membership."""
 
 
 class Evicted(RuntimeError):
-    """The others have taken this rank for gone, and go on without it."""
+    """The others have declared this rank lost and continue without it."""
 
 
 class StallTimeout(RankFailed):
@@ -79,7 +79,7 @@ class StallTimeout(RankFailed):
 
 
 class CannotWrite(RankFailed):
-    """The disk is full, or has become read-only; ``what``: the file or folder."""
+    """The disk is full or read-only; ``what`` is the file or folder."""
 
     def __init__(self, what: object, error: BaseException) -> None:
         reasons = (
@@ -89,7 +89,7 @@ class CannotWrite(RankFailed):
         )
         reason = next((str(each.strerror) for each in reasons), str(error).partition("\n")[0])
         super().__init__(
-            f"cannot write {what}: {reason}; what was recorded and saved before is whole."
+            f"cannot write {what}: {reason}; earlier records and checkpoints are intact."
         )
 
 
@@ -98,16 +98,17 @@ class Aborted(RuntimeError):
 
 
 class Lost(RuntimeError):
-    """The ``ranks``, as they count at present, are gone for good; the others could go on."""
+    """The ``ranks``, as currently numbered, are lost; the others could continue."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
-        super().__init__(f"gone for good: {self.ranks}")
+        super().__init__(f"lost ranks: {self.ranks}")
 
 
 class Diverged(RuntimeError):
-    """Rank ``rank`` found at ``step`` that training has failed for good: ``what``, a clause such as
-    "its loss is nan".
+    """Training has diverged: rank ``rank`` found ``what`` at ``step``.
+
+    what: a clause such as "its loss is nan".
     """
 
     def __init__(self, rank: int, step: int, what: str, advice: str = "") -> None:
@@ -116,7 +117,7 @@ class Diverged(RuntimeError):
 
 
 class DivergedBefore(Diverged):
-    """The same command has diverged already, and nothing was run."""
+    """The same command has already diverged, so nothing was run."""
 
 
 DIVERGED = 3  # exit code of a run that Diverged
@@ -124,10 +125,8 @@ SAVED = 75  # exit code of a run that was Stopped; EX_TEMPFAIL of sysexits.h: tr
 
 
 class Stopped(RuntimeError):
-    """A signal asked the run to stop, and it has saved where it is."""
+    """A signal asked the run to stop, and the run has saved a checkpoint."""
 
 
 class DataError(RuntimeError):
-    """Data that turn out to be unreadable in the middle of a run, in one sentence that says which
-    and what to do.
-    """
+    """Data turned out to be unreadable during a run; one sentence names it and the fix."""

@@ -1,4 +1,4 @@
-"""Files of a run, and the signals that ask it to save and stop."""
+"""Checksums of files, and the signals that ask a run to save and stop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which launcher has started this process: ``torchrun``, ``mpirun``, ``srun``, or none.
+"""Detection of the launcher of this process: ``torchrun``, ``mpirun``, ``srun``, or none.
 
-Its rank, and where rank 0 listens, come from the environment and from nowhere else. What is set by
-halves is an error: a process that guesses waits for the others in vain.
+The process rank, and the address of rank 0, come only from the environment. Incomplete variables
+are an error: a process that guesses would wait for the others in vain.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ Environment = Mapping[str, str]
 
 PORTS = range(10_000, 30_000)  # below those that systems hand out for outgoing connections
 # Launcher -> the variables of rank, number of processes, and rank on this machine. Where several
-# are at work, the first is the innermost: torchrun is started by srun, never the other way round,
+# are set, the first is the innermost: torchrun is started by srun, never the other way round,
 # and mpirun starts its own helpers with srun.
 VARIABLES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 }
-# What `sgp_runner.distributed.launch` tells the ranks that it starts: the file of their store, in a
-# folder of their own, and its process.
+# Set by `sgp_runner.distributed.launch` for the ranks that it starts: the file of their store, in a
+# folder of their own, and the id of its process.
 STORE, PARENT = "SGP_RUN_STORE", "SGP_RUN_PARENT"
-# A batch script has a SLURM_PROCID too; only what srun has started is in a step.
+# A batch script has a SLURM_PROCID too; only processes started by srun are in a step.
 IN_A_STEP = "SLURM_STEP_ID"
 
 
 class LaunchError(ConfigError):
-    """The environment of this very process does not work; those of the other ranks may."""
+    """The environment of this process does not work; those of the other ranks may."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """This process among those of its launcher. local_rank: among those on this machine, if the
-    launcher says so.
+    """This process among those of its launcher.
+
+    local_rank: rank on this machine, if the launcher sets it.
     """
 
     launcher: str
@@ -50,15 +51,15 @@ class Launched:
 
 
 def launched(environment: Environment = os.environ) -> Launched | None:
-    """This process, or None when nobody has started it together with others. Raises LaunchError for
-    what is set by halves.
+    """This process, or None if no launcher started it together with others.
+
+    Raises LaunchError for incomplete variables.
     """
     for launcher, names in VARIABLES.items():
         if present(launcher, environment):
             process = Launched(launcher, *read(names, environment))
             check_world_size(process, environment)
-            # Slurm runs whatever has an allocation as a step of one task, an interactive shell for
-            # example.
+            # Slurm runs e.g. an interactive shell with an allocation as a step of one task.
             return None if launcher == "srun" and process.size == 1 else process
     if "WORLD_SIZE" in environment:
         raise LaunchError(
@@ -69,13 +70,13 @@ def launched(environment: Environment = os.environ) -> Launched | None:
 
 
 def launched_rank() -> int | None:
-    """The rank of this process if a launcher has started it, else None."""
+    """The rank of this process if a launcher started it, else None."""
     process = launched()
     return None if process is None else process.rank
 
 
 def rendezvous(process: Launched, environment: Environment = os.environ) -> dict[str, str]:
-    """The variables from which PyTorch's ``env://`` learns the rank and where rank 0 listens."""
+    """The variables that PyTorch's ``env://`` reads: rank, size, and address of rank 0."""
     out = {"RANK": str(process.rank), "WORLD_SIZE": str(process.size)}
     if STORE in environment:
         return out
@@ -87,17 +88,17 @@ def rendezvous(process: Launched, environment: Environment = os.environ) -> dict
 
 
 def kept_elsewhere(environment: Environment = os.environ) -> bool:
-    """Whether the store of the run outlives this process: it is a file, or torchrun keeps it."""
+    """Whether the store of the run outlives this process: as a file, or kept by torchrun."""
     return STORE in environment or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def orphaned(environment: Environment = os.environ) -> bool:
-    """Whether this process was started by another one of ours, which has ended."""
+    """Whether the process of ours that started this one has ended."""
     return PARENT in environment and os.getppid() != int(environment[PARENT])
 
 
 def loopback_interface() -> str:
-    """The network interface that only this machine reaches: lo, or lo0 on macOS."""
+    """The loopback interface: lo, or lo0 on macOS."""
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), "lo")
 
 
@@ -124,7 +125,7 @@ def read(names: tuple[str, str, str], environment: Environment) -> tuple[int, in
 
 
 def check_world_size(process: Launched, environment: Environment) -> None:
-    """Scripts around srun often set WORLD_SIZE for all tasks; it has to be true."""
+    """Check WORLD_SIZE, which scripts around srun often set for all tasks."""
     size = whole("WORLD_SIZE", environment) if "WORLD_SIZE" in environment else process.size
     if size != process.size:
         name = VARIABLES[process.launcher][1]
@@ -164,8 +165,9 @@ def master_address(process: Launched, environment: Environment) -> str:
 
 
 def first_host(environment: Environment) -> str:
-    """The host of a step's first task. SLURM_LAUNCH_NODE_IPADDR is another one when srun was
-    started on a login node.
+    """The host of a step's first task.
+
+    SLURM_LAUNCH_NODE_IPADDR is another one when srun was started on a login node.
     """
     name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     nodes = environment.get(name)
@@ -191,7 +193,7 @@ def first_host(environment: Environment) -> str:
 
 
 def master_port(process: Launched, environment: Environment) -> int:
-    """The same on every rank, and another one for every job, since several may share a machine."""
+    """A port that is the same on every rank and differs between jobs, which may share a machine."""
     if environment.get("MASTER_PORT"):
         port = whole("MASTER_PORT", environment)
         if not 0 < port < 2**16:

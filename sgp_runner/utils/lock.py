@@ -1,8 +1,8 @@
-"""One process at a time writes the folder of a run: a lock on ``.lock`` in it, which the kernel
-releases when its holders are gone.
+"""A lock on the folder of a run, so that one process at a time writes it.
 
-The ranks that a process starts inherit it, so it is theirs until the last one has ended, even if
-that process is killed.
+The lock is on ``.lock`` in the folder; the kernel releases it when its holders have ended. Ranks
+started by a process inherit it, so they hold it until the last one has ended, even if that process
+is killed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ held: list[int] = []  # descriptors of this process's locks, for the ranks that 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Make the folder if it is missing, and keep other processes out. In the end the lock is gone,
-    and an empty folder if it was made here.
+    """Lock the folder against other processes, making it if it is missing.
 
-    Raises ConfigError if another process is there already, or nothing can be written there.
+    On exit the lock is removed, and so is an empty folder that was made here. Raises ConfigError if
+    another process holds the lock, or the folder is not writable.
     """
     try:
         made = [path for path in (directory, *directory.parents) if not path.exists()]
@@ -49,25 +49,26 @@ def locked(directory: Path) -> Iterator[None]:
         with suppress(OSError):
             (directory / FILE).unlink()
         os.close(descriptor)
-        with suppress(OSError):  # the first that holds something else
+        with suppress(OSError):  # stops at the first that is not empty
             for path in made:
                 path.rmdir()
 
 
 def lock(path: Path) -> int:
-    """The descriptor of the file, locked. Raises BlockingIOError if another process has it."""
+    """Open and lock the file; raise BlockingIOError if another process has it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
-        except FileNotFoundError:  # its holder took the file away when it ended
+        except FileNotFoundError:  # its holder removed it when it ended
             pass
         except OSError as error:
             if error.errno in CANNOT_LOCK:
                 print(
-                    f"warning: {path.parent} is on a file system without locks; start no second process there.",
+                    f"warning: {path.parent} is on a file system without locks; "
+                    "start no second process there.",
                     file=sys.stderr,
                     flush=True,
                 )

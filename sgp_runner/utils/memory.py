@@ -1,5 +1,6 @@
-"""Settings of the machine for runs that work on vectors of a hundred megabytes at every step. Call
-them before the first tensor is made.
+"""Process settings for runs that handle vectors of a hundred megabytes at every step.
+
+Call them before the first tensor is made.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 
 def use_huge_pages() -> None:
-    """Let PyTorch ask for huge pages: the system clears a long vector in a tenth of the steps."""
+    """Let PyTorch ask for huge pages, which the system clears in a tenth of the time."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for what is allocated next, as PyTorch does on GPUs.
+    """Let the C library keep freed memory for the next allocation, as PyTorch does on GPUs.
 
-    Otherwise it gives a long vector back to the system, which has to clear its pages again for the
-    next one. For processes that allocate the same sizes in every step. Only glibc can do this.
+    Otherwise it returns a long vector to the system, which has to clear its pages again for the
+    next one. For processes that allocate the same sizes in every step. Only glibc supports this.
     """
     import ctypes
 
@@ -32,18 +33,20 @@ def keep_freed_memory() -> None:
 
 
 def flush_denormals() -> None:
-    """Treat numbers below the smallest normal one as zero, as GPUs do: momentum that fades away
-    costs many times more otherwise.
+    """Flush denormal numbers to zero, as GPUs do.
+
+    Otherwise momentum that fades away costs many times more.
     """
     import torch
 
-    torch.set_flush_denormal(True)  # threads that are started later inherit it
+    torch.set_flush_denormal(True)  # inherited by threads started later
 
 
 @contextmanager
 def few_collections(none: bool) -> Iterator[None]:
-    """Python does not look through what exists now for garbage: thousands of workers, again and
-    again. ``none``: nor through anything.
+    """Exclude existing objects from garbage collection; with ``none``, disable it.
+
+    Otherwise Python scans thousands of workers again and again.
     """
     before = gc.isenabled()
     gc.freeze()

@@ -1,6 +1,4 @@
-"""Which process of a real run is which device of which node, and which part of a message it
-carries.
-"""
+"""The mapping of processes to devices of nodes, and of devices to parts of a message."""
 
 from __future__ import annotations
 
@@ -9,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Place:
-    """One process. ``nodes * devices`` compute gradients, those of a node one after the other; each
+    """One process of a real run.
+
+    ``nodes * devices`` processes compute gradients, those of a node one after the other; each
     server is one more.
     """
 
@@ -23,12 +23,12 @@ class Place:
 
     @property
     def node_rank(self) -> int:
-        """As algorithms count: the nodes, then the servers."""
+        """The rank that algorithms use: first the nodes, then the servers."""
         return self.node_rank_of(self.process)
 
     @property
     def device(self) -> int:
-        """Of its node; 0 for a server."""
+        """The device within its node; 0 for a server."""
         return 0 if self.is_server else self.process % self.devices
 
     def node_rank_of(self, process: int) -> int:
@@ -38,7 +38,7 @@ class Place:
         )
 
     def process_of(self, rank: int) -> int:
-        """Whom to talk to at ``rank``: the same device of that node, or the server."""
+        """The peer at node rank ``rank``: the same device of that node, or the server."""
         return (
             rank * self.devices + self.device
             if rank < self.nodes
@@ -52,13 +52,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Part:
-    """One of ``count`` consecutive parts of a whole, all equally long but the last ones."""
+    """One of ``count`` consecutive parts of a whole, all of equal length but the last ones."""
 
     index: int = 0
     count: int = 1
 
     def length(self, total: int) -> int:
-        """Of the longest part."""
+        """Length of the longest part."""
         return -(-total // self.count)
 
     def of(self, total: int) -> slice:

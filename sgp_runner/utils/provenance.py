@@ -1,5 +1,6 @@
-"""Where and with what a run was made, for ``environment.json``. Environment variables stay out:
-they hold secrets.
+"""The provenance of a run, for ``environment.json``.
+
+Environment variables are omitted: they hold secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sgp_runner import __version__
 from sgp_runner.utils.secrets import redacted
 
 SOURCE = Path(__file__).resolve().parents[2]
-CODE = ("sgp_runner", "configs")  # what a run is made by, in a clone; results may be kept in it too
+CODE = ("sgp_runner", "configs")  # the code of a clone, which may also hold results
 PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",
@@ -27,11 +28,10 @@ PACKAGES = {
 
 
 def environment() -> dict[str, object]:
-    """Versions, machine, source state, command line and start time (UTC). Imports none of the
-    packages it lists.
+    """Versions, machine, source state, command line and start time (UTC).
 
-    ``git`` is None when the program was not started from a clone, ``packages`` has None for what is
-    not installed.
+    Imports none of the packages it lists. ``git`` is None outside a clone, ``packages`` has None
+    for what is not installed.
     """
     return {
         "sgp_run": __version__,
@@ -46,9 +46,7 @@ def environment() -> dict[str, object]:
 
 
 def code_version() -> str:
-    """What all ranks of a run must have in common: the package's version and, in a clone, the
-    commit.
-    """
+    """The version that all ranks of a run must share, with the commit in a clone."""
     return " ".join(filter(None, (__version__, _commit(SOURCE))))
 
 
@@ -60,9 +58,7 @@ def _version(package: str) -> str | None:
 
 
 def _git(source: Path) -> dict[str, object] | None:
-    """Commit (None before the first one) and whether files differ from it, if ``source`` is the top
-    of a clone.
-    """
+    """The commit (None before the first) and whether files differ, if ``source`` is a clone."""
     if not _is_clone(source):
         return None
     status = _run_git(source, "status", "--porcelain", "--", *CODE)
@@ -74,8 +70,9 @@ def _commit(source: Path) -> str | None:
 
 
 def _is_clone(source: Path) -> bool:
-    """Only the top counts: an installed package may lie, in its ``.venv``, inside somebody else's
-    clone.
+    """Whether ``source`` is the top of a clone.
+
+    An installed package may lie, in its ``.venv``, inside an unrelated clone.
     """
     top = _run_git(source, "rev-parse", "--show-toplevel")
     return top is not None and Path(top).resolve() == source

@@ -1,5 +1,4 @@
-"""Secrets stay out of whatever a run writes: settings that hold one are refused, and what others
-say is masked.
+"""Secrets stay out of the files of a run: settings with one are refused, other text is masked.
 
 A secret is the value of an environment variable named like one (``WANDB_API_KEY``,
 ``AWS_SECRET_ACCESS_KEY``), the user part of a URL, or a word in the format of a well-known
@@ -18,16 +17,17 @@ NAME = re.compile(
     r"(^|_)(\w*KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?)(_(?!PATH|FILE|DIR)\w+)?$",
     re.IGNORECASE,
 )
-LENGTH = 8  # what is shorter would be found in innocent words
+LENGTH = 8  # shorter values would match innocent words
 URL_USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 TOKEN = re.compile(
-    r"\b(gh[oprsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v\d_\w{16,})"
+    r"\b(gh[oprsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|sk-[\w-]{20,}"
+    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v\d_\w{16,})"
 )
 MASK = "***"
 
 
 def secrets() -> Iterator[str]:
-    """The values of the environment that must not be seen, longest first."""
+    """The secret values of the environment, longest first."""
     named = {
         value for name, value in os.environ.items() if NAME.search(name) and len(value) >= LENGTH
     }
@@ -42,7 +42,7 @@ def redacted(text: str) -> str:
 
 
 def refuse_secrets(value: object, key: str) -> None:
-    """Raises ConfigError if a setting holds a secret: settings are recorded."""
+    """Raise ConfigError if a setting holds a secret: settings are recorded."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             refuse_secrets(each, f"{key}.{name}" if key else str(name))
@@ -52,5 +52,6 @@ def refuse_secrets(value: object, key: str) -> None:
     elif isinstance(value, str) and redacted(value) != value:
         raise ConfigError(
             redacted(key),
-            "it holds a secret, and settings are recorded: leave it to the environment or a netrc file.",
+            "it holds a secret, and settings are recorded: "
+            "leave it to the environment or a netrc file.",
         )

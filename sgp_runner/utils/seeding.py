@@ -1,6 +1,4 @@
-"""Seeds that depend on what is drawn (run, worker, step ...), never on the order in which it is
-drawn.
-"""
+"""Seeds that depend on the purpose (run, worker, step ...), never on the order of draws."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ GAMMA, _MIX1, _MIX2 = (
 
 
 def seed_of(*ints: int) -> int:
-    """A 63-bit hash of a tuple of integers: the same on every machine, and ``(1, 23)`` differs from
-    ``(12, 3)``.
-    """
+    """A 63-bit hash of integers, the same on every machine; (1, 23) differs from (12, 3)."""
     text = ",".join(str(int(i)) for i in ints)
     digest = hashlib.blake2b(text.encode("ascii"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
@@ -34,18 +30,14 @@ def generator(*ints: int) -> torch.Generator:
 
 
 def seeds_of(seed: int, indices: Tensor) -> Tensor:
-    """A 64-bit hash (int64) of ``seed`` and each of ``indices`` (int64), whichever others there
-    are.
-    """
+    """64-bit hashes (int64) of ``seed`` and each of ``indices`` (int64) by itself."""
     import torch
 
     return mix(mix(torch.tensor(seed)) + indices * GAMMA)
 
 
 def mix(z: Tensor) -> Tensor:
-    """The finaliser of SplitMix64. Shifts of signed integers copy the sign; the masks make them
-    logical.
-    """
+    """The finaliser of SplitMix64; masks make the shifts of signed integers logical."""
     z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX1
     z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX2
     return z ^ ((z >> 31) & (2**33 - 1))

@@ -1,4 +1,4 @@
-"""torchvision, whose import needs help on some machines."""
+"""Import of torchvision, with a workaround for some machines."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from types import ModuleType
 
 import torch
 
-#: Schemas declared by ``import_torchvision``; they are undone when this object is collected, hence global.
+#: Schemas declared by ``import_torchvision``; global, since collecting the object removes them.
 _declared: list[torch.library.Library] = []
 
 
 def import_torchvision() -> ModuleType:
-    """``import torchvision``, also where its CUDA wheel lies beside a CPU-only torch.
+    """Import torchvision, also if its CUDA wheel is installed with a CPU-only torch.
 
-    The default wheel for Linux is built against CUDA. Next to a CPU-only torch its compiled
-    operators cannot be loaded, and the import then stops at "operator torchvision::nms does not
-    exist", because Python code registers shape functions for operators that nobody declared.
-    Declaring the two operators is enough for models and transforms; ``nms`` itself stays unusable.
-    Nothing is done when the plain import works or when it fails for another reason.
+    The default wheel for Linux is built against CUDA. With a CPU-only torch its compiled operators
+    cannot be loaded, and the import stops at "operator torchvision::nms does not exist", because
+    Python code registers shape functions for operators that were never declared. Declaring the two
+    operators is enough for models and transforms; ``nms`` itself stays unusable. This does nothing
+    when the plain import works or fails for another reason.
     """
     try:
         return importlib.import_module("torchvision")

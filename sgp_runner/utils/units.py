@@ -1,4 +1,4 @@
-"""Numbers as a person reads them."""
+"""Human-readable numbers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(ms: float) -> str:
-    """A time for comparison with others of its kind, always in milliseconds: ``392 ms``, ``1,304
-    ms``, ``9.8 ms``.
-    """
+    """A time in milliseconds, for comparison: ``392 ms``, ``1,304 ms``, ``9.8 ms``."""
     return f"{ms:,.0f} ms" if ms >= 99.95 else f"{ms:.3g} ms"
 
 
@@ -47,5 +45,5 @@ def percent(fraction: float) -> str:
 
 
 def number(value: object) -> float | None:
-    """``value`` if it is a number, else None. A truth value is none."""
+    """``value`` if it is a number (not a bool), else None."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

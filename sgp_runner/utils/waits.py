@@ -1,6 +1,4 @@
-"""What this process waits for from others, and since when. Every such wait has a name, so that a
-run that stands still can say why.
-"""
+"""Named waits of this process for other ranks, so that a stalled run can report the reason."""
 
 from __future__ import annotations
 
@@ -14,15 +12,13 @@ from threading import Thread
 from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
-Name = str | Callable[[], str]  # put into words only when they are needed
+Name = str | Callable[[], str]  # formatted only when needed
 
 LOOK_SECONDS = 0.2
 
 _numbers = count()
 _interruptions: list[Exception] = []  # at most one
-left_behind: list[
-    Name
-] = []  # what threads of this process wait for in vain; it had better end at once
+left_behind: list[Name] = []  # waits of abandoned threads; the process should end soon
 _waits: dict[int, tuple[Name, float]] = {}  # of all threads, oldest first
 
 
@@ -37,7 +33,7 @@ def waiting_for(what: Name) -> Iterator[None]:
 
 
 def longest_wait() -> float:
-    """Seconds; 0 if nothing is waited for."""
+    """Seconds of the longest present wait; 0 if there is none."""
     return max((time.monotonic() - since for _, since in list(_waits.values())), default=0.0)
 
 
@@ -47,23 +43,24 @@ def stall_report() -> str:
         f"{what if isinstance(what, str) else what()} for {now - since:.1f} s"
         for what, since in list(_waits.values())
     ]
-    return "; ".join(words) or "waits for nobody"
+    return "; ".join(words) or "waits for no rank"
 
 
 def interrupt(error: Exception | None) -> None:
-    """Raise ``error`` from every call that is `run_abandonable`, now and later; None: no more."""
+    """Raise ``error`` from present and later `run_abandonable` calls; None ends that."""
     _interruptions[:] = [] if error is None else [error]
 
 
 def raise_if_interrupted() -> None:
-    """For whoever waits by looking again and again."""
+    """Raise the interruption, if any; for loops that wait by polling."""
     if _interruptions:
         raise _interruptions[0]
 
 
 def run_abandonable(call: Callable[[], T], what: Name) -> T:
-    """The result of a call that may never return and that nothing can end: at an interruption it is
-    left behind, on a thread.
+    """The result of a call that may never return and cannot be cancelled.
+
+    An interruption leaves the call behind on a thread.
     """
     results: SimpleQueue[Callable[[], T]] = SimpleQueue()
 
