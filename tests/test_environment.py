@@ -25,7 +25,7 @@ def test_it_names_versions_and_the_command_as_typed_and_no_secrets(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "module", ["utils.provenance", "recording.recorder", "recording.console", "recording.loggers.wandb", "recording.loggers.jsonl"]
+    "module", ["utils.provenance", "recording.recorder", "recording.observer", "recording.loggers.wandb", "recording.loggers.jsonl"]
 )
 def test_nothing_heavy_is_imported(module: str) -> None:
     code = f"""
