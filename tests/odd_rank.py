@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sgp_runner.config import schema
 from sgp_runner.models.mlp import MLP
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils import provenance as environment
 from sgp_runner.utils.errors import Aborted, RankFailed
 

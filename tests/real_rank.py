@@ -13,7 +13,7 @@ from experiments import instrumented
 
 from sgp_runner.config.schema import load_experiment
 from sgp_runner.recording.recorder import write_summary
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import SAVED, Aborted, Diverged, Evicted, RankFailed, Stopped
 
 

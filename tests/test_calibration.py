@@ -21,7 +21,7 @@ from sgp_runner.calibration.rank import measuring
 from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
 from sgp_runner.config.overrides import search_in
 from sgp_runner.distributed.launch import launch
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.topology.graphs import DirectedExponential
 
 HERE = Path(__file__).parent

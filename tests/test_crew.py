@@ -15,7 +15,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.scheduler import Deadlock
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import RankFailed
 
 DIES = "faults.events=[{what: crash, ranks: [2], start: 3}]"

@@ -19,7 +19,7 @@ from sgp_runner.distributed.launch import launch
 from sgp_runner.elastic.vote import SILENCE_SECONDS
 from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import RankFailed, Stopped
 
 REAL_RANK = str(Path(__file__).with_name("real_rank.py"))

@@ -24,7 +24,7 @@ from sgp_runner.data.wmt16_en_de import WMT16EnDe
 from sgp_runner.distributed.launch import launch
 from sgp_runner.models.fairseq_transformer import FairseqTransformer
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.place import Part
 

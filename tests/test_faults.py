@@ -36,7 +36,7 @@ from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock
 from sgp_runner.core.worker import Progress, Worker
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.rank import Rank
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.simulator.fabric import Fabric
 from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, Ring
 from sgp_runner.utils.errors import ConfigError

@@ -24,7 +24,7 @@ from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError, DataError
 from sgp_runner.utils.seeding import seeds_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments import make_experiment
 
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.memory import few_collections
 
 PROGRAM = """

@@ -10,7 +10,7 @@ from experiments import final_parameters, instrumented, make_experiment
 
 from sgp_runner.recording.observer import Gathering
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 
 TINY = ("model=mlp", "nodes=4", "batch_size=32", "epochs=3", "log_every=5")  # 11 steps per epoch
 

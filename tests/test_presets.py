@@ -13,7 +13,7 @@ from sgp_runner.config.choices import CONFIGS, groups
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.overrides import compose, configs, parse
 from sgp_runner.config.schema import make_experiment as from_tree
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 
 PRESETS = groups()["experiment"]
 ROWS = [name for name in PRESETS if "row" in yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())]

@@ -23,7 +23,7 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.recording.checkpoint import VERSION, saved_steps
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.files import checksum
 

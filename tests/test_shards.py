@@ -25,7 +25,7 @@ from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.images import ImageFiles
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError, DataError
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "make_shards.py"

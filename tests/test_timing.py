@@ -14,7 +14,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cluster.machines import Cluster, ConstantTime
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.core.timing_study import Study
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import ConfigError
 

@@ -18,7 +18,7 @@ from sgp_runner.recording.loggers import wandb as mirror
 from sgp_runner.recording.loggers.jsonl import Jsonl
 from sgp_runner.recording.loggers.wandb import Wandb, has_login, row_of
 from sgp_runner.recording.recorder import Recorder, read_metrics
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 
 TAGS = ["sgp", "mlp", "4 nodes", "sim"]

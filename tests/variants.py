@@ -10,7 +10,7 @@ from experiments import final_parameters, instrumented, make_experiment
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 
 # Eight steps of a network with BatchNorm, in double precision, and few images to evaluate it on.
 NOISE = ("data=synthetic", "data.image_size=8", "data.num_classes=10", "data.size=1437", "data.valid_size=32")

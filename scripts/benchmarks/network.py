@@ -460,7 +460,7 @@ def calibrate(config: str, seconds: float) -> int:
 def rank_of_run(config: str) -> int:
     import torch
 
-    from sgp_runner.session.rank import main
+    from sgp_runner.session.rank_process import main
 
     torch.set_num_threads(1)
     return main(config, None)

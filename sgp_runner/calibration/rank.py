@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.calibration.probe import Probe
 from sgp_runner.recording.recorder import write_summary
-from sgp_runner.session.session import execute
+from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import Aborted, ConfigError, RankFailed
 
 if TYPE_CHECKING:

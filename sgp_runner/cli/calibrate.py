@@ -55,7 +55,7 @@ def calibrate(words: Sequence[str]) -> int:
 
 def prepared(words: Sequence[str]) -> Experiment:
     """Make the experiment whose machines are measured, in a folder of calibrations, not of runs."""
-    from sgp_runner.cli.main import read
+    from sgp_runner.cli.options import read
     from sgp_runner.config.overrides import compose, configs, parse
     from sgp_runner.config.schema import make_experiment
 
@@ -94,7 +94,7 @@ def prepared(words: Sequence[str]) -> Experiment:
 def measure(experiment: Experiment) -> None:
     """Measure and write the result to the experiment's folder."""
     from sgp_runner.calibration.rank import measuring
-    from sgp_runner.session.session import execute
+    from sgp_runner.session.start import execute
     from sgp_runner.utils.launchers import launched
 
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:

@@ -6,15 +6,15 @@ is written.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from sgp_runner import STARTED
+from sgp_runner.cli.options import Command, read
 from sgp_runner.utils.errors import (
     DIVERGED,
     SAVED,
@@ -29,34 +29,7 @@ from sgp_runner.utils.secrets import redacted, refuse_secrets
 # Time for the rank that reports: it closes its files and, if it hosts the store, waits until the
 # others have read why.
 SECONDS_TO_SPEAK = 5.0
-# Options, with an example value for those that take one.
-OPTIONS = {
-    **dict.fromkeys(
-        ("--help", "--version", "--multirun", "--resolve", "--hydra-help", "--shell-completion")
-    ),
-    **{"--cfg": "job", "--package": "algo", "--info": "searchpath", "--config-dir": "results"},
-}
-SHORT = {
-    "-h": "--help",
-    "-m": "--multirun",
-    "-sc": "--shell-completion",
-    "-c": "--cfg",
-    "-p": "--package",
-    "-i": "--info",
-}
-SHORT |= {"-cd": "--config-dir"}
 FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
-
-
-@dataclass
-class Command:
-    """Parsed command line.
-
-    options: values by the long names of the options.
-    """
-
-    settings: list[str] = field(default_factory=list)
-    options: dict[str, str] = field(default_factory=dict)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,27 +137,6 @@ def act(words: Sequence[str]) -> int:
             if setting.name == "hydra/launcher" and "--cfg" not in command.options:
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
         return print_settings(command) if "--cfg" in command.options else run(command.settings)
-
-
-def read(words: Sequence[str]) -> Command:
-    """Split words into options and settings. Raises ConfigError for an invalid option."""
-    command = Command()
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-"):
-            command.settings.append(word)
-            continue
-        option, equals, value = word.partition("=")
-        name = SHORT.get(option, option)
-        if name not in OPTIONS:
-            close = difflib.get_close_matches(option, OPTIONS, n=1, cutoff=0.7)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            example = f"settings are written key=value, for example nodes=4.{hint}"
-            raise ConfigError(option, f"there is no such option; {example}")
-        if OPTIONS[name] and not (value := value if equals else next(rest, "")):
-            raise ConfigError(option, f"its value is missing, for example {name} {OPTIONS[name]}.")
-        command.options[name] = value
-    return command
 
 
 def run(words: Sequence[str]) -> int:

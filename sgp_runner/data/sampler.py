@@ -14,7 +14,6 @@ from sgp_runner.utils.seeding import seed_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.data.dataset import Split
     from sgp_runner.utils.place import Part
 
 # Streams of random numbers that must not coincide for equal (worker, epoch).
@@ -39,10 +38,18 @@ class Sampler(Protocol):
         """
 
 
+class Labelled(Protocol):
+    """The samples that are divided; ``labels`` [N], where they have classes."""
+
+    @property
+    def labels(self) -> Tensor | None: ...
+    def __len__(self) -> int: ...
+
+
 class Partition(Protocol):
     """How the training set is divided."""
 
-    def sampler(self, split: Split, workers: int, batch_size: int, seed: int) -> Sampler:
+    def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         """Raises ConfigError when the split cannot give every worker one batch."""
 
 
@@ -50,7 +57,7 @@ class Partition(Protocol):
 class IID:
     """Every epoch deals a new permutation of the whole set to the workers, batch by batch."""
 
-    def sampler(self, split: Split, workers: int, batch_size: int, seed: int) -> Sampler:
+    def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = _steps_per_epoch(len(split), workers, batch_size)
         return IIDSampler(len(split), workers, batch_size, seed, steps)
 
@@ -75,7 +82,7 @@ class Dirichlet:
                 f"the concentration must be above 0, not {self.alpha}. Use data.alpha=0.1.",
             )
 
-    def sampler(self, split: Split, workers: int, batch_size: int, seed: int) -> Sampler:
+    def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = _steps_per_epoch(len(split), workers, batch_size)
         if split.labels is None:
             raise ConfigError(

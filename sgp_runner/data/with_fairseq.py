@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sgp_runner.data.dataset import Batch, Split, read
-from sgp_runner.data.sampler import TokenSampler
+from sgp_runner.data.sampler import Labelled, TokenSampler
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import seed_of
 
@@ -127,7 +127,7 @@ class TokenBatches:
     max_tokens: int
     multiple: int
 
-    def sampler(self, split: Split, workers: int, batch_size: int, seed: int) -> TokenSampler:
+    def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> TokenSampler:
         import torch
 
         assert isinstance(split, SentencePairs)

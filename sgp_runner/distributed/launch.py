@@ -33,7 +33,7 @@ STARTED = "SGP_RUN_STARTED"  # environment variable of a rank: `Experiment.start
 
 
 def launch(
-    experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.session.rank")
+    experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.session.rank_process")
 ) -> dict[str, object]:
     """Start one Python process per rank, and return the summary that rank 0 has written.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,24 @@ from sgp_runner.models.dropout import SeededDropout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sgp_runner.models.transformer import Transformer
+
+class Sizes(Protocol):
+    """Settings of the layers, as in `sgp_runner.models`' Transformer."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def feed_forward(self) -> int: ...
+    @property
+    def encoder_layers(self) -> int: ...
+    @property
+    def decoder_layers(self) -> int: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def shared_embedding(self) -> bool: ...
 
 
 class EncoderDecoder(nn.Module):
@@ -26,7 +43,7 @@ class EncoderDecoder(nn.Module):
     needs no mask, since nothing before it looks there.
     """
 
-    def __init__(self, config: Transformer, vocabulary: int, pad: int) -> None:
+    def __init__(self, config: Sizes, vocabulary: int, pad: int) -> None:
         nn.Module.__init__(self)
         self.pad = pad
         self.source_embedding = nn.Embedding(vocabulary, config.width)

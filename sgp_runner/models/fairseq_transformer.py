@@ -37,4 +37,4 @@ class FairseqTransformer:
         from sgp_runner.models.from_fairseq import build
 
         assert isinstance(dataset.task, BeamTranslation)  # the only task in ``tasks``
-        return build(self, dataset.task)
+        return build(self.arch, self.share_all_embeddings, self.overrides, dataset.task)

@@ -13,7 +13,7 @@ from sgp_runner.models.dropout import DrawsFromTorch
 from sgp_runner.utils.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from sgp_runner.models.fairseq_transformer import FairseqTransformer
+    from collections.abc import Mapping
 
 
 class FromFairseq(DrawsFromTorch):
@@ -28,13 +28,15 @@ class FromFairseq(DrawsFromTorch):
         return logits
 
 
-def build(config: FairseqTransformer, task: BeamTranslation) -> FromFairseq:
-    """Build fairseq's model.
+def build(
+    arch: str, shared: bool, overrides: Mapping[str, object], task: BeamTranslation
+) -> FromFairseq:
+    """Build fairseq's model of an architecture; ``shared``: one matrix embeds both languages.
 
     Raises ConfigError for an architecture or option that fairseq does not have, or cannot combine.
     """
     models = import_fairseq("fairseq.models")
-    arch, kind = config.arch, models.ARCH_MODEL_REGISTRY.get(config.arch)
+    kind = models.ARCH_MODEL_REGISTRY.get(arch)
     if kind is None or not issubclass(kind, models.FairseqEncoderDecoderModel):
         names = [
             name
@@ -46,22 +48,22 @@ def build(config: FairseqTransformer, task: BeamTranslation) -> FromFairseq:
             f"'{arch}' is not an encoder-decoder model of fairseq.{nearest(arch, names)}",
         )
     known, defaults = options_of(kind, None), options_of(kind, SUPPRESS)
-    for name in config.overrides:
+    for name in overrides:
         if name not in known:
             raise ConfigError(
                 f"model.overrides.{name}", f"{arch} has no such option.{nearest(name, known)}"
             )
-    if config.share_all_embeddings and task.source != task.target:
+    if shared and task.source != task.target:
         fix = "binarise with --joined-dictionary, or use model.share_all_embeddings=false"
         raise ConfigError(
             "model.share_all_embeddings", f"the languages have different dictionaries: {fix}."
         )
     own: dict[str, object] = {
-        "share_all_embeddings": config.share_all_embeddings,
+        "share_all_embeddings": shared,
         "criterion": "label_smoothed_cross_entropy",
     }
     own |= {"max_source_positions": LONGEST, "max_target_positions": LONGEST}
-    options = Namespace(arch=arch, **{**defaults, **own, **config.overrides})
+    options = Namespace(arch=arch, **{**defaults, **own, **overrides})
     models.ARCH_CONFIG_REGISTRY[arch](options)
     try:
         return FromFairseq(

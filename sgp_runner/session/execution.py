@@ -17,7 +17,7 @@ from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
-from sgp_runner.session import session
+from sgp_runner.session import start
 from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.lock import locked
@@ -55,7 +55,7 @@ def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | Non
     """Execute the run in its folder, on which this process holds the lock."""
     made = prepare(experiment) if rank in (None, 0) else []
     try:
-        summary = session.execute(experiment)
+        summary = start.execute(experiment)
     except ConfigError:
         remove(made)
         raise

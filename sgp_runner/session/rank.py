@@ -1,30 +1,21 @@
-"""One process rank of a real run, set up by a launcher's environment.
-
-``python -m sgp_runner.session.rank config.yaml`` runs one.
-"""
+"""One rank of a real run among its others."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.distributed.backend import RankBackend
-from sgp_runner.distributed.launch import STARTED
 from sgp_runner.distributed.watchdog import POLL_SECONDS, Watchdog, watching
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import listed
 from sgp_runner.elastic.vote import Vote
 from sgp_runner.recording.checkpoint import latest_of
-from sgp_runner.session.session import Session, execute
+from sgp_runner.session.session import Session
 from sgp_runner.utils.errors import (
-    SAVED,
     Aborted,
     ConfigError,
     Diverged,
@@ -126,30 +117,3 @@ def resume_hint(experiment: Experiment) -> str:
         if found is not None
         else "There is no checkpoint yet to resume from."
     )
-
-
-def main(config: str, group: str | None) -> int:
-    """Run one rank of an experiment; the launching process reports its errors."""
-    from sgp_runner.config.schema import load_experiment
-    from sgp_runner.recording.recorder import write_summary
-
-    experiment = replace(
-        load_experiment(Path(config), group),
-        started=float(os.environ.get(STARTED, time.monotonic())),
-    )
-    try:
-        summary = execute(experiment)
-    except (RankFailed, Aborted, ConfigError, Diverged, Evicted):
-        return 1
-    except Stopped:
-        return SAVED
-    if summary is not None:
-        write_summary(experiment.directory, summary)
-    return 0
-
-
-if __name__ == "__main__":
-    code = main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # threads that still wait for messages must not delay the exit

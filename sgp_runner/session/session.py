@@ -10,14 +10,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from sgp_runner.distributed.networks import RealNetwork
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, resume_message
 from sgp_runner.recording.observer import Observer, recording
-from sgp_runner.simulator.network import Sim
 from sgp_runner.utils.errors import Lost, LostConnection, MembershipChanged
-from sgp_runner.utils.launchers import launched
-from sgp_runner.utils.memory import use_huge_pages
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -180,22 +176,3 @@ class Session:
     def end_of_step(self, worker: Worker) -> None:
         if self.observer is not None:
             self.observer.end_of_step(worker)
-
-
-def execute(experiment: Experiment) -> dict[str, object] | None:
-    """Train, record and return the summary; None on ranks of a real run without one."""
-    use_huge_pages()
-    network, process = experiment.run.network, launched()
-    network.check_start(experiment.run, process)
-    if isinstance(network, Sim):
-        from sgp_runner.simulator.backend import SimulatedBackend
-
-        return Session(experiment, SimulatedBackend(experiment, network)).run()
-    assert isinstance(network, RealNetwork)
-    if process is None:
-        from sgp_runner.distributed.launch import launch
-
-        return launch(experiment)
-    from sgp_runner.session.rank import run_rank
-
-    return run_rank(experiment, network.world(experiment.run, process))

@@ -61,7 +61,7 @@ def _git(source: Path) -> dict[str, object] | None:
     """The commit (None before the first) and whether files differ, if ``source`` is a clone."""
     if not _is_clone(source):
         return None
-    status = _run_git(source, "status", "--porcelain", "--", *CODE)
+    status = _run_git(source, "--no-optional-locks", "status", "--porcelain", "--", *CODE)
     return {"commit": _commit(source), "dirty": None if status is None else bool(status)}
 
 

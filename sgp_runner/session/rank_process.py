@@ -1,0 +1,51 @@
+"""The program of one rank: ``python -m sgp_runner.session.rank_process config.yaml``.
+
+A launcher has set up its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from sgp_runner.distributed.launch import STARTED
+from sgp_runner.session.start import execute
+from sgp_runner.utils.errors import (
+    SAVED,
+    Aborted,
+    ConfigError,
+    Diverged,
+    Evicted,
+    RankFailed,
+    Stopped,
+)
+
+
+def main(config: str, group: str | None) -> int:
+    """Run one rank of an experiment; the launching process reports its errors."""
+    from sgp_runner.config.schema import load_experiment
+    from sgp_runner.recording.recorder import write_summary
+
+    experiment = replace(
+        load_experiment(Path(config), group),
+        started=float(os.environ.get(STARTED, time.monotonic())),
+    )
+    try:
+        summary = execute(experiment)
+    except (RankFailed, Aborted, ConfigError, Diverged, Evicted):
+        return 1
+    except Stopped:
+        return SAVED
+    if summary is not None:
+        write_summary(experiment.directory, summary)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads that still wait for messages must not delay the exit
