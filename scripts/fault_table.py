@@ -77,7 +77,7 @@ A run that stops ends with one of these errors, here of SGP:
 Synchronous algorithms end with the parameters of the undisturbed run, to the bit, only later. OSGP,
 AD-PSGD and the parameter server without a barrier take messages in the order of arrival, so their
 result depends on time; they lose no push-sum mass, no part of the sum of all parameters and no
-gradient. `tests/test_faults.py` asserts this for every algorithm under every fault.
+gradient. `tests/cluster/test_faults.py` asserts this for every algorithm under every fault.
 
 An all-reduce stalls with any of its ranks, and each of its rounds waits for the latest message. The
 runs of a parameter server wait for the server's own link here. When a node never comes back, the

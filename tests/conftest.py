@@ -6,7 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-MODULES = Path(__file__).parent.glob("test_*.py")
+HERE = Path(__file__).parent
+MODULES = HERE.rglob("test_*.py")
 collect_ignore = [
-    path.name for path in MODULES if sys.platform != "linux" and re.search("/proc|ranks_of", path.read_text(encoding="utf-8"))
+    str(path.relative_to(HERE)) for path in MODULES if sys.platform != "linux" and re.search("/proc|ranks_of", path.read_text(encoding="utf-8"))
 ]

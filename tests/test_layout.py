@@ -7,8 +7,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-PACKAGE = Path(__file__).resolve().parents[1] / "sgp_runner"
+PACKAGE = ROOT / "sgp_runner"
 FLOORS = [
     {"cli"},
     {"replay"},

@@ -9,10 +9,10 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
+from places import ROOT
 
 from sgp_runner import __version__
 
-ROOT = Path(__file__).parent.parent
 METADATA = ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 

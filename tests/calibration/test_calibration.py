@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from experiments import make_experiment
+from places import TESTS
 from tiny import machines, run
 
 from sgp_runner.algorithms.gap_aware import GapAware
@@ -24,7 +25,7 @@ from sgp_runner.distributed.launch import launch
 from sgp_runner.session.start import execute
 from sgp_runner.topology.graphs import DirectedExponential
 
-HERE = Path(__file__).parent
+HERE = TESTS
 
 # 2 s and 1 ms per byte; a ring of four takes 2 * 3 * (2 s + 1/4 of 2 ms per byte).
 MEASURED = Measured(

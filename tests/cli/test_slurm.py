@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from places import ROOT
 from processes import hear_interrupts
 from slurm_cluster import missing_programs, say, slurm_cluster, wait_until
 
@@ -21,7 +22,7 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.utils.units import percent
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
-SCRIPTS = Path(__file__).parent.parent / "slurm"
+SCRIPTS = ROOT / "slurm"
 RUN = ("model=mlp", "network=gloo", "logger=jsonl")
 LONG = (*RUN, "epochs=100000")
 TOO_BIG = 10**15  # elements, more than any address space holds

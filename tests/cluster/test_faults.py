@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from experiments import final_parameters, instrumented, make_experiment, steps_taken
+from places import TESTS
 from test_invariants import EXACT, Noted, check_nothing_is_left, check_sum, check_weights, noted
 from test_simulator import Custom, arrivals
 from tiny import START, D, Result, machines, run, sgd
@@ -42,7 +43,7 @@ from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential
 from sgp_runner.utils.errors import ConfigError
 
 INF = float("inf")
-REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
+REAL_RANK = str(TESTS / "real_rank.py")
 
 
 def events(*each: Event) -> Faults:

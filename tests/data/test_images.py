@@ -17,6 +17,7 @@ import torch
 from corpora import WNIDS, cifar, image_folder
 from experiments import final_parameters, instrumented, make_experiment, steps_taken
 from PIL import Image
+from places import TESTS
 
 from sgp_runner.cli.main import main
 from sgp_runner.data.cifar import MARGIN, Cifar, moved
@@ -28,7 +29,7 @@ from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError, DataError
 from sgp_runner.utils.seeding import seeds_of
 
-REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
+REAL_RANK = str(TESTS / "real_rank.py")
 
 
 @pytest.fixture(scope="module")

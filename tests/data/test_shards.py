@@ -18,6 +18,7 @@ import torch
 import webdataset
 from corpora import WNIDS, image_folder
 from experiments import final_parameters, instrumented, make_experiment
+from places import ROOT
 
 import make_shards
 from sgp_runner.cli.main import main
@@ -28,7 +29,7 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError, DataError
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "make_shards.py"
+SCRIPT = ROOT / "scripts" / "make_shards.py"
 PARTS = ("train", "val")
 
 

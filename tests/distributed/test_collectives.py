@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from places import TESTS
 from test_mpi import mpirun
 from test_simulator import Custom
 from tiny import machines, run
@@ -16,7 +16,7 @@ from tiny import machines, run
 from sgp_runner.cluster.machines import LogNormalTime
 from sgp_runner.core.worker import Worker
 
-RANK = str(Path(__file__).with_name("collective_rank.py"))
+RANK = str(TESTS / "collective_rank.py")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from experiments import final_parameters, make_experiment, steps_taken
+from places import TESTS
 from processes import ranks_of
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
@@ -20,7 +21,7 @@ from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.place import Part, Place
 
-HERE = Path(__file__).parent
+HERE = TESTS
 # Eight steps of a network without BatchNorm, whose statistics are each device's own.
 TINY = ("dtype=float64", "model=mlp", "data=digits", "nodes=2", "batch_size=8", "epochs=0.09", "log_every=1")
 TWO = ("nodes=2", "gpus_per_node=2")

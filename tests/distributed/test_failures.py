@@ -12,6 +12,7 @@ from threading import Thread
 import pytest
 import torch
 from experiments import instrumented, make_experiment, saved
+from places import TESTS
 from processes import ranks_of, wait_for_ranks
 
 from sgp_runner.config.experiment import Experiment
@@ -22,7 +23,7 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import RankFailed, Stopped
 
-REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
+REAL_RANK = str(TESTS / "real_rank.py")
 SETTINGS = ("model=mlp", "dtype=float64", "batch_size=32", "nodes=4", "eval_every=100", "log_every=1")
 
 

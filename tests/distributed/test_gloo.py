@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from experiments import make_experiment, steps_taken
+from places import TESTS
 from processes import hear_interrupts, ranks_of, wait_for_ranks
 from slurm_cluster import free_ports
 from torch import Tensor, uint8, zeros
@@ -27,8 +28,8 @@ from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.provenance import code_version
 
-REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
-ODD_RANK = str(Path(__file__).with_name("odd_rank.py"))
+REAL_RANK = str(TESTS / "real_rank.py")
+ODD_RANK = str(TESTS / "odd_rank.py")
 
 
 EPOCHS = {"ad_psgd": 8, "gap_aware": 4, "osgp": 4}  # on a busy machine one rank of AD-PSGD may do nearly all the work
@@ -167,7 +168,7 @@ def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection
     for _ in range(5):
         (port,) = free_ports(1)
         where = {**os.environ, "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command = [sys.executable, str(Path(__file__).with_name("flooding_rank.py"))]
+        command = [sys.executable, str(TESTS / "flooding_rank.py")]
         said = subprocess.run(command, env=where, check=True, stdout=subprocess.PIPE, text=True, timeout=100).stdout
         if said:
             break

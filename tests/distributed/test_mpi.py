@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from experiments import final_parameters, make_experiment, steps_taken
+from places import TESTS
 from processes import hear_interrupts, ranks_of, wait_for_ranks
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
@@ -22,7 +23,7 @@ from sgp_runner.recording.recorder import read_metrics, read_summary
 
 MPIRUN = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-HERE = Path(__file__).parent
+HERE = TESTS
 
 
 def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

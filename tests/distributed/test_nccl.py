@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from experiments import make_experiment
+from places import TESTS
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
@@ -15,7 +16,7 @@ from sgp_runner.recording.recorder import read_summary
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"), pytest.mark.timeout(900)]
 GPUS = torch.cuda.device_count()
-REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
+REAL_RANK = str(TESTS / "real_rank.py")
 TINY = ("dtype=float64", "model=mlp", "data=digits", "batch_size=8", "epochs=0.09", "log_every=4")
 # Every message is folded in as late as it may be; so it is in the simulator with steps of 50 ms.
 LATE = ("algo.tau=2", "compute_time@cluster.compute_time=constant", "cluster.latency_seconds=0.075")

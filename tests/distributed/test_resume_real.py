@@ -15,6 +15,7 @@ from threading import Thread
 import pytest
 import torch
 from experiments import final_parameters, make_experiment, steps_taken
+from places import TESTS
 from processes import ranks_of, wait_for_ranks
 
 from sgp_runner.config.experiment import Experiment
@@ -23,7 +24,7 @@ from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import RankFailed, Stopped
 
-REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
+REAL_RANK = str(TESTS / "real_rank.py")
 SETTINGS = ("network=gloo", "nodes=3", "model=mlp", "batch_size=16", "epochs=15", "log_every=1", "eval_every=1000")
 LED = ("nodes=2", "gpus_per_node=2", "network.gossip=leader", "checkpoint.every_steps=40")
 SYNCHRONOUS: dict[str, tuple[signal.Signals | str, ...]] = {  # with the signal that one process gets

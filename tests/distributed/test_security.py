@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from places import TESTS
 from processes import wait_for_ranks
 from slurm_cluster import free_ports
 from test_mpi import ENVIRONMENT, MPIRUN
@@ -25,7 +26,7 @@ from sgp_runner.distributed.processes import DistributedWorld
 from sgp_runner.distributed.values import check_lengths, pack, unpack
 from sgp_runner.utils.errors import RankFailed
 
-ROGUE = str(Path(__file__).with_name("rogue_rank.py"))
+ROGUE = str(TESTS / "rogue_rank.py")
 WORDS = ["nodes=2", "model=mlp", "epochs=1", "logger=jsonl"]
 NOT_JSON = r"sgp-run: rank 1 sent something that is not JSON \(UnicodeDecodeError\): is it a rank of this run\?\n"
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}  # as the kernel writes addresses

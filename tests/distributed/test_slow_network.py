@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
+SCRIPTS = ROOT / "scripts"
 needs_root = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="network namespaces need root and iproute2")
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from corpora import binarised, parallel_text
 from experiments import final_parameters, instrumented, make_experiment
+from places import TESTS
 from test_resume import events, whole_and_interrupted
 
 from sgp_runner.cli.main import main
@@ -31,7 +32,7 @@ from sgp_runner.utils.place import Part
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed: make .venv/.fairseq")
 __all__ = ["events"]  # a fixture
 
-REAL_RANK = str(Path(__file__).with_name("real_rank.py"))
+REAL_RANK = str(TESTS / "real_rank.py")
 WIDTHS = (("layers", 1), ("embed_dim", 32), ("ffn_embed_dim", 64))
 SMALL = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in WIDTHS}
 OVERRIDES = "{" + ", ".join(f"{name}: {value}" for name, value in SMALL.items()) + "}"

@@ -10,12 +10,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from reproduce import archives
 from reproduce.archives import LARGEST, archive_of, archived, by_run, members, pack, tar_of, unpack
 from sgp_runner.recording.divergence import FILE as DIVERGED
 
-REPRODUCED = Path(__file__).parent.parent / "results" / "reproduced"
+REPRODUCED = ROOT / "results" / "reproduced"
 ARCHIVES = sorted((REPRODUCED / "logs").iterdir())
 A_TASK_AND_A_TABLE = ("language12.tar.xz", "timing.tar.xz")
 

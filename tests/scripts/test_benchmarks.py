@@ -8,8 +8,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from places import ROOT
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture

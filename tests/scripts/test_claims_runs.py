@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from claims import asynchronous, pipeline, warmup
 from claims.evidence import Claim, Verdict, verdict_of
@@ -17,8 +18,6 @@ from reproduce.archives import unpack
 from sgp_runner.config.overrides import compose, configs, parse
 from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.job_pool import Job
-
-ROOT = Path(__file__).parent.parent
 
 
 def all_claims() -> list[Claim]:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from corpora import WNIDS, image_folder, parallel_text
+from places import ROOT
 
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.wmt16_en_de import WMT16EnDe
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
+SCRIPTS = ROOT / "scripts"
 needs_fairseq = pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed: make .venv/.fairseq")
 
 

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sgp_runner.config.choices import groups
+from places import ROOT
 
-ROOT = Path(__file__).parent.parent
+from sgp_runner.config.choices import groups
 
 
 def test_shellcheck_has_no_complaint() -> None:

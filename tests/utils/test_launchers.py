@@ -95,7 +95,7 @@ NO_ADDRESS = {
 
 @pytest.fixture
 def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expands names such as a[3-4], for machines without Slurm; tests/test_slurm.py has the real one."""
+    """Expands names such as a[3-4], for machines without Slurm; tests/cli/test_slurm.py has the real one."""
     program = tmp_path / "scontrol"
     program.write_text('#!/bin/bash\n[[ $3 =~ ^(.*)\\[([0-9]+)-([0-9]+)\\]$ ]] || exit 1\n'
                        'for ((i = BASH_REMATCH[2]; i <= BASH_REMATCH[3]; i++)); do echo "${BASH_REMATCH[1]}$i"; done\n')  # fmt: skip
