@@ -9,5 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 MODULES = HERE.rglob("test_*.py")
 collect_ignore = [
-    str(path.relative_to(HERE)) for path in MODULES if sys.platform != "linux" and re.search("/proc|ranks_of", path.read_text(encoding="utf-8"))
+    str(path.relative_to(HERE))
+    for path in MODULES
+    if sys.platform != "linux" and re.search("/proc|ranks_of", path.read_text(encoding="utf-8"))
 ]

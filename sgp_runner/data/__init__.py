@@ -1,1 +1,1 @@
-"""Data sets, one file each, and the rule that deals their samples to the workers."""
+"""Data sets, one file each, and the samplers that deal their samples to the workers."""

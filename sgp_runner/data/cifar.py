@@ -1,5 +1,6 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 training and 10,000 validation images [3, 32,
-32], held in memory as bytes.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), held in memory as bytes.
+
+There are 50,000 training and 10,000 validation images [3, 32, 32].
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PIXELS = {
 class Cifar:
     """CIFAR-10 or CIFAR-100, of ten or a hundred classes.
 
-    root: with cifar-10-batches-py/ or cifar-100-python/; may move: it is no part of a run's name
+    root: folder of cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
     augment: train on random crops and mirror images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         class
@@ -53,8 +54,9 @@ class Cifar:
         partition_of(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """``dtype`` has no effect: images are bytes. torchvision checks its files against their
-        published checksums.
+        """Load the images as bytes, so ``dtype`` has no effect.
+
+        torchvision checks its files against their published checksums.
         """
         return Dataset(
             name=self.name,
@@ -76,9 +78,11 @@ class Cifar:
         read = getattr(importlib.import_module("torchvision.datasets"), self.name.upper())
         try:
             data = read(self.root, train=train)
-        except RuntimeError:  # missing, or with other checksums
+        except RuntimeError:  # missing, or wrong checksums
             archive = self.name.replace("cifar", "cifar-")
-            get = f"curl -O https://www.cs.toronto.edu/~kriz/{archive}-python.tar.gz && tar -xzf {archive}-python.tar.gz -C {self.root}"
+            archive = f"{archive}-python.tar.gz"
+            url = f"https://www.cs.toronto.edu/~kriz/{archive}"
+            get = f"curl -O {url} && tar -xzf {archive} -C {self.root}"
             where = f"{self.root}/{read.base_folder}"
             raise ConfigError(
                 "data.root", f"{where} is missing, or not all of {self.name}; get it with: {get}"
@@ -92,8 +96,9 @@ class Cifar:
 
 @dataclass(frozen=True)
 class Images(Split):
-    """Labelled images in memory. ``augment``: each is moved by up to ``MARGIN`` pixels and mirrored
-    half of the time.
+    """Labelled images in memory.
+
+    augment: shift each image by up to ``MARGIN`` pixels and mirror it half of the time.
     """
 
     images: Tensor  #: uint8 [N, C, H, W]
@@ -105,14 +110,15 @@ class Images(Split):
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         images = self.images[indices]
-        return (moved(images, seeds_of(seed, indices)) if self.augment else images,), self.labels[
-            indices
-        ]
+        if self.augment:
+            images = moved(images, seeds_of(seed, indices))
+        return (images,), self.labels[indices]
 
 
 def moved(images: Tensor, seeds: Tensor) -> Tensor:
-    """``images`` [B, C, H, W], moved and mirrored as their ``seeds`` (int64 [B]) want it; black
-    comes in from outside.
+    """``images`` [B, C, H, W], shifted and mirrored by their ``seeds`` (int64 [B]).
+
+    Pixels from outside the image are black.
     """
     import torch
     from torch.nn.functional import pad

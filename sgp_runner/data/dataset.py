@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the program: a training split, a validation split and a task."""
+"""The interface of a data set: a training split, a validation split and a task."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ Batch: TypeAlias = "tuple[tuple[Tensor, ...], Tensor]"
 
 
 class Split(Protocol):
-    """A fixed, indexable set of samples. One in memory has nothing to prepare or to close."""
+    """A fixed, indexable set of samples.
 
-    labels: (
-        Tensor | None
-    )  #: int64 [N], or None where samples have no class. Only the Dirichlet partition reads it
+    A split in memory has nothing to prepare or to close.
+    """
+
+    #: int64 [N], for the Dirichlet partition; None where samples have no class.
+    labels: Tensor | None
 
     @property
     def ahead(self) -> int:
-        """How many batches to ``prepare`` before they are needed; 0 where that gains nothing."""
+        """How many batches to ``prepare`` ahead; 0 where that gains nothing."""
         return 0
 
     def __len__(self) -> int: ...
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Begin with what ``batch`` will soon be asked for."""
+        """Start preparing an upcoming call of ``batch``."""
         return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
-        """The samples at ``indices`` (int64 [B]), in that order. Augmentation depends on ``seed``
-        and a sample's index alone.
+        """The samples at ``indices`` (int64 [B]), in that order.
+
+        Augmentation depends only on ``seed`` and a sample's index.
         """
 
     def close(self) -> None:
-        """Give back what it has opened; it may be used again."""
+        """Release resources; the split may be used again."""
         return None
 
 
 def read(split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
-    """The samples of each part in turn; those of the next ones are prepared meanwhile."""
+    """The samples of each part in turn, preparing those of the next ones meanwhile."""
     waiting: deque[Tensor] = deque()
     for part in parts:
         split.prepare(part)
@@ -80,7 +83,7 @@ class TensorSplit(Split):
 
 
 class Task(Protocol):
-    """How outputs are judged."""
+    """The loss and the metrics of a model's outputs."""
 
     name: ClassVar[str]  #: "classification", "translation" or "regression"
     metric: ClassVar[str]  #: the headline number of ``evaluate``
@@ -89,10 +92,10 @@ class Task(Protocol):
         """Scalar mean loss of a batch. Runs under ``torch.func.vmap`` and ``grad``."""
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Metrics over the whole split. The caller has put ``module`` in eval mode and turned
-        gradients off.
+        """Metrics over the whole split.
 
-        "loss" is always there; "accuracy" is in 0..1; translation adds "bleu" in 0..100.
+        The caller has put ``module`` in eval mode and turned gradients off. "loss" is always
+        present; "accuracy" is in 0..1; translation adds "bleu" in 0..100.
         """
 
 
@@ -114,10 +117,10 @@ class Dataset:
     valid: Split
     input_shape: tuple[int, ...]  #: of one sample: (C, H, W), (source length,) or (dimension,)
     num_classes: int  #: classes; vocabulary size for text; dimension for regression
-    partition: Partition = field(
-        default=IID()
-    )  #: how the training split is divided among the nodes
-    pixels: Pixels | None = None  #: of images that come as bytes; the model normalises them first
+    #: How the training split is divided among the nodes.
+    partition: Partition = field(default=IID())
+    #: Statistics of images stored as bytes, which the model normalises first.
+    pixels: Pixels | None = None
 
 
 class DataConfig(Protocol):
@@ -127,20 +130,21 @@ class DataConfig(Protocol):
     def name(self) -> str: ...
 
     task: ClassVar[str]
-    stand_in: ClassVar[bool]  #: for the data that results are published on
+    stand_in: ClassVar[bool]  #: whether it stands in for the data of published results
 
     @property
     def train_size(self) -> int | None:
-        """Training samples, known before they are loaded; None if they are not."""
+        """Number of training samples; None if it is unknown before loading."""
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """The data with floating-point inputs in ``dtype``. Raises ConfigError where they are
-        missing.
+        """Load the data, with floating-point inputs in ``dtype``.
+
+        Raises ConfigError if data is missing.
         """
 
 
 def check_label_smoothing(share: float) -> None:
-    """Raises ConfigError unless ``share`` of the probability can be spread over all classes."""
+    """Raise ConfigError unless ``share`` of the probability can be spread over all classes."""
     if not 0 <= share < 1:
         raise ConfigError(
             "data.label_smoothing", f"must be in [0, 1), not {share}. Use data.label_smoothing=0.1."
@@ -148,18 +152,17 @@ def check_label_smoothing(share: float) -> None:
 
 
 def check_holdout(share: float) -> None:
-    """Raises ConfigError unless ``share`` of the training set can be held out of it."""
+    """Raise ConfigError unless ``share`` of the training set can be held out of it."""
     if not 0 <= share < 1:
         raise ConfigError("data.holdout", f"must be in [0, 1), not {share}. Use data.holdout=0.2.")
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:
-    """``dataset``, validated on the last ``share`` of its training samples, which are no longer
-    trained on.
+    """``dataset``, validated on the last ``share`` of its training samples instead of trained on
+    them.
 
-    Settings are chosen on those; the validation set proper stays unseen until results are reported.
-    Nothing changes for 0. Raises ConfigError when nothing is left to train on, or nothing to
-    validate on.
+    Use it to choose settings; the validation set proper stays unseen until results are reported. 0
+    changes nothing. Raises ConfigError when nothing is left to train or validate on.
     """
     if share == 0:
         return dataset
@@ -169,7 +172,8 @@ def held_out(dataset: Dataset, share: float) -> Dataset:
     if not 0 < rest < len(train):
         raise ConfigError(
             "data.holdout",
-            f"{share} of {len(train)} training samples leaves {rest} to train on; use data.holdout=0.2.",
+            f"{share} of {len(train)} training samples leaves {rest} to train on; "
+            "use data.holdout=0.2.",
         )
     return replace(
         dataset, train=train.part(slice(0, rest)), valid=train.part(slice(rest, len(train)))

@@ -1,4 +1,4 @@
-"""What the processes that decode images do. Importing this module imports torch and torchvision."""
+"""The processes that decode images. Importing this module imports torch and torchvision."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.torchvision import import_torchvision
 
 import_torchvision()
-from torchvision.transforms import v2  # noqa: E402  # after the import that needs help
+from torchvision.transforms import v2  # noqa: E402  # after the workaround
 
 
 def start_process() -> None:
-    """In a new process: compute on one core, and end when the process that decodes for us has
-    ended, however it did.
-    """
+    """Initialise a decoding process: one thread, ending with its parent process."""
     torch.set_num_threads(1)
     Thread(target=leave_with_parent, daemon=True).start()
 
@@ -35,10 +33,10 @@ def leave_with_parent() -> None:
 
 
 def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None) -> Tensor:
-    """uint8 [B, 3, size, size]: a random part of each image, perhaps mirrored, as its seed wants
-    it; without seeds, its centre.
+    """Decode images to uint8 [B, 3, size, size].
 
-    Szegedy et al. 2015 for training; at evaluation the shorter side becomes ``size`` * 256 / 224
+    Training takes a random crop of each image, perhaps mirrored, by its seed (Szegedy et al. 2015).
+    Evaluation (no seeds) takes the centre, after the shorter side has become ``size`` * 256 / 224
     (He et al. 2016). Raises DataError.
     """
     train = v2.Compose(
@@ -55,11 +53,7 @@ def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None
             try:
                 with Image.open(file if isinstance(file, str) else file.open()) as image:
                     images[i] = (evaluate if seeds is None else train)(image.convert("RGB"))
-            except (
-                OSError,
-                SyntaxError,
-                ValueError,
-            ) as error:  # what Pillow raises for damaged files
+            except (OSError, SyntaxError, ValueError) as error:  # Pillow's, for damaged files
                 raise DataError(
                     f"{file} cannot be read as an image ({error}); copy or download it again."
                 ) from None

@@ -1,6 +1,4 @@
-"""scikit-learn's digits: 1,797 real 8x8 images of handwritten digits, inside the package, so
-nothing is downloaded.
-"""
+"""scikit-learn's digits: 1,797 real 8x8 images of handwritten digits, without a download."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ _VALID = 360
 
 @dataclass(frozen=True)
 class Digits:
-    """1,437 training and 360 validation images [1, 8, 8], normalised with the training set's mean
-    and deviation.
+    """1,437 training and 360 validation images [1, 8, 8], normalised by the training set.
 
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         digit
@@ -77,8 +74,9 @@ class Digits:
 
 
 def table() -> np.ndarray:
-    """A line per image: its 64 pixels and its digit. Read from scikit-learn's files, since its
-    import takes seconds.
+    """A row per image: its 64 pixels and its digit.
+
+    Read from scikit-learn's files, since its import takes seconds.
     """
     import numpy as np
 

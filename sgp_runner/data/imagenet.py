@@ -1,6 +1,4 @@
-"""ImageNet (Deng et al. 2009; ILSVRC 2012), or any images in a folder per class, for training and
-for validation.
-"""
+"""ImageNet (Deng et al. 2009; ILSVRC 2012), or any images in a folder per class."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ class ImageNet:
     Random crops and mirror images for training, the centre at evaluation. The validation classes
     are the training classes.
 
-    root: with train/<class>/ and val/<class>/; may move: it is no part of a run's name
-    shards: folder with train-*.tar and val-*.tar, read in place of root; see
+    root: folder of train/<class>/ and val/<class>/; not part of a run's name
+    shards: folder of train-*.tar and val-*.tar, read instead of root; see
         scripts/make_shards.py; null = folders per class
     image_size: height and width in pixels, of what the model sees
     workers: processes that decode images, for each process of the run; 0 = that process itself;
@@ -69,7 +67,7 @@ class ImageNet:
             raise ConfigError("data.workers", f"must be 0 or more processes, not {self.workers}.")
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """``dtype`` has no effect: images are bytes."""
+        """Load the images as bytes, so ``dtype`` has no effect."""
         from sgp_runner.data.images import Decoders, ImageFiles
 
         (files, labels), (valid_files, valid_labels) = (
@@ -105,7 +103,7 @@ class ImageNet:
         )
 
     def classes(self, part: str) -> list[str]:
-        """The names of the folders, in order."""
+        """The names of the class folders, in order."""
         folder = Path(self.root) / part
         names = (
             sorted(path.name for path in folder.iterdir() if path.is_dir())
@@ -113,10 +111,11 @@ class ImageNet:
             else []
         )
         if not names:
-            get = "get ILSVRC 2012 from image-net.org and unpack it with scripts/prepare_imagenet.sh, or set data.root"
             raise ConfigError(
                 "data.root",
-                f"there is no ImageNet at {self.root}, whose images are in {part}/<class>/: {get}.",
+                f"there is no ImageNet at {self.root}, whose images are in {part}/<class>/: "
+                "get ILSVRC 2012 from image-net.org and unpack it with "
+                "scripts/prepare_imagenet.sh, or set data.root.",
             )
         return names
 

@@ -1,8 +1,8 @@
-"""Image files that other processes decode, ahead of when they are needed.
+"""Image files that other processes decode ahead of time.
 
-What is asked for is a function of (worker, step), so what comes next is known, and nothing has to
-be remembered when a run goes on. The random numbers of an image depend on a seed and its index:
-results do not depend on who decodes it, nor on how many do.
+Requests are a function of (worker, step), so the next ones are known, and nothing has to
+be saved for a run to resume. The random numbers of an image depend on a seed and its index:
+results do not depend on the number of decoding processes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ MANY_FILES = 65_536  # an image batch in shared memory is an open file
 
 
 class Decoders:
-    """``count`` processes, started when the first is needed; with 0, this process does the work
-    when its result is wanted.
+    """A pool of ``count`` processes, started on first use.
+
+    With 0 the caller decodes in its own process.
     """
 
     def __init__(self, count: int) -> None:
@@ -59,11 +60,12 @@ class Decoders:
             raise self.died() from None
 
     def died(self) -> DataError:
-        """One is gone; the others have to go too, and do not hear when the pool asks them to."""
+        """End the other processes, which do not hear the pool's request; return the error."""
         for process in multiprocessing.active_children():
             process.kill()
         return DataError(
-            "a process that decodes images has died, perhaps for want of memory; try fewer of them (data.workers)."
+            "a process that decodes images has died, perhaps for want of memory; "
+            "try fewer of them (data.workers)."
         )
 
     def close(self) -> None:
@@ -73,8 +75,9 @@ class Decoders:
 
 
 def start_processes(count: int) -> ProcessPoolExecutor:
-    """They come from a fresh process that has imported what they need: no threads, locks or signal
-    handlers of this one get into them.
+    """Start decoders from a fresh process that has imported their modules.
+
+    So they inherit no threads, locks or signal handlers of this one.
     """
     from sgp_runner.data.decoding import start_process
 
@@ -82,19 +85,19 @@ def start_processes(count: int) -> ProcessPoolExecutor:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(most, MANY_FILES)), most))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([start_process.__module__])
-    for start in (
-        resource_tracker.ensure_running,
-        forkserver.ensure_running,
-    ):  # the first lets SIGTERM through again
-        with unheard():
-            start()
+    # One by one, since the first unblocks SIGTERM.
+    with unheard():
+        resource_tracker.ensure_running()
+    with unheard():
+        forkserver.ensure_running()
     return ProcessPoolExecutor(count, context, start_process)
 
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Processes started here never notice the signals that ask a run to stop, which launchers send
-    to all processes.
+    """Block the signals that stop a run, which launchers send to all processes.
+
+    Processes started here inherit the blocked signals.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*SIGNALS, signal.SIGINT])
     try:
@@ -105,18 +108,18 @@ def unheard() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ImageFiles(Split):
-    """Labelled images, in files of their own or in shards. ``augment``: random crops and mirror
-    images instead of the centre.
+    """Labelled images, in files or in shards.
+
+    augment: random crops and mirror images instead of the centre.
     """
 
     files: Sequence[str] | Shards
     labels: Tensor  # int64 [N]
-    size: int  # height and width in pixels, of what comes out
+    size: int  # height and width of the output in pixels
     augment: bool
     decoders: Decoders
-    waiting: dict[tuple[int, bytes], list[Future[Tensor]]] = field(
-        default_factory=dict
-    )  # batches under way
+    # Batches under way.
+    waiting: dict[tuple[int, bytes], list[Future[Tensor]]] = field(default_factory=dict)
 
     @property
     def ahead(self) -> int:
@@ -126,7 +129,7 @@ class ImageFiles(Split):
         return len(self.files)
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """All processes share every batch, so that the next one is always the first to be ready."""
+        """Start decoding a batch on all processes, so that the next batch is always ready first."""
         from sgp_runner.data.decoding import decode
 
         key = (seed, indices.numpy().tobytes())

@@ -117,9 +117,7 @@ def german_ordinal(n: int) -> str:
 
 
 def english_year(year: int) -> str:
-    """1905 -> "nineteen oh five", 2004 -> "two thousand four", 2017 -> "twenty seventeen". 1800 to
-    2099.
-    """
+    """1905 -> "nineteen oh five", 2017 -> "twenty seventeen". 1800 to 2099."""
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return english(year)

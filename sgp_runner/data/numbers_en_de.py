@@ -1,6 +1,4 @@
-"""Generated parallel text, English to German: numbers, ordinals, dates, clock times and amounts in
-words.
-"""
+"""Generated text, English to German: numbers, ordinals, dates, times and amounts in words."""
 
 from __future__ import annotations
 
@@ -28,11 +26,10 @@ _TEXT_SEED = 999_999  # the sentences are the same whatever the run's seed
 
 @dataclass(frozen=True)
 class NumbersEnDe:
-    """Numbers in words: "twenty-three" -> "dreiundzwanzig". No sentence occurs twice, so neither
-    side of a validation pair was seen.
+    """Numbers in words: "twenty-three" -> "dreiundzwanzig".
 
-    The kind of sentence (number, ordinal, date, time, amount) is the label of the Dirichlet
-    partition.
+    No sentence occurs twice, so neither side of a validation pair is in the training set. The kind
+    of sentence (number, ordinal, date, time, amount) is the label of the Dirichlet partition.
 
     train_size: training sentences
     valid_size: held-out sentences
@@ -66,7 +63,7 @@ class NumbersEnDe:
                 )
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """``dtype`` has no effect: tokens are integers."""
+        """Generate the sentences as integer tokens, so ``dtype`` has no effect."""
         import torch
 
         from sgp_runner.data import pieces
@@ -96,9 +93,7 @@ class NumbersEnDe:
 
 
 def sentences(count: int) -> list[tuple[str, str, int]]:
-    """(English, German, kind) in random order, every German sentence once, and so every English
-    one.
-    """
+    """(English, German, kind) in random order; every sentence occurs once."""
     from sgp_runner.data.phrases import KINDS
 
     rng = random.Random(_TEXT_SEED)
@@ -108,16 +103,12 @@ def sentences(count: int) -> list[tuple[str, str, int]]:
         en, de = KINDS[kind](rng)
         found.setdefault(de, (en, kind))
     rows = [(en, de, kind) for de, (en, kind) in found.items()]
-    rng.shuffle(
-        rows
-    )  # short sentences are found early; without this they would fill the validation set
+    rng.shuffle(rows)  # or short sentences, found early, would fill the validation set
     return rows
 
 
 def _pad(rows: list[list[int]]) -> Tensor:
-    """int64 [N, longest row], filled up with ``PAD``, so that the batches of all workers have one
-    shape.
-    """
+    """int64 [N, longest row], padded with ``PAD``, so that all batches have one shape."""
     import torch
 
     from sgp_runner.data.pieces import PAD

@@ -63,7 +63,7 @@ PAIRS = ((EURO, CENT, 100), (KILOMETER, METER, 1000), (WEEK, DAY, 7), (HOUR, MIN
 
 
 def cardinal(rng: random.Random) -> Pair:
-    """A number with one to six digits, every length as likely."""
+    """A number with one to six digits, every length equally likely."""
     n = _number(rng, digits=6)
     return english(n), german(n)
 
@@ -136,7 +136,7 @@ def quantity(n: int, unit: tuple[str, str, str, str, str]) -> Pair:
     return f"{english(n)} {en_many}", f"{german(n)} {de_many}"
 
 
-#: The place in this tuple is the label of a pair.
+#: The index in this tuple is the label of a pair.
 KINDS: tuple[Callable[[random.Random], Pair], ...] = (cardinal, ordinal, date, time, amount)
 
 
@@ -154,8 +154,9 @@ def _number(rng: random.Random, digits: int) -> int:
 
 
 def _countable(rng: random.Random, digits: int) -> int:
-    """At least 1. No 101, 1001 ...: whether these take a plural or a singular noun is disputed in
-    German.
+    """A number, at least 1, that counts things.
+
+    It is not 101, 1001 ...: whether these take a singular or plural noun is disputed in German.
     """
     n = max(1, _number(rng, digits))
     return n + 1 if n > 1 and n % 100 == 1 else n

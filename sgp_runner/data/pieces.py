@@ -1,9 +1,7 @@
-"""One vocabulary for both languages: English words, and the parts of which German numbers are
-composed.
+"""One vocabulary for both languages: English words, and the parts of German numbers.
 
-"dreiundzwanzigste" is drei|und|zwanzig|ste, so that a model that has seen the parts can write a
-number it has never seen. "▁" stands for a space. Joining the German pieces gives the text back
-exactly.
+"dreiundzwanzigste" is drei|und|zwanzig|ste, so a model that has seen the parts can write a number
+it has never seen. "▁" stands for a space. Joining the German pieces restores the text exactly.
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ _TENS = [*range(20), *range(20, 100, 10)]
 
 
 def english_words(text: str) -> list[str]:
-    """Words and commas. A hyphen is only a boundary: "twenty-third" is two words."""
+    """Words and commas; a hyphen is a boundary: "twenty-third" is two words."""
     return re.findall(r"[a-zA-Z']+|,", text)
 
 
 def german_pieces(text: str) -> list[str]:
-    """The longest known piece each time."""
+    """The pieces of ``text``, greedily the longest."""
     return _PIECE.findall(text.replace(" ", "▁"))
 
 
@@ -51,7 +49,7 @@ def _german_lexicon() -> list[str]:
 _GERMAN = list(dict.fromkeys(_german_lexicon()))
 _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(_GERMAN, key=len, reverse=True)))
 
-#: Every piece at the place of its id. Words that both languages write alike, such as "April", share one.
+#: Pieces by id. Words of the same spelling in both languages, such as "April", share one.
 VOCABULARY: tuple[str, ...] = tuple(
     dict.fromkeys(["<pad>", "<bos>", "<eos>", *_GERMAN, *_english_lexicon()])
 )

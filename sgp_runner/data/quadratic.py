@@ -1,6 +1,4 @@
-"""A quadratic problem with known curvature, noise and disagreement between nodes, posed as a
-regression.
-"""
+"""A quadratic problem with known curvature, noise and disagreement between nodes."""
 
 from __future__ import annotations
 
@@ -27,13 +25,13 @@ class QuadraticData:
     different optima. The validation loss is ``1/2 (x - x*)' H (x - x*)``, where x* minimises the
     training loss: 0 is the optimum.
 
-    dimension: of the parameter vector
+    dimension: length of the parameter vector
     samples: training samples
     groups: labels; each shifts the optimum of its samples
     noise: standard deviation of a sample's own offset
     heterogeneity: standard deviation of a group's shift
     condition: largest over smallest curvature; the largest is 1
-    problem_seed: which problem; independent of the run's seed
+    problem_seed: seed of the problem, independent of the run's seed
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         group
     alpha: concentration of the Dirichlet partition; smaller = fewer groups per node

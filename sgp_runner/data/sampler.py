@@ -1,6 +1,4 @@
-"""Which samples a worker reads at a step: a pure function of (seed, worker, step), never of the
-order of calls.
-"""
+"""Samplers: the samples of a worker at a step, as a pure function of (seed, worker, step)."""
 
 from __future__ import annotations
 
@@ -25,16 +23,18 @@ class Sampler(Protocol):
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps per worker in which all workers together read the training set once, incomplete
-        batches dropped; a timing study's may be a fraction.
+        """Steps per worker of one pass over the training set, incomplete batches dropped.
+
+        All workers together make the pass. In a timing study it may be a fraction.
         """
 
     def indices(self, worker: int, step: int) -> Tensor:
         """int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
 
     def weight(self, worker: int, step: int, part: Part) -> float:
-        """What the mean loss over ``part`` of these samples counts when it is averaged with those
-        of all parts and workers.
+        """Weight of the mean loss over ``part`` of these samples in the average over all.
+
+        The average is over all parts and workers.
         """
 
 
@@ -47,15 +47,18 @@ class Labelled(Protocol):
 
 
 class Partition(Protocol):
-    """How the training set is divided."""
+    """A rule that divides the training set."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
-        """Raises ConfigError when the split cannot give every worker one batch."""
+        """The sampler of ``split``.
+
+        Raises ConfigError when the split cannot give every worker one batch.
+        """
 
 
 @dataclass(frozen=True)
 class IID:
-    """Every epoch deals a new permutation of the whole set to the workers, batch by batch."""
+    """Deals a new permutation of the whole set to the workers every epoch, batch by batch."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = _steps_per_epoch(len(split), workers, batch_size)
@@ -94,7 +97,7 @@ class Dirichlet:
 
 
 class Dealt(Protocol):
-    """A data config whose user chooses the partition."""
+    """A data set whose user chooses the partition."""
 
     @property
     def partition(self) -> str:
@@ -106,7 +109,7 @@ class Dealt(Protocol):
 
 
 def partition_of(data: Dealt) -> Partition:
-    """The partition that the fields ``partition`` and ``alpha`` ask for."""
+    """The partition that the fields ``partition`` and ``alpha`` describe."""
     match data.partition:
         case "iid":
             return IID()
@@ -119,7 +122,7 @@ def partition_of(data: Dealt) -> Partition:
 
 @dataclass(frozen=True)
 class IIDSampler:
-    """See ``IID``."""
+    """The sampler of `IID`."""
 
     samples: int
     workers: int
@@ -139,7 +142,7 @@ class IIDSampler:
 
 @dataclass(frozen=True)
 class ShardSampler:
-    """See ``Dirichlet``."""
+    """The sampler of `Dirichlet`."""
 
     shards: tuple[Tensor, ...]  #: int64 [>= batch_size] per worker
     batch_size: int
@@ -168,8 +171,7 @@ class ShardSampler:
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """Batches of many lengths, planned once. An epoch deals all of them, in a new order, one to
-    each worker at a time.
+    """Deals batches of many lengths, planned once, in a new order every epoch.
 
     The gradients of a step are normalised by the target tokens of all workers together (Ott et al.
     2018): a mean over the tokens of one batch weighs as much as its share of them, so that every
@@ -179,8 +181,8 @@ class TokenSampler:
     of the others' batches of the same number.
     """
 
-    batches: tuple[Tensor, ...]  #: of indices, int64 [B]
-    tokens: Tensor  #: int64 [N], of each sample
+    batches: tuple[Tensor, ...]  #: indices, int64 [B]
+    tokens: Tensor  #: int64 [N], per sample
     workers: int
     seed: int
 
@@ -206,7 +208,7 @@ class TokenSampler:
         )
 
     def row(self, step: int) -> list[int]:
-        """The numbers of all workers' batches."""
+        """The indices of all workers' batches at ``step``."""
         epoch, r = divmod(step, self.steps_per_epoch)
         order = _permutation(len(self.batches), seed_of(self.seed, _EPOCH_ORDER, epoch))
         numbers: list[int] = order[r * self.workers : (r + 1) * self.workers].tolist()
@@ -216,7 +218,7 @@ class TokenSampler:
 def deal(
     labels: Tensor, workers: int, at_least: int, alpha: float, seed: int
 ) -> tuple[Tensor, ...]:
-    """Disjoint shards (int64) that cover ``range(len(labels))``, by the rule of ``Dirichlet``."""
+    """Disjoint shards (int64) that cover ``range(len(labels))``, by the rule of `Dirichlet`."""
     import numpy
     import torch
 

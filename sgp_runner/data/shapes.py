@@ -1,6 +1,4 @@
-"""Generated images of shapes in clutter: harder than digits, so that differences between algorithms
-can be seen.
-"""
+"""Generated images of shapes in clutter, hard enough to show differences between algorithms."""
 
 from __future__ import annotations
 
@@ -29,17 +27,17 @@ if TYPE_CHECKING:
 
 _SEED = 3210  # the images are the same whatever the run's seed
 _CHUNK = 100  # images rendered at once
-CLASSES = 10  # triangle, square, pentagon, hexagon, disc, ring, half disc, plus, stars of four and of five points
+# Triangle, square, pentagon, hexagon, disc, ring, half disc, plus, stars of four and five points.
+CLASSES = 10
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Colour images [3, size, size] of one shape each, in ten classes of equal number, normalised
-    per channel.
+    """Colour images [3, size, size] of one shape each, in ten classes of equal size.
 
-    A shape has any place, angle, size and colour. Two smaller shapes of any class lie behind it,
-    lines behind and over it, and all pixels are noisy. The validation images are drawn
-    independently of the training images, in the same way.
+    Channels are normalised. A shape has any place, angle, size and colour. Two smaller shapes of
+    any class lie behind it, lines behind and over it, and all pixels are noisy. The validation
+    images are drawn independently of the training images, in the same way.
 
     How hard they are: with 16,000 training images ResNet-20 reaches 93.2 % at 16 x 16 pixels, and
     at 32 x 32 pixels 99.0 %, or 92.0 % with a noise of 0.4 (one seed each: ``algo=ar_sgd nodes=1
@@ -106,8 +104,9 @@ class Shapes:
         return held_out(dataset, self.holdout)
 
     def render(self, labels: Tensor, rng: Generator) -> Tensor:
-        """Images [N, 3, size, size] of brightness about 0 to 1, for ``labels`` int64 [N]. Lengths
-        are in halves of an image.
+        """Render ``labels`` (int64 [N]) to images [N, 3, size, size] of brightness about 0 to 1.
+
+        Lengths are in halves of an image.
         """
         import torch
 
@@ -121,35 +120,23 @@ class Shapes:
         soft = size / 2  # an edge is one pixel wide
 
         def paint(image: Tensor, coverage: Tensor, dark: float = 0.0) -> Tensor:
-            return image.lerp(
-                between(dark, 1, 3, 1, 1).expand_as(image), coverage.unsqueeze(1).expand_as(image)
-            )
+            colour = between(dark, 1, 3, 1, 1)
+            return image.lerp(colour.expand_as(image), coverage.unsqueeze(1).expand_as(image))
 
         def line(image: Tensor) -> Tensor:
-            angle, offset, width = (
-                between(0, 2 * pi, 1, 1),
-                between(-1, 1, 1, 1),
-                between(0.01, 0.05, 1, 1),
-            )
+            angle, offset = between(0, 2 * pi, 1, 1), between(-1, 1, 1, 1)
+            width = between(0.01, 0.05, 1, 1)
             distance = (x * angle.cos() + y * angle.sin() - offset).abs()
             return paint(image, ((width - distance) * soft + 0.5).clamp(0, 1))
 
         def shape(image: Tensor, kinds: Tensor, radius: Tensor, margin: float) -> Tensor:
-            center_x, center_y, angle = (
-                between(-margin, margin, 1, 1),
-                between(-margin, margin, 1, 1),
-                between(0, 2 * pi, 1, 1),
-            )
+            center_x, center_y = between(-margin, margin, 1, 1), between(-margin, margin, 1, 1)
+            angle = between(0, 2 * pi, 1, 1)
             dx, dy = (x - center_x) / radius, (y - center_y) / radius
-            turned_x, turned_y = (
-                dx * angle.cos() + dy * angle.sin(),
-                dy * angle.cos() - dx * angle.sin(),
-            )
-            return paint(
-                image,
-                (inside(kinds, turned_x, turned_y) * radius * soft + 0.5).clamp(0, 1),
-                dark=0.5,
-            )
+            turned_x = dx * angle.cos() + dy * angle.sin()
+            turned_y = dy * angle.cos() - dx * angle.sin()
+            depth = inside(kinds, turned_x, turned_y) * radius
+            return paint(image, (depth * soft + 0.5).clamp(0, 1), dark=0.5)
 
         tilt = between(-0.2, 0.2, 3, 2, 1, 1)
         image = between(0, 0.5, 3, 1, 1) + tilt[:, :, 0] * x + tilt[:, :, 1] * y
@@ -165,8 +152,9 @@ class Shapes:
 
 
 def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """How far the points (x, y) [N, H, W] lie inside the unit-sized shapes ``kinds`` int64 [N],
-    along a ray; negative outside.
+    """Depth of the points (x, y) [N, H, W] inside the unit-sized shapes ``kinds`` (int64 [N]).
+
+    It is measured along a ray, and negative outside.
     """
     depth = x.new_empty(x.shape)
     for kind, field in enumerate(FIELDS):
@@ -176,7 +164,7 @@ def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def polygon(corners: int) -> Field:
-    """Regular, with its corners at distance 1 from the centre."""
+    """A regular polygon with corners at distance 1 from the centre."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / corners
@@ -186,15 +174,14 @@ def polygon(corners: int) -> Field:
 
 
 def star(points: int, inner: float = 0.45) -> Field:
-    """With its points at distance 1 from the centre and its notches at ``inner``."""
+    """A star with points at distance 1 from the centre and notches at ``inner``."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / points
         from_point = ((atan2(y, x) + half) % (2 * half) - half).abs()
         notch_x, notch_y = inner * cos(half), inner * sin(half)
-        return notch_y / (notch_y * from_point.cos() + (1 - notch_x) * from_point.sin()) - x.hypot(
-            y
-        )
+        edge = notch_y / (notch_y * from_point.cos() + (1 - notch_x) * from_point.sin())
+        return edge - x.hypot(y)
 
     return field
 

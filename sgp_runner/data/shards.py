@@ -1,9 +1,9 @@
-"""Images in shards: tar archives in webdataset's layout, where a sample is the members
-``<key>.jpg`` and ``<key>.cls``, its class.
+"""Images in shards: tar archives in webdataset's layout.
 
-They are a thousand large files instead of a million small ones. Samples are read by where they lie,
-not as a stream: so a step's samples are the same function of seed, worker and step as for files in
-folders. For that the standard library is enough; webdataset is not needed.
+A sample is the members ``<key>.jpg`` and ``<key>.cls``, its class. Shards are a thousand large
+files instead of a million small ones. Samples are read by position, not as a stream, so a step's
+samples are the same function of seed, worker and step as for files in folders. The standard library
+is enough for that; webdataset is not needed.
 """
 
 from __future__ import annotations
@@ -29,25 +29,15 @@ if TYPE_CHECKING:
     from numpy import ndarray
     from torch import Tensor
 
-MEMBER = re.compile(
-    r"((?:.*/)?[^./]+)\.([^/]*)"
-)  # webdataset's rule: a key, the first dot of the file's name, an extension
-IMAGES = {
-    "bmp",
-    "jpeg",
-    "jpg",
-    "pgm",
-    "png",
-    "ppm",
-    "tif",
-    "tiff",
-    "webp",
-}  # those of torchvision's folders
+# webdataset's rule: a key, the first dot of the file's name, an extension.
+MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")
+# The extensions of torchvision's folders.
+IMAGES = {"bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"}
 AGAIN = "copy it again, or remove it and make it with scripts/make_shards.py"
 
 
 class Extent(NamedTuple):
-    """Where an image lies."""
+    """The position of an image."""
 
     shard: str
     start: int  # bytes
@@ -64,7 +54,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Shards:
-    """Samples in the order of their shards' names, then of their places."""
+    """Samples in the order of their shards' names, then of their positions."""
 
     paths: Sequence[str]
     samples: Tensor  # int64 [N, 4]: number of the shard, first byte, bytes, class
@@ -82,42 +72,50 @@ class Shards:
 
 
 def load_shards(folder: Path) -> tuple[Shards, Shards]:
-    """Of ``folder``/train-*.tar and ``folder``/val-*.tar. Raises ConfigError where they are missing
-    or damaged.
+    """Load ``folder``/train-*.tar and ``folder``/val-*.tar.
+
+    Raises ConfigError where they are missing or damaged.
     """
     train, valid = find(folder, "train"), find(folder, "val")
     classes = sorted(set(train.labels.tolist()))
     if missing := sorted(set(range(len(classes))) - set(classes)):
-        sentence = f"the train shards in {folder} have no sample of class {missing[0]}, but of class {classes[-1]}; classes count from 0."
-        raise ConfigError("data.shards", sentence)
+        raise ConfigError(
+            "data.shards",
+            f"the train shards in {folder} have no sample of class {missing[0]}, "
+            f"but of class {classes[-1]}; classes count from 0.",
+        )
     if (largest := int(valid.labels.max())) > classes[-1]:
         raise ConfigError(
             "data.shards",
-            f"the val shards in {folder} have the class {largest}, the train shards only 0 to {classes[-1]}.",
+            f"the val shards in {folder} have the class {largest}, "
+            f"the train shards only 0 to {classes[-1]}.",
         )
     return train, valid
 
 
 def find(folder: Path, part: str) -> Shards:
-    """Samples are searched for once: where they lie is kept in ``folder``/``part``-index.npz, for
-    shards of these names and sizes.
+    """Find the samples of one part.
+
+    Their positions are stored in ``folder``/``part``-index.npz, for shards of these names and
+    sizes.
     """
     import numpy
     import torch
 
     paths = sorted(folder.glob(f"{part}-*.tar"))
     if not paths:
-        make = "make shards of ImageNet's folders with scripts/make_shards.py, or read the folders with data.shards=null"
-        raise ConfigError("data.shards", f"there are no {part}-*.tar in {folder}; {make}.")
+        raise ConfigError(
+            "data.shards",
+            f"there are no {part}-*.tar in {folder}; make shards of ImageNet's folders with "
+            "scripts/make_shards.py, or read the folders with data.shards=null.",
+        )
     check_numbers(paths, part)
-    names, sizes = (
-        numpy.array([path.name for path in paths]),
-        numpy.array([size_of(path) for path in paths]),
-    )
+    names = numpy.array([path.name for path in paths])
+    sizes = numpy.array([size_of(path) for path in paths])
     index = folder / f"{part}-index.npz"
     samples = kept(index, names, sizes)
     if samples is None:
-        with ThreadPoolExecutor() as threads:  # what takes long is waiting for a file system
+        with ThreadPoolExecutor() as threads:  # dominated by waiting for the file system
             found = enumerate(threads.map(samples_of, paths))
             samples = numpy.concatenate(
                 [numpy.array([(shard, *sample) for sample in each]) for shard, each in found]
@@ -127,7 +125,7 @@ def find(folder: Path, part: str) -> Shards:
 
 
 def check_numbers(paths: Sequence[Path], part: str) -> None:
-    """Raises ConfigError where a number is left out."""
+    """Raise ConfigError where a number is left out."""
     numbers = {
         int(match[1]): path
         for path in paths
@@ -137,7 +135,8 @@ def check_numbers(paths: Sequence[Path], part: str) -> None:
         if number + 1 not in numbers and number != max(numbers):
             raise ConfigError(
                 "data.shards",
-                f"the shard after {path} is missing; copy it, or make it with scripts/make_shards.py.",
+                f"the shard after {path} is missing; "
+                "copy it, or make it with scripts/make_shards.py.",
             )
 
 
@@ -182,17 +181,17 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
 
 
 def members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """The key, extension and place of each file. Those of a sample follow one another. Raises
-    ReadError where the archive is cut off.
+    """The key, extension and position of each file; those of a sample are adjacent.
+
+    Raises ReadError where the archive is cut off.
     """
     for member in archive:
         if member.isreg() and (match := MEMBER.fullmatch(member.name)):
             yield match[1], match[2].lower(), member
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
-    if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(
-        tarfile.BLOCKSIZE
-    ):  # tarfile takes a damaged header for the end
+    # tarfile takes a damaged header for the end.
+    if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("no end of the archive where one should be")
 
 
@@ -203,7 +202,7 @@ def unreadable(path: Path, error: Exception) -> ConfigError:
 
 
 def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
-    """What is known of these very shards."""
+    """The stored positions of these very shards, if any."""
     import numpy
 
     try:
@@ -217,7 +216,7 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
 
 
 def keep(index: Path, names: ndarray, sizes: ndarray, samples: ndarray) -> None:
-    """Other processes may do so at the same time."""
+    """Store positions; other processes may do so at the same time."""
     import numpy
 
     part = index.with_name(f".{index.name}.{uuid4().hex}.part")
@@ -229,7 +228,8 @@ def keep(index: Path, names: ndarray, sizes: ndarray, samples: ndarray) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         print(
-            f"warning: {index} cannot be written ({error}), so every run searches the shards again.",
+            f"warning: {index} cannot be written ({error}), "
+            "so every run searches the shards again.",
             file=sys.stderr,
             flush=True,
         )

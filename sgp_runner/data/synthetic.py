@@ -1,4 +1,4 @@
-"""ImageNet-shaped noise, made on demand: for measuring throughput, not for learning."""
+"""ImageNet-shaped noise, made on demand, to measure throughput rather than to learn."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class NoiseSplit(Split):
-    """Sample ``i`` is a window of one long noise vector, so making a batch costs one copy."""
+    """Sample ``i`` is a window of one long noise vector, so a batch costs one copy."""
 
     noise: Tensor  #: [C*H*W + number of offsets]
     labels: Tensor  #: int64 [N]

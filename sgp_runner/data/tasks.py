@@ -17,7 +17,7 @@ CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memo
 
 
 def _chunks(module: nn.Module, split: Split) -> Iterator[Batch]:
-    """The whole split in order, at most ``CHUNK`` samples at a time, on the device of ``module``."""
+    """The whole split in order, ``CHUNK`` samples at a time, on the device of ``module``."""
     import torch
 
     device = next(module.parameters()).device
@@ -59,7 +59,7 @@ class Regression:
         return 0.5 * (outputs - targets).square().sum(-1).mean()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """ "gradient_norm" is that of the mean loss over the split."""
+        """Loss and gradient norm of the mean loss over the split."""
         import torch
 
         with torch.enable_grad():
@@ -74,7 +74,7 @@ class Regression:
 
 
 class Translator(Protocol):
-    """What greedy decoding asks of a sequence-to-sequence module beyond ``forward``."""
+    """The methods of a sequence-to-sequence module that greedy decoding needs."""
 
     def encode(self, source: Tensor) -> Tensor:
         """int64 [B, S] to memory [B, S, width]."""
@@ -107,9 +107,7 @@ class Translation:
         return total / tokens
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """ "accuracy" is the share of sentences that greedy decoding gets exactly right; "bleu" is
-        sacreBLEU.
-        """
+        """Loss, share of exactly right greedy decodings ("accuracy") and sacreBLEU ("bleu")."""
         from sacrebleu import corpus_bleu
 
         loss, tokens = 0.0, 0

@@ -1,6 +1,4 @@
-"""Regression on a small random network with noise that is new at every reading: not convex, and its
-true gradient is known.
-"""
+"""Regression on a small random network with fresh noise: not convex, with a known gradient."""
 
 from __future__ import annotations
 
@@ -21,21 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TeacherData:
-    """The targets are those of a network with ``width`` tanh units, for ``points`` fixed standard
-    normal inputs [dimension].
+    """Targets of a network with ``width`` tanh units, for ``points`` standard normal inputs.
 
-    A training target carries normal noise, drawn anew each time it is read, so a stochastic
+    A training target carries normal noise, drawn afresh each time it is read, so a stochastic
     gradient is the true one plus noise of mean zero. The validation split has all points once and
     without noise: its gradient is the true gradient.
 
-    dimension: of an input
+    dimension: length of an input
     width: hidden units of the network that made the targets
     points: different inputs
     samples: readings in an epoch, all nodes together; a multiple of points: sample i is point i
         modulo points
     noise: standard deviation of a training target's noise; those of the targets themselves are
         about 1
-    problem_seed: which problem; independent of the run's seed
+    problem_seed: seed of the problem, independent of the run's seed
     """
 
     dimension: int = 8
@@ -81,8 +78,9 @@ class TeacherData:
 
 @dataclass(frozen=True)
 class NoisySplit(Split):
-    """A split whose targets [N, 1] get normal noise at every reading; it depends on the reading's
-    seed and the sample alone.
+    """A split whose targets [N, 1] get normal noise at every reading.
+
+    The noise depends only on the reading's seed and the sample.
     """
 
     inputs: Tensor
@@ -97,8 +95,7 @@ class NoisySplit(Split):
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         import torch
 
-        uniform = (
-            ((seeds_of(seed, indices) >> 11) & (2**53 - 1)).double() + 0.5
-        ) * 2.0**-53  # in (0, 1)
+        bits = (seeds_of(seed, indices) >> 11) & (2**53 - 1)
+        uniform = (bits.double() + 0.5) * 2.0**-53  # in (0, 1)
         noise = self.noise * torch.special.ndtri(uniform).unsqueeze(-1)
         return (self.inputs[indices],), self.targets[indices] + noise.to(self.targets.dtype)

@@ -1,6 +1,4 @@
-"""Parallel text through fairseq: its dictionaries, its binarised data, its batches of many lengths,
-its loss and its beam search.
-"""
+"""Parallel text through fairseq: dictionaries, binarised data, batches, loss, beam search."""
 
 from __future__ import annotations
 
@@ -27,8 +25,9 @@ _BATCHES = 301  # stream of random numbers
 
 
 def import_fairseq(module: str = "fairseq") -> ModuleType:
-    """Import from fairseq, without what its import does to Hydra's store of configurations and to
-    the root logger.
+    """Import from fairseq without its side effects.
+
+    Its import changes Hydra's store of configurations and the root logger.
     """
     from hydra.core.config_store import ConfigStore
 
@@ -37,13 +36,15 @@ def import_fairseq(module: str = "fairseq") -> ModuleType:
     root.addHandler(quiet)  # where there is a handler, ``logging.basicConfig`` does nothing
     try:
         importlib.import_module("fairseq")
-        warnings.filterwarnings(
-            "ignore", "Support for mismatched key_padding_mask", UserWarning
-        )  # fairseq's masks are of two types
+        # fairseq's masks are of two types.
+        warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask", UserWarning)
         return importlib.import_module(module)
     except ImportError as error:
-        how = "pip install 'sgp-runner[fairseq]', which compiles it with a C++ compiler in some minutes"
-        raise ConfigError("data", f"wmt16_en_de needs fairseq: {how} ({error}).") from error
+        raise ConfigError(
+            "data",
+            "wmt16_en_de needs fairseq: pip install 'sgp-runner[fairseq]', which compiles it with "
+            f"a C++ compiler in some minutes ({error}).",
+        ) from error
     finally:
         root.removeHandler(quiet)
         store.repo = before
@@ -75,8 +76,10 @@ def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) 
 
 @dataclass(frozen=True)
 class SentencePairs(Split):
-    """``pairs``: a LanguagePairDataset. Inputs are (source [B, S], its lengths [B], target_in [B,
-    T]), targets [B, T]; all are int64.
+    """Sentence pairs of fairseq.
+
+    pairs: a LanguagePairDataset. Inputs are (source [B, S], its lengths [B], target_in [B, T]),
+        targets [B, T]; all are int64.
     """
 
     pairs: Any
@@ -90,18 +93,16 @@ class SentencePairs(Split):
         """The sentences at ``indices``, the longest source first."""
         sample = self.pairs.collater([self.pairs[i] for i in indices.tolist()])
         inputs = sample["net_input"]
-        return (inputs["src_tokens"], inputs["src_lengths"], inputs["prev_output_tokens"]), sample[
-            "target"
-        ]
+        names = ("src_tokens", "src_lengths", "prev_output_tokens")
+        return tuple(inputs[name] for name in names), sample["target"]
 
     def batches(
         self, max_tokens: int, max_sentences: int | None, multiple: int, seed: int
     ) -> tuple[Tensor, ...]:
-        """Batches (int64 [B]) of sentences of like length, as fairseq plans them; ``seed`` decides
-        between those of equal length.
+        """Batches (int64 [B]) of sentences of similar length, as fairseq plans them.
 
         No side of a batch has more than ``max_tokens`` tokens, padding included; its sentences are
-        a multiple of ``multiple``, or fewer.
+        a multiple of ``multiple``, or fewer. ``seed`` orders sentences of equal length.
         """
         import torch
 
@@ -122,7 +123,7 @@ class SentencePairs(Split):
 
 @dataclass(frozen=True)
 class TokenBatches:
-    """See ``TokenSampler``. ``batch_size`` of the run is the most sentences that a batch has."""
+    """The partition of `TokenSampler`; the run's ``batch_size`` limits a batch's sentences."""
 
     max_tokens: int
     multiple: int
@@ -133,22 +134,22 @@ class TokenBatches:
         assert isinstance(split, SentencePairs)
         batches = split.batches(self.max_tokens, batch_size, self.multiple, seed_of(seed, _BATCHES))
         if len(batches) < workers:
-            have = f"{len(split)} sentences make {len(batches)} batches of up to {self.max_tokens} tokens"
             raise ConfigError(
                 "data.max_tokens",
-                f"{have}, which are not enough for {workers} nodes: use fewer tokens, or fewer nodes.",
+                f"{len(split)} sentences make {len(batches)} batches of up to {self.max_tokens} "
+                f"tokens, which are not enough for {workers} nodes: "
+                "use fewer tokens, or fewer nodes.",
             )
         return TokenSampler(batches, torch.from_numpy(split.pairs.tgt_sizes), workers, seed)
 
 
 @dataclass(frozen=True)
 class BeamTranslation:
-    """fairseq's label-smoothed cross-entropy per target token; at evaluation, its beam search and
-    sacreBLEU.
+    """fairseq's label-smoothed cross-entropy per target token, beam search and sacreBLEU.
 
     Outputs are logits [B, T, vocabulary]. ``source`` and ``target`` are fairseq dictionaries. BLEU
-    is that of the tokenised text, with the pieces of words put together again, as in the papers on
-    WMT'16: sacreBLEU does not tokenise it once more.
+    is that of the tokenised text, with the pieces of words joined, as in the papers on WMT'16:
+    sacreBLEU does not tokenise it again.
     """
 
     source: Any
@@ -175,7 +176,7 @@ class BeamTranslation:
         return smoothed, nll, (targets != self.target.pad()).sum()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """ "loss" is label-smoothed and "nll" is not, both per target token; "bleu"."""
+        """Loss with label smoothing and "nll" without, both per target token, and "bleu"."""
         from sacrebleu import corpus_bleu
 
         assert isinstance(split, SentencePairs)
@@ -207,7 +208,7 @@ class BeamTranslation:
             yield tuple(t.to(device) for t in inputs), targets.to(device)
 
     def text(self, ids: Tensor, escape_unk: bool = False) -> str:
-        """The sentence. ``escape_unk``: so that no answer matches an unknown word."""
+        """The sentence of ``ids``; ``escape_unk`` keeps unknown words from matching."""
         text: str = self.target.string(
             ids[ids != self.target.pad()].cpu(), "@@ ", escape_unk=escape_unk
         )

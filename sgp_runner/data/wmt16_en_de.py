@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WMT16EnDe:
-    """What ``fairseq-preprocess`` has made of any English-German text will do.
+    """WMT'16, or any English-German text binarised by ``fairseq-preprocess``.
 
-    root: with dict.en.txt, train.en-de.en.bin and so on; may move: it is no part of a run's name
-    max_tokens: of each language, padding included, in a batch of one node; batch_size only limits
-        its sentences
+    root: folder of dict.en.txt, train.en-de.en.bin and so on; not part of a run's name
+    max_tokens: tokens per language, padding included, in a batch of one node; batch_size only
+        limits its sentences
     required_batch_size_multiple: sentences of a batch, if they are not fewer
     label_smoothing: share of the target's probability that is spread over the vocabulary
     evaluate_on: valid (newstest2013) | test (newstest2014)
     beam: hypotheses of the beam search at evaluation
-    length_penalty: of the beam search; below 1 favours short translations
+    length_penalty: exponent of the beam search; below 1 favours short translations
     """
 
     root: str = "data/wmt16_en_de"
@@ -45,7 +45,7 @@ class WMT16EnDe:
         check_least(1, "data", self, "max_tokens", "required_batch_size_multiple", "beam")
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """``dtype`` has no effect: tokens are integers."""
+        """Load the integer tokens, so ``dtype`` has no effect."""
         from sgp_runner.data.with_fairseq import (
             BeamTranslation,
             SentencePairs,
@@ -62,10 +62,11 @@ class WMT16EnDe:
         if missing := [
             name for name in ("dict.en.txt", "dict.de.txt", *texts) if not (root / name).exists()
         ]:
-            get = "get Google's wmt16_en_de.tar.gz and binarise it with scripts/prepare_wmt16.sh, or set data.root"
             raise ConfigError(
                 "data.root",
-                f"there is no binarised WMT'16 at {root}, where {missing[0]} should be: {get}.",
+                f"there is no binarised WMT'16 at {root}, where {missing[0]} should be: "
+                "get Google's wmt16_en_de.tar.gz and binarise it with scripts/prepare_wmt16.sh, "
+                "or set data.root.",
             )
         train, valid = (
             load_pairs(root, split, "en", "de", shuffle=split == "train")

@@ -1,1 +1,1 @@
-"""The graphs over which nodes gossip, and whether one works for a number of nodes."""
+"""The graphs over which nodes gossip, and their verification."""

@@ -1,8 +1,8 @@
-"""A communication graph of one's own, from a text file.
+"""A custom communication graph from a text file.
 
-One edge on a line: ``src dst``, or ``step src dst`` for a graph that changes; steps are 0, 1, ...
-and then start over. What follows a ``#`` is a comment. The checksum of the file belongs to the
-settings of a run: with another content it is another run.
+A line is one edge: ``src dst``, or ``step src dst`` for a graph that changes; steps are 0, 1, ...
+and then repeat. ``#`` starts a comment. The checksum of the file is one of the settings of a run:
+with other contents it is another run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ KEY = "algo.topology.path"
 
 @dataclass(frozen=True)
 class Graph:
-    """Per step, whom a node sends to and receives from, in the order of the lines; nodes without an
-    edge are left out.
+    """Per step, the peers that a node sends to and receives from, in the order of the lines.
+
+    Nodes without an edge are omitted.
     """
 
     out: tuple[dict[int, Peers], ...]
@@ -34,7 +35,7 @@ class Edges(Topology):
     """The edges in a file.
 
     path: relative to where the command is started
-    sha256: checksum that the file must have; null: any, and config.yaml says which it had
+    sha256: checksum that the file must have; null: any; config.yaml records it
     """
 
     path: str
@@ -45,7 +46,7 @@ class Edges(Topology):
         if self.sha256 not in (None, checksum):
             raise ConfigError(
                 "algo.topology.sha256",
-                f"{self.path} has another content, whose checksum is {checksum}.",
+                f"{self.path} has other contents, whose checksum is {checksum}.",
             )
         object.__setattr__(self, "sha256", checksum)
         _ = self.graph
@@ -91,7 +92,8 @@ class Edges(Topology):
                     if max(src, dst) >= size:
                         raise ConfigError(
                             KEY,
-                            f"step {step} has the edge {src} -> {dst}, but nodes={size} are numbered 0 to {size - 1}.",
+                            f"step {step} has the edge {src} -> {dst}, but nodes={size} are "
+                            f"numbered 0 to {size - 1}.",
                         )
                 seen |= {src, *peers}
         if missing := set(range(size)) - seen:
@@ -101,7 +103,7 @@ class Edges(Topology):
 
 
 def parse(content: bytes, path: str) -> Graph:
-    """Raises ConfigError for what is no graph, naming the line."""
+    """Parse the lines of a graph; raise ConfigError, naming the line, if they are not one."""
     lines: dict[tuple[int, int, int], int] = {}  # (step, src, dst) -> number of its line
     width = 0
     for number, line in enumerate(content.decode("utf-8", errors="replace").splitlines(), start=1):
@@ -121,7 +123,8 @@ def parse(content: bytes, path: str) -> Graph:
         if src == dst:
             raise ConfigError(
                 KEY,
-                f"{where}: in step {step} node {src} sends to itself; it keeps its own share anyway.",
+                f"{where}: in step {step} node {src} sends to itself; "
+                "it keeps its own share anyway.",
             )
         if edge in lines:
             raise ConfigError(

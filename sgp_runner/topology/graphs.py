@@ -1,8 +1,8 @@
-"""Who talks to whom: the communication graphs of gossip algorithms.
+"""The communication graphs of gossip algorithms.
 
-A topology answers two questions for a node ``rank`` of ``size`` at ``step``: to whom do I send
-(``out_peers``) and from whom will I receive (``in_peers``). Both sides compute the answer alone, so
-the two must agree; `matrix` builds the mixing matrix that results and is the oracle of the tests.
+A topology gives the peers that the node ``rank`` of ``size`` sends to (``out_peers``) and receives
+from (``in_peers``) at ``step``. Both sides compute them independently, so the two must agree;
+`matrix` builds the resulting mixing matrix and is the oracle of the tests.
 Weights are uniform: a node keeps and sends ``1 / (peers + 1)``.
 
 Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lian et al. 2018
@@ -21,14 +21,14 @@ from typing import ClassVar, Protocol, runtime_checkable
 from sgp_runner.utils.errors import ConfigError
 
 Peers = tuple[int, ...]
-Phase = tuple[float, int]  # from which epoch on, and after how many steps the graph starts over
+Phase = tuple[float, int]  # the first epoch, and the period of the graph in steps
 
 
 @runtime_checkable
 class Topology(Protocol):
     """A graph that may change from step to step, and with the epoch.
 
-    Where ``symmetric``, a node receives from those to whom it sends in the same step.
+    In a ``symmetric`` graph a node receives from the nodes that it sends to in the same step.
     """
 
     @property
@@ -51,8 +51,9 @@ class Topology(Protocol):
 
 
 def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
-    """Mixing matrix ``P`` [size, size]; ``P[i][j]`` is the share of ``j``'s message that ``i``
-    receives. Columns sum to one.
+    """Mixing matrix ``P`` [size, size], whose columns sum to one.
+
+    ``P[i][j]`` is the share of ``j``'s message that ``i`` receives.
     """
     mixing = [[0.0] * size for _ in range(size)]
     for j in range(size):
@@ -64,7 +65,7 @@ def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
 
 @functools.cache
 def powers(base: int, size: int) -> tuple[int, ...]:
-    """1, ``base``, ``base^2``, ... below ``size``, and 1 in any case."""
+    """1, ``base``, ``base^2``, ... below ``size``; always at least 1."""
     powers = [1]
     while powers[-1] * base < size:
         powers.append(powers[-1] * base)
@@ -73,7 +74,7 @@ def powers(base: int, size: int) -> tuple[int, ...]:
 
 @functools.cache
 def multiples(m: int, size: int) -> tuple[tuple[int, ...], ...]:
-    """Once, twice, ... ``m`` times each power of ``m + 1`` below ``size``."""
+    """``1..m`` times each power of ``m + 1`` below ``size``."""
     return tuple(tuple(j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
 
 
@@ -83,7 +84,7 @@ def powers_of_two(size: int) -> list[int]:
 
 
 def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
-    """``rank + hop mod size`` for each hop, in order, never the node itself and nobody twice."""
+    """``rank + hop mod size`` for each hop, in order, without duplicates or the node itself."""
     if len(hops) == 1:  # in most graphs, at every step of every node
         peer = (rank + hops[0]) % size
         return () if peer == rank else (peer,)
@@ -92,8 +93,7 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
 
 @dataclass(frozen=True)
 class DirectedExponential(Topology):
-    """Hops ``j (m+1)^i`` for ``j = 1..m``, with ``i`` cycling over the steps; one peer (``m = 1``)
-    gives 1, 2, 4, ...
+    """Hops ``j (m+1)^i`` for ``j = 1..m``, ``i`` cycling over the steps; 1, 2, 4, ... for one peer.
 
     peers: peers per step, m, or a schedule by epoch such as {0: 2, 30: 1} (two peers, from epoch 30
         on one)
@@ -144,9 +144,7 @@ def with_peers(peers: int) -> DirectedExponential:
 
 @dataclass(frozen=True)
 class BidirectionalExponential(Topology):
-    """One peer a step, the hop cycling over +1, -1, +2, -2, +4, ...; hops that reach the same node
-    are listed once.
-    """
+    """One peer a step, the hop cycling over +1, -1, +2, -2, +4, ... without duplicates."""
 
     symmetric: ClassVar[bool] = False
 
@@ -194,11 +192,10 @@ class Ring(Topology):
 
 @dataclass(frozen=True)
 class BipartiteExponential(Topology):
-    """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... (1 and ``1 +
-    2^j``).
+    """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... ``1 + 2^j``.
 
-    With an odd number the graph is that of one node more, without the last: each step one even node
-    sits out.
+    With an odd number it is the graph of one node more without the last: one even node sits
+    out each step.
     """
 
     symmetric: ClassVar[bool] = True
@@ -219,7 +216,7 @@ class BipartiteExponential(Topology):
 
 @dataclass(frozen=True)
 class Complete(Topology):
-    """Everybody with everybody, every step."""
+    """All other nodes, every step."""
 
     symmetric: ClassVar[bool] = True
 
@@ -229,8 +226,9 @@ class Complete(Topology):
 
 @dataclass(frozen=True)
 class Torus(Topology):
-    """The four neighbours on the most nearly square grid with wrap-around; a prime number of nodes
-    gives a ring.
+    """The four neighbours on the most nearly square grid with wrap-around.
+
+    A prime number of nodes gives a ring.
     """
 
     symmetric: ClassVar[bool] = True
@@ -248,7 +246,7 @@ class Torus(Topology):
 class RandomMatching(Topology):
     """A fresh random pairing in every step; with an odd number one node sits out.
 
-    seed: of the pairing; the run's seed does not change it
+    seed: seed of the pairing, independent of the run's seed
     """
 
     seed: int = 0
@@ -258,7 +256,7 @@ class RandomMatching(Topology):
         return matching(self.seed, size, step)[rank]
 
     def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 64)]  # it never starts over; these stand for all
+        return [(0.0, 64)]  # not periodic; these steps stand for all
 
 
 @functools.lru_cache(maxsize=64)
@@ -267,6 +265,6 @@ def matching(seed: int, size: int, step: int) -> tuple[Peers, ...]:
     order = list(range(size))
     random.Random(f"{seed}/{step}").shuffle(order)
     partners: list[Peers] = [()] * size
-    for a, b in zip(order[::2], order[1::2], strict=False):  # places 0-1, 2-3, ... are pairs
+    for a, b in zip(order[::2], order[1::2], strict=False):  # positions 0-1, 2-3, ... are pairs
         partners[a], partners[b] = (b,), (a,)
     return tuple(partners)

@@ -1,18 +1,17 @@
-"""Proof, before the first step, that a gossip schedule works for this number of nodes.
+"""Verification, before the first step, that a gossip schedule works for a number of nodes.
 
 For each step of the period, in each phase of a schedule by epoch:
 
-* every send has its receive, and no receive waits for what nobody sends. A node sends all of a step
-  before it receives any of it, and sends never block, so a receive of step ``k`` waits for steps
-  before ``k`` of other nodes alone: there is no circle of waits;
-* nobody sends to itself, to a node that does not exist, or twice to the same;
-* columns of the mixing matrix sum to one, since a node with ``m`` peers gives ``1 / (m + 1)`` to
-  each and keeps as much; where an algorithm needs it, rows do as well.
+* every send has its receive, and every receive its send. A node sends all messages of a step
+  before it receives any, and sends never block, so a receive of step ``k`` waits only for
+  earlier steps of other nodes: there is no cycle of waits;
+* no node sends to itself, to a node that does not exist, or twice to the same node;
+* columns of the mixing matrix sum to one, since a node with ``m`` peers keeps and sends shares of
+  ``1 / (m + 1)``; where an algorithm needs it, rows do as well.
 
 Over the period every node reaches every other. The cost is proportional to the edges of one period.
 
-What algorithms do on a graph, and what all nodes do together, is proved by
-`sgp_runner.elastic.dry_run`.
+`sgp_runner.elastic.dry_run` verifies what algorithms do on a graph.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ KEY = "algo.topology"
 def verify(
     topology: Topology, size: int, needs: Need = "columns", by: str = "this algorithm"
 ) -> None:
-    """Raises ConfigError, naming step and edge, unless ``topology`` gives ``by`` what it ``needs``.
+    """Raise ConfigError, naming step and edge, unless ``topology`` gives ``by`` what it ``needs``.
 
     needs: ``columns`` that sum to one; also rows (``doubly stochastic``); edges ``odd with even``
-    ranks only, in both directions, one or more for each odd rank; or as many messages in as out at
-    each node (``balanced``).
+        ranks only, in both directions, one or more for each odd rank; or as many messages in as out
+        at each node (``balanced``).
     """
     topology.check(size)
     for epoch, period in topology.phases(size):
@@ -55,7 +54,7 @@ def verify(
 
 
 def topologies(part: object) -> Iterator[Topology]:
-    """Those of an algorithm and its parts."""
+    """The topologies of an algorithm and its parts."""
     from sgp_runner.topology.graphs import Topology
 
     if isinstance(part, Topology):
@@ -66,7 +65,7 @@ def topologies(part: object) -> Iterator[Topology]:
 
 
 def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None:
-    """Every send has its receive, and every receive its send."""
+    """Check that every send has its receive, and every receive its send."""
     size = len(out)
     senders: list[list[int]] = [[] for _ in out]
     for src, peers in enumerate(out):
@@ -94,17 +93,17 @@ def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None
 
 
 def no_more(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
-    """Columns sum to one in any graph."""
+    """Check nothing more: columns sum to one in any graph."""
 
 
 def check_rows(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
     for rank, (peers, senders) in enumerate(zip(out, into, strict=True)):
         total = 1 / (len(peers) + 1) + sum(1 / (len(out[src]) + 1) for src in senders)
         if abs(total - 1) > 1e-9:
-            why = f"{where} node {rank} receives shares that add up to {total:.3g}"
             raise ConfigError(
                 KEY,
-                f"{needs} them to be 1 in all: {why}; give all nodes as many peers, or use algo=sgp.",
+                f"{needs} a doubly stochastic mixing matrix, but {where} row {rank} sums to "
+                f"{total:.3g}: give all nodes as many peers, or use algo=sgp.",
             )
 
 
@@ -118,22 +117,23 @@ def check_balance(out: Sequence[Peers], into: Sequence[Peers], needs: str, where
 
 
 def check_pairs(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
-    """The waits of AD-PSGD form no circle: odd ranks wait for even ones, which wait for nobody in
-    particular.
+    """Check that the waits of AD-PSGD cannot form a cycle.
+
+    Odd ranks wait for even ones, which wait for no particular rank.
     """
     for rank, (peers, senders) in enumerate(zip(out, into, strict=True)):
         for peer in peers:
             if (peer - rank) % 2 == 0:
-                both = f"{where} there is {rank} -> {peer}"
                 raise ConfigError(
                     KEY,
-                    f"{needs} edges between odd and even ranks only: {both}; use bipartite or ring.",
+                    f"{needs} edges between odd and even ranks only: "
+                    f"{where} there is {rank} -> {peer}; use bipartite or ring.",
                 )
         if set(peers) != set(senders):
             one = min(set(peers) ^ set(senders))
             raise ConfigError(
                 KEY,
-                f"{needs} edges in both directions: {where} nodes {rank} and {one} have but one.",
+                f"{needs} edges in both directions: {where} nodes {rank} and {one} have only one.",
             )
         if rank % 2 and not peers:
             raise ConfigError(
@@ -150,7 +150,7 @@ NEEDS: dict[Need, Callable[[Sequence[Peers], Sequence[Peers], str, str], None]] 
 
 
 def check_connected(reaches: Sequence[set[int]], period: int) -> None:
-    """From node 0 there is a way to every node, and back."""
+    """Check that paths lead from node 0 to every node, and back."""
     back: list[set[int]] = [set() for _ in reaches]
     for src, peers in enumerate(reaches):
         for dst in peers:

@@ -116,7 +116,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=hybrid algo.switch_epoch=1 on_failure=continue",
         "on_failure",
-        "AR-SGD, then SGP needs all of its ranks in its all-reduce: use on_failure=stop,",
+        "AR-SGD, then SGP needs all of its ranks in its all-reduce: use on_failure=stop and resume",
     ),
     ("network=mpi on_failure=continue", "on_failure", "network=mpi cannot continue without a rank: use on_failure=stop, or network=gloo."),
     (
@@ -208,7 +208,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "faults.drop_probability=0.1 faults.resend_seconds=null",
         "faults.resend_seconds",
-        "no algorithm here survives a message that is lost for good: each waits for it, and push-sum would lose mass; use a time, "
+        "no algorithm here survives a message that is lost permanently: each waits for it, and push-sum would lose mass; use a time, "
         "such as 0.2.",
     ),
     ("record=true", "record", "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo."),

@@ -296,15 +296,15 @@ def test_a_fault_for_good_ends_every_run_with_a_report(algo: Algorithm, fault: s
     with pytest.raises(Deadlock) as stopped:
         under(algo, FOR_GOOD[fault])
     first, *waits, last = str(stopped.value).splitlines()
-    words = {"crash": "ranks [1] are down", "pause": "ranks [1] stand still", "partition": "ranks [0, 1] are cut off from the others"}
-    assert (first, last) == ("deadlock: nobody can go on.", f"  {words[fault]} from 2.5 s on, for good")
+    words = {"crash": "ranks [1] are down", "pause": "ranks [1] are paused", "partition": "ranks [0, 1] are cut off from the others"}
+    assert (first, last) == ("deadlock: every worker is blocked.", f"  {words[fault]} permanently, from 2.5 s on")
     assert waits and all(" waits for " in line for line in waits)
 
 
 def test_asynchronous_workers_use_up_the_budget_without_the_one_that_is_down() -> None:
     """They only stop at the end, at what it still owes: the gradient that it had begun."""
     seen: list[int] = []
-    with pytest.raises(Deadlock, match="rank 4 waits for a message from anybody"):
+    with pytest.raises(Deadlock, match="rank 4 waits for a message from any rank"):
         under(GapAware(), FOR_GOOD["crash"], look=lambda result, worker: seen.append(worker.step))  # type: ignore[arg-type]
     assert len(seen) == 2 * (4 * STEPS - 1)  # at the workers and at the server
 
@@ -360,7 +360,7 @@ def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: P
         ("{what: pause, rank: [1]}", "faults.events[0].rank", "there is no such setting. Did you mean 'faults.events[0].ranks'?"),
         ("{what: pose, ranks: [1]}", "faults.events[0].what", "'pose' is none of slow_node, slow_link, pause, crash, partition."),
         ("{what: pause, ranks: 1}", "faults.events[0].ranks", "1 is not a list such as [1,2]."),
-        ("{what: pause, ranks: [1], end: 0}", "faults.events[0].end", "0.0 must be after the start, 0.0; null is for ever."),
+        ("{what: pause, ranks: [1], end: 0}", "faults.events[0].end", "0.0 must be after the start, 0.0; null: never."),
         ("{ranks: [1]}", "faults.events[0].what", "it has no value; write faults.events[0].what=..."),
         ("3", "faults.events[0]", "3 is not a set of settings."),
     ],

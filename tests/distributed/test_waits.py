@@ -15,7 +15,7 @@ from processes import ranks_of, wait_for_ranks
 from sgp_runner.utils.waits import longest_wait, stall_report, waiting_for
 
 WAITS = {
-    "sgp": r"waits for a message from rank [012]|waits for all ranks to come together|waits for nobody",
+    "sgp": r"waits for a message from rank [012]|waits for all ranks to come together|waits for no rank",
     "ar_sgd": r"waits for the mean of gradient \d+",
     "local_sgd": r"waits for an all-reduce",
 }
@@ -43,8 +43,8 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path
 
 
 def test_waits_have_names_while_they_last() -> None:
-    assert (longest_wait(), stall_report()) == (0.0, "waits for nobody")
+    assert (longest_wait(), stall_report()) == (0.0, "waits for no rank")
     with waiting_for("waits for rain"), waiting_for(lambda: "waits for sun"):
         assert longest_wait() > 0
         assert re.fullmatch(r"waits for rain for 0\.\d s; waits for sun for 0\.\d s", stall_report())
-    assert stall_report() == "waits for nobody"
+    assert stall_report() == "waits for no rank"

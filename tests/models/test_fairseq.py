@@ -238,8 +238,11 @@ def test_models_read_the_text_that_they_can(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"arch": "transformer_wmt_en_dee"}, "model.arch: 'transformer_wmt_en_dee' is no encoder and decoder of fairseq. Did you mean "),
-        ({"arch": "roberta_base"}, "model.arch: 'roberta_base' is no encoder and decoder of fairseq."),
+        (
+            {"arch": "transformer_wmt_en_dee"},
+            "model.arch: 'transformer_wmt_en_dee' is not an encoder-decoder model of fairseq. Did you mean ",
+        ),
+        ({"arch": "roberta_base"}, "model.arch: 'roberta_base' is not an encoder-decoder model of fairseq."),
         ({"overrides": {"encoder_layer": 2}}, "model.overrides.encoder_layer: .* has no such option. Did you mean 'encoder_layers'?"),
         ({"overrides": {"encoder_attention_heads": 7}}, "model.overrides: fairseq cannot build transformer_vaswani_wmt_en_de_big "),
     ],

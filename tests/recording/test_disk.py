@@ -63,7 +63,7 @@ def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(network: s
     with files_up_to(limit):
         assert main(words) == 1
     sentence = (
-        r"sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; what was recorded and saved before is whole.\n"
+        r"sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; earlier records and checkpoints are intact.\n"
     )
     assert re.fullmatch(sentence, capsys.readouterr().err)
     directory = Path("results/runs/mine")

@@ -178,7 +178,7 @@ def test_workers_that_wait_for_each_other_are_a_deadlock() -> None:
     with pytest.raises(Deadlock) as deadlock:
         run(Custom(circle), 2, 1)
     assert str(deadlock.value).splitlines() == [
-        "deadlock: nobody can go on.",
+        "deadlock: every worker is blocked.",
         "  rank 0 waits for a message from rank 1",
         "  rank 1 waits for a message from rank 0",
     ]
@@ -194,7 +194,7 @@ def test_an_all_reduce_that_one_does_not_join_is_a_deadlock() -> None:
         run(Custom(two_of_three), 3, 1)
     assert str(deadlock.value).splitlines()[1:] == [
         "  rank 0 waits for all-reduce 0, which ranks [1] have not joined",
-        "  rank 1 waits for a message from anybody (tag 7)",
+        "  rank 1 waits for a message from any rank (tag 7)",
         "  rank 2 waits for all-reduce 0, which ranks [1] have not joined",
     ]
 

@@ -62,7 +62,7 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         Literal((((1, 2), (0,), (0,)),)),
         3,
         "doubly stochastic",
-        "it needs them to be 1 in all: in step 0 node 0 receives shares that add up to 1.33; give all nodes as many peers",
+        "it needs a doubly stochastic mixing matrix, but in step 0 row 0 sums to 1.33: give all nodes as many peers",
     ),
     "odd with odd": (
         Literal((((1,), (0,), (3,), (2,)), ((2,), (3,), (0,), (1,)))),
@@ -74,7 +74,7 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         Literal((((1,), (2,), (3,), (0,)),)),
         4,
         "odd with even",
-        "it needs edges in both directions: in step 0 nodes 0 and 1 have but one.",
+        "it needs edges in both directions: in step 0 nodes 0 and 1 have only one.",
     ),
     "a lonely odd rank": (
         Literal((((1,), (0,), (), ()), ((3,), (2,), (1,), (0,)))),
@@ -104,11 +104,11 @@ def test_what_each_algorithm_needs() -> None:
     for algo in (SGP(star), OSGP(star), SlowMo(SGP(star))):
         algo.check(4, OPTIM)
     refused: list[tuple[Algorithm, str, str]] = [
-        (DPSGD(star), "algo.topology", "D-PSGD needs them to be 1 in all"),
+        (DPSGD(star), "algo.topology", "D-PSGD needs a doubly stochastic mixing matrix"),
         (ADPSGD(star), "algo.topology", "AD-PSGD needs edges between odd and even ranks only: in step 0 there is 0 -> 2"),
-        (SlowMo(DPSGD(star)), "algo.base.topology", "D-PSGD needs them to be 1 in all"),
-        (Hybrid(SGP(Ring()), DPSGD(star), 1.0), "algo.then.topology", "D-PSGD needs them"),
-        (Hybrid(SlowMo(DPSGD(star)), SGP(Ring()), 1.0), "algo.first.base.topology", "D-PSGD needs them"),
+        (SlowMo(DPSGD(star)), "algo.base.topology", "D-PSGD needs a doubly stochastic mixing matrix"),
+        (Hybrid(SGP(Ring()), DPSGD(star), 1.0), "algo.then.topology", "D-PSGD needs a doubly stochastic mixing matrix"),
+        (Hybrid(SlowMo(DPSGD(star)), SGP(Ring()), 1.0), "algo.first.base.topology", "D-PSGD needs a doubly stochastic mixing matrix"),
     ]
     for algo, key, sentence in refused:
         with pytest.raises(ConfigError) as caught:
@@ -192,5 +192,5 @@ def test_the_content_of_the_file_belongs_to_the_run(tmp_path: Path) -> None:
     assert isinstance(config, dict)
     assert config["topology"]["sha256"] == hashlib.sha256(b"0 1\n1 2\n2 0\n").hexdigest()
     assert one.name != other.name
-    with pytest.raises(ConfigError, match=r"^algo.topology.sha256: \S+/graph.txt has another content, whose checksum is "):
+    with pytest.raises(ConfigError, match=r"^algo.topology.sha256: \S+/graph.txt has other contents, whose checksum is "):
         made("2 0\n0 1\n1 2\n", f"algo.topology.sha256={config['topology']['sha256']}")
