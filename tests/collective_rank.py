@@ -1,6 +1,8 @@
-"""Collectives and pairs of messages between real ranks, whose threads are late at random; rank 0 says whether all is as it must be.
+"""Collectives and pairs of messages between real ranks, whose threads are late at random; rank 0
+says whether all is as it must be.
 
-``collective_rank.py NETWORK DEVICES``: gloo, paired (as over NCCL) or mpi; the launcher describes the ranks.
+``collective_rank.py NETWORK DEVICES``: gloo, paired (as over NCCL) or mpi; the launcher describes
+the ranks.
 """
 
 from __future__ import annotations
@@ -48,10 +50,14 @@ async def collectives(comm: Comm, rank: int, size: int, chance: random.Random) -
         for k in (3, 0, 4, 1, 2):
             late(chance)
             assert (await means[k]).tolist() == [k * (size - 1) / 2] * (k + 1)
-            assert [part.tolist() for part in await gathered[k]] == [[each, k] for each in range(size)]
+            assert [part.tolist() for part in await gathered[k]] == [
+                [each, k] for each in range(size)
+            ]
 
 
-async def exchange(comm: Comm, name: int, trace: list[Any], rank: int, size: int, chance: random.Random) -> None:
+async def exchange(
+    comm: Comm, name: int, trace: list[Any], rank: int, size: int, chance: random.Random
+) -> None:
     """One of several activities that pass a number around the ring, each with a tag of its own."""
     right, left = (rank + 1) % size, (rank - 1) % size
     number = 100 * name + rank
@@ -72,7 +78,10 @@ def main(network: str, devices: int) -> None:
     comm, rank = connect(world, scheduler, clock), world.place.node_rank
 
     async def everything() -> None:
-        activities = [scheduler.spawn(exchange(comm, name, trace, rank, size, chance), f"activity {name}") for name in range(3)]
+        activities = [
+            scheduler.spawn(exchange(comm, name, trace, rank, size, chance), f"activity {name}")
+            for name in range(3)
+        ]
         for activity in activities:
             await activity
         await collectives(comm, rank, size, chance)
@@ -82,7 +91,12 @@ def main(network: str, devices: int) -> None:
     assert comm.close() == []
     traces = world.gather(trace)
     if world.process_rank == 0:
-        print("in one order" if all(each == traces[0] for each in traces) else "in orders of their own", len(trace))
+        print(
+            "in one order"
+            if all(each == traces[0] for each in traces)
+            else "in orders of their own",
+            len(trace),
+        )
     world.close()
 
 

@@ -1,4 +1,6 @@
-"""Tests that look for processes read ``/proc``, which only Linux has; elsewhere their modules are left out."""
+"""Tests that look for processes read ``/proc``, which only Linux has; elsewhere their modules are
+left out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Two nodes of two devices under torchrun: parts of a message arrive at different times. Says what the devices of node 1 saw."""
+"""Two nodes of two devices under torchrun: parts of a message arrive at different times. Says what
+the devices of node 1 saw.
+"""
 
 from __future__ import annotations
 
@@ -31,5 +33,9 @@ assert comm.close() == []
 assert comm.poll(0) is None
 (_, _, first, second) = world.gather((polls, seen))
 if world.process_rank == 0:
-    print("alike" if first == second else "different", "after waiting" if first[0] else "at once", first[1])
+    print(
+        "alike" if first == second else "different",
+        "after waiting" if first[0] else "at once",
+        first[1],
+    )
 world.close()

@@ -26,7 +26,12 @@ def make_experiment(results: Path, *overrides: str) -> Experiment:
     """As the command would, with its ``config.yaml`` in place."""
     with configs():
         experiment = schema.make_experiment(
-            compose([setting.word for setting in parse(["logger=jsonl", f"results={results}", *overrides])])
+            compose(
+                [
+                    setting.word
+                    for setting in parse(["logger=jsonl", f"results={results}", *overrides])
+                ]
+            )
         )
     experiment.directory.mkdir(parents=True)
     (experiment.directory / "config.yaml").write_text(yaml.safe_dump(schema.stored(experiment)))
@@ -35,7 +40,8 @@ def make_experiment(results: Path, *overrides: str) -> Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Instrumented:
-    """Runs ``base``; saves each rank's parameters and model buffers at the end, or fails on one rank after its third step.
+    """Runs ``base``; saves each rank's parameters and model buffers at the end, or fails on one
+    rank after its third step.
 
     dies: as if killed, once all that it has sent is there.
     """
@@ -86,11 +92,17 @@ def instrumented(experiment: Experiment, fail_on_rank: int = -1, dies: bool = Fa
 
 def final_parameters(experiment: Experiment) -> list[torch.Tensor]:
     """[D] of every rank, servers last."""
-    return [saved(experiment, rank)["params"] for rank in range(experiment.run.nodes + experiment.run.algo.servers)]
+    return [
+        saved(experiment, rank)["params"]
+        for rank in range(experiment.run.nodes + experiment.run.algo.servers)
+    ]
 
 
 def steps_taken(experiment: Experiment) -> list[int]:
-    return [saved(experiment, rank)["taken"] for rank in range(experiment.run.nodes + experiment.run.algo.servers)]
+    return [
+        saved(experiment, rank)["taken"]
+        for rank in range(experiment.run.nodes + experiment.run.algo.servers)
+    ]
 
 
 def saved(experiment: Experiment, rank: int) -> dict[str, Any]:

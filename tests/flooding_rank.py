@@ -1,6 +1,8 @@
-"""All ranks but 0 send as fast as they can; 0 kills one after another until gloo says something. ``WORLD_SIZE`` says how many there are.
+"""All ranks but 0 send as fast as they can; 0 kills one after another until gloo says something.
+``WORLD_SIZE`` says how many there are.
 
-They are forks of one process, which has imported everything, because that is the quickest way to have so many.
+They are forks of one process, which has imported everything, because that is the quickest way to
+have so many.
 """
 
 from __future__ import annotations

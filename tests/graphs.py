@@ -9,7 +9,9 @@ from sgp_runner.topology.graphs import Peers, Phase, Topology
 
 @dataclass(frozen=True)
 class Literal(Topology):
-    """What is written down, step by step: whom each node sends to and, where it differs, receives from."""
+    """What is written down, step by step: whom each node sends to and, where it differs, receives
+    from.
+    """
 
     out: tuple[tuple[Peers, ...], ...]
     into: tuple[tuple[Peers, ...], ...] | None = None
@@ -21,7 +23,9 @@ class Literal(Topology):
     def in_peers(self, rank: int, size: int, step: int) -> Peers:
         if self.into is not None:
             return self.into[step % len(self.into)][rank]
-        return tuple(src for src, peers in enumerate(self.out[step % len(self.out)]) if rank in peers)
+        return tuple(
+            src for src, peers in enumerate(self.out[step % len(self.out)]) if rank in peers
+        )
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, len(self.out))]

@@ -18,7 +18,9 @@ async def talk(comm: Comm, rank: int) -> None:
             large, small, empty = [await comm.recv(src) for _ in range(3)]
             assert torch.all(large == src)
             print(
-                f"{src}: {len(large)} x {src} {large.dtype}, {len(small)} {small.dtype}, {len(empty)} {empty.dtype}".replace("torch.", "")
+                f"{src}: {len(large)} x {src} {large.dtype}, {len(small)} {small.dtype}, {len(empty)} {empty.dtype}".replace(
+                    "torch.", ""
+                )
             )
         senders = sorted([(await comm.recv_any(5))[0], (await comm.recv_any(5))[0]])
         print("from anybody:", ", ".join(map(str, senders)))
@@ -27,7 +29,9 @@ async def talk(comm: Comm, rank: int) -> None:
             time.sleep(0.001)
         print("polled:", int(message))
     else:
-        comm.send(0, torch.full((4_000_000,), float(rank), dtype=torch.float64))  # arrives long after the next one could
+        comm.send(
+            0, torch.full((4_000_000,), float(rank), dtype=torch.float64)
+        )  # arrives long after the next one could
         comm.send(0, torch.tensor([3, 4], dtype=torch.int8))
         comm.send(0, torch.empty(0, dtype=torch.bfloat16))
         comm.send(0, torch.zeros(1, dtype=torch.float16), tag=5)

@@ -1,4 +1,6 @@
-"""One rank of a real run of which rank 1 differs from the others: ``odd_rank.py WHAT config.yaml``; the rank is in the environment."""
+"""One rank of a real run of which rank 1 differs from the others: ``odd_rank.py WHAT config.yaml``;
+the rank is in the environment.
+"""
 
 from __future__ import annotations
 

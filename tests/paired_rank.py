@@ -1,4 +1,6 @@
-"""One rank of instrumented real runs whose messages move in pairs, as over NCCL: ``paired_rank.py config.yaml ...``."""
+"""One rank of instrumented real runs whose messages move in pairs, as over NCCL: ``paired_rank.py
+config.yaml ...``.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 
 def hear_interrupts() -> None:
-    """To run in a new process before its program: what runs in the background of a shell inherits that SIGINT is ignored."""
+    """To run in a new process before its program: what runs in the background of a shell inherits
+    that SIGINT is ignored.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -24,15 +26,21 @@ def wait_for_ranks(folder: Path, count: int) -> list[int]:
 
 
 def ranks_of(folder: Path) -> list[int]:
-    """Process ids of living ranks whose configuration lies in ``folder``, or whose results go there."""
+    """Process ids of living ranks whose configuration lies in ``folder``, or whose results go
+    there.
+    """
     found = []
     for process in Path("/proc").iterdir():
         try:
-            words = (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
+            words = (
+                (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
+            )
         except OSError:
             continue
         text = b" ".join(words).decode(errors="replace")
-        rank = any(mark in text for mark in ("sgp_runner.session.rank", "real_rank.py", "network=mpi"))
+        rank = any(
+            mark in text for mark in ("sgp_runner.session.rank", "real_rank.py", "network=mpi")
+        )
         if rank and str(folder) in text and b"python" in words[0]:
             found.append(int(process.name))
     return sorted(found)

@@ -1,4 +1,5 @@
-"""One rank of instrumented real runs, in turn: ``real_rank.py FAIL_ON_RANK config.yaml ...``; the rank is in the environment.
+"""One rank of instrumented real runs, in turn: ``real_rank.py FAIL_ON_RANK config.yaml ...``; the
+rank is in the environment.
 
 ``2`` fails, ``2dies`` is killed.
 """

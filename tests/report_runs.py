@@ -28,7 +28,8 @@ def write_run(
     settings: Mapping[str, object] | None = None,
     **summary: object,
 ) -> Path:
-    """A run of one step per epoch of ``seconds`` each, in which each node sends 1000 bytes; ``accuracy`` [epochs, workers].
+    """A run of one step per epoch of ``seconds`` each, in which each node sends 1000 bytes;
+    ``accuracy`` [epochs, workers].
 
     Without accuracies it only times messages, for four steps. summary: what else the summary says.
     """
@@ -38,20 +39,50 @@ def write_run(
         clock, f"rehearsal on {data}; time simulated" if accuracy else "timing only; time simulated"
     )
     steps = len(accuracy) or 4
-    facts = {"algorithm": algorithm, "model": "mlp" if accuracy else "timing_only", "data": data, "nodes": nodes, "seed": seed}
-    facts |= {"network": "sim" if clock == "simulated" else "gloo", "epochs": steps, "clock": clock, "label": kind, "server": False}
-    config: dict[str, object] = {"format": FORMAT, "algo": {"name": algorithm}, "network": {"name": facts["network"]}, "nodes": nodes}
+    facts = {
+        "algorithm": algorithm,
+        "model": "mlp" if accuracy else "timing_only",
+        "data": data,
+        "nodes": nodes,
+        "seed": seed,
+    }
+    facts |= {
+        "network": "sim" if clock == "simulated" else "gloo",
+        "epochs": steps,
+        "clock": clock,
+        "label": kind,
+        "server": False,
+    }
+    config: dict[str, object] = {
+        "format": FORMAT,
+        "algo": {"name": algorithm},
+        "network": {"name": facts["network"]},
+        "nodes": nodes,
+    }
     config |= {"epochs": float(steps), "batch_size": 32, "seed": seed, "name": name}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config | dict(settings or {}), sort_keys=False))
+    (folder / "config.yaml").write_text(
+        yaml.safe_dump(config | dict(settings or {}), sort_keys=False)
+    )
     (folder / "environment.json").write_text(json.dumps({"git": {"commit": COMMIT, "dirty": True}}))
     records: list[dict[str, object]] = []
     for step in range(steps):
         stamp = {"time_s": seconds * (step + 1), "clock": clock, "epoch": step + 1}
         for rank in range(nodes):
-            records.append({"kind": "train", **stamp, "rank": rank, "step": step, "bytes_sent": 1000 * (step + 1)})
+            records.append(
+                {
+                    "kind": "train",
+                    **stamp,
+                    "rank": rank,
+                    "step": step,
+                    "bytes_sent": 1000 * (step + 1),
+                }
+            )
         if accuracy:
             values = accuracy[step]
-            records += [{"kind": "eval", **stamp, "rank": rank, "loss": 1.0, "accuracy": value} for rank, value in enumerate(values)]
+            records += [
+                {"kind": "eval", **stamp, "rank": rank, "loss": 1.0, "accuracy": value}
+                for rank, value in enumerate(values)
+            ]
             records.append({"kind": "average", **stamp, "loss": 1.0, "accuracy": max(values)})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if finished:

@@ -1,4 +1,6 @@
-"""A stranger that joins a run as rank 1 and answers with a pickle, which makes a file when it is read: ``rogue_rank.py NETWORK FILE``."""
+"""A stranger that joins a run as rank 1 and answers with a pickle, which makes a file when it is
+read: ``rogue_rank.py NETWORK FILE``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ if sys.argv[1] == "mpi":
     data = np.frombuffer(pickle.dumps(Malice()), dtype=np.uint8)
     lengths = np.empty(everybody.size, dtype=np.int64)
     everybody.Allgather(np.array([len(data)]), lengths)
-    everybody.Allgatherv([data, MPI.BYTE], [np.empty(lengths.sum(), dtype=np.uint8), lengths.tolist(), MPI.BYTE])
+    everybody.Allgatherv(
+        [data, MPI.BYTE], [np.empty(lengths.sum(), dtype=np.uint8), lengths.tolist(), MPI.BYTE]
+    )
     time.sleep(10)
 else:
     import torch.distributed as dist

@@ -1,7 +1,9 @@
-"""A real Slurm cluster of four nodes on this machine: munged, slurmctld and four slurmd on loopback, all state in one folder.
+"""A real Slurm cluster of four nodes on this machine: munged, slurmctld and four slurmd on
+loopback, all state in one folder.
 
-Nodes are named by addresses, 127.0.0.1 to 127.0.0.4, which every program resolves without changes to the machine. The
-daemons stay in the foreground as children of this process, and end with it even if it is killed.
+Nodes are named by addresses, 127.0.0.1 to 127.0.0.4, which every program resolves without changes
+to the machine. The daemons stay in the foreground as children of this process, and end with it even
+if it is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "setpriv")
 NODES = 4
 SBIN = "/usr/sbin:/sbin"  # where the daemons are, which the PATH of ordinary users leaves out
-# cred_expire: seconds until a requeued job may start. A node says that it has more cores than this machine: ranks share them.
+# cred_expire: seconds until a requeued job may start. A node says that it has more cores than this
+# machine: ranks share them.
 CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -45,7 +48,8 @@ MinJobAge=3600
 NodeName=127.0.0.[1-4] NodeHostname={host} Port=[{ports[1]},{ports[2]},{ports[3]},{ports[4]}] CPUs=4 RealMemory=4000 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES State=UP
 """
-# Slurm's own sacct asks a database, which is too large a thing to install here. The controller remembers jobs for an hour.
+# Slurm's own sacct asks a database, which is too large a thing to install here. The controller
+# remembers jobs for an hour.
 SACCT = """\
 #!/bin/sh
 echo 'JobID|State|NodeList'
@@ -64,7 +68,9 @@ def search_path() -> str:
 
 @contextmanager
 def slurm_cluster(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Starts the cluster, gives the environment in which Slurm's commands talk to it, and stops it with all its jobs."""
+    """Starts the cluster, gives the environment in which Slurm's commands talk to it, and stops it
+    with all its jobs.
+    """
     folder.chmod(0o755)
     (folder / "state").mkdir()
     key = folder / "munge.key"
@@ -72,7 +78,12 @@ def slurm_cluster(folder: Path) -> Iterator[Mapping[str, str]]:
     key.write_bytes(os.urandom(128))
     conf = folder / "slurm.conf"
     conf.write_text(
-        CONF.format(folder=folder, host=socket.gethostname().partition(".")[0], user=getpass.getuser(), ports=free_ports(NODES + 1))
+        CONF.format(
+            folder=folder,
+            host=socket.gethostname().partition(".")[0],
+            user=getpass.getuser(),
+            ports=free_ports(NODES + 1),
+        )
     )
     (folder / "sacct").write_text(SACCT)
     (folder / "sacct").chmod(0o755)
@@ -82,7 +93,10 @@ def slurm_cluster(folder: Path) -> Iterator[Mapping[str, str]]:
             stack.enter_context(daemon(name, command, environment, folder / f"{name}.log"))
             if name == "munged":
                 wait_until((folder / "munge.socket").exists, "munged to listen")
-        wait_until(lambda: say(environment, "sinfo", "--noheader", "--format=%D %T") == f"{NODES} idle", "idle nodes")
+        wait_until(
+            lambda: say(environment, "sinfo", "--noheader", "--format=%D %T") == f"{NODES} idle",
+            "idle nodes",
+        )
         try:
             yield environment
         finally:
@@ -92,16 +106,23 @@ def slurm_cluster(folder: Path) -> Iterator[Mapping[str, str]]:
 
 def commands(folder: Path, conf: Path) -> Iterator[tuple[str, list[str]]]:
     places = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "seed", "log")]
-    yield "munged", ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *places]
+    yield (
+        "munged",
+        ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *places],
+    )
     yield "slurmctld", ["slurmctld", "-D", "-f", str(conf)]
     for node in range(1, NODES + 1):
         yield f"slurmd{node}", ["slurmd", "-D", "-f", str(conf), "-N", f"127.0.0.{node}"]
 
 
 @contextmanager
-def daemon(name: str, command: list[str], environment: Mapping[str, str], log: Path) -> Iterator[None]:
+def daemon(
+    name: str, command: list[str], environment: Mapping[str, str], log: Path
+) -> Iterator[None]:
     with log.open("w") as out:
-        process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], env=environment, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", *command], env=environment, stdout=out, stderr=out
+        )
     try:
         yield
         assert process.poll() is None, f"{name} ended by itself:\n{log.read_text()}"
@@ -121,7 +142,12 @@ def free_ports(count: int) -> list[int]:
 def say(environment: Mapping[str, str], *command: str) -> str:
     """What a command prints, empty if it fails."""
     return subprocess.run(
-        command, env=environment, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        env=environment,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ).stdout.strip()
 
 

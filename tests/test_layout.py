@@ -29,15 +29,25 @@ FLOORS = [
 
 def modules() -> dict[str, Path]:
     paths = PACKAGE.rglob("*.py")
-    return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    return {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in paths
+    }
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """Modules of the package that a file names in an import, wherever it stands and also for types alone."""
+    """Modules of the package that a file names in an import, wherever it stands and also for types
+    alone.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module in known:
-            found |= {name if (name := f"{node.module}.{each.name}") in known else node.module for each in node.names}
+            found |= {
+                name if (name := f"{node.module}.{each.name}") in known else node.module
+                for each in node.names
+            }
         elif isinstance(node, ast.Import):
             found |= {each.name for each in node.names if each.name in known}
     return found
@@ -53,7 +63,12 @@ def package(module: str) -> str:
 def test_packages_import_downwards_only() -> None:
     floor = {name: number for number, names in enumerate(FLOORS) for name in names}
     assert set(floor) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    arrows = [(a, b) for a, names in GRAPH.items() for b in names if package(a) in floor and package(a) != package(b)]
+    arrows = [
+        (a, b)
+        for a, names in GRAPH.items()
+        for b in names
+        if package(a) in floor and package(a) != package(b)
+    ]
     assert len(arrows) > 300
     assert [(a, b) for a, b in arrows if floor[package(b)] <= floor[package(a)]] == []
 

@@ -18,7 +18,13 @@ METADATA = ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 def tracked(*folders: str) -> list[str]:
     """Tracked files that are there."""
-    done = subprocess.run(["git", "ls-files", "-z", "--", *folders], cwd=ROOT, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "ls-files", "-z", "--", *folders],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return [name for name in done.stdout.split("\0") if name and (ROOT / name).exists()]
 
 
@@ -49,9 +55,19 @@ def test_a_wheel_holds_the_package_and_its_data_alone(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
         names = [name for name in file.namelist() if ".dist-info/" not in name]
-    assert sorted(names) == sorted([*tracked("sgp_runner"), *(f"sgp_runner/{name}" for name in tracked("configs"))])
-    assert {"sgp_runner/report/published.csv", "sgp_runner/configs/config.yaml", "sgp_runner/report/page/page.css"} <= set(names)
-    assert not [name for name in names if {"claims", "reproduce", "results", "tests"} & set(PurePosixPath(name).parts)]
+    assert sorted(names) == sorted(
+        [*tracked("sgp_runner"), *(f"sgp_runner/{name}" for name in tracked("configs"))]
+    )
+    assert {
+        "sgp_runner/report/published.csv",
+        "sgp_runner/configs/config.yaml",
+        "sgp_runner/report/page/page.css",
+    } <= set(names)
+    assert not [
+        name
+        for name in names
+        if {"claims", "reproduce", "results", "tests"} & set(PurePosixPath(name).parts)
+    ]
 
 
 def test_a_source_distribution_builds_the_same_package(built: Path) -> None:

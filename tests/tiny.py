@@ -1,6 +1,8 @@
-"""A tiny float64 problem with different workers, and any algorithm run on it in simulated time, without touching the disk.
+"""A tiny float64 problem with different workers, and any algorithm run on it in simulated time,
+without touching the disk.
 
-The gradient of worker ``i`` at its step ``s`` is ``scale^2 (x - center)`` with a scale and a center of its own for each (i, s).
+The gradient of worker ``i`` at its step ``s`` is ``scale^2 (x - center)`` with a scale and a center
+of its own for each (i, s).
 """
 
 from __future__ import annotations
@@ -61,11 +63,30 @@ def tiny_problem() -> Problem:
     module = Diagonal(D).double()
     with torch.no_grad():
         next(module.parameters()).copy_(torch.from_numpy(START))
-    return Problem(FlatModule(module), Dataset("tiny", Regression(), split, split, (D,), D), OneSample(), 0, True, True)
+    return Problem(
+        FlatModule(module),
+        Dataset("tiny", Regression(), split, split, (D,), D),
+        OneSample(),
+        0,
+        True,
+        True,
+    )
 
 
-def sgd(lr: float = 0.1, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0, schedule: Schedule | None = None) -> SGD:
-    return SGD(schedule or Constant(), lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+def sgd(
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+) -> SGD:
+    return SGD(
+        schedule or Constant(),
+        lr=lr,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+    )
 
 
 def machines(
@@ -76,7 +97,9 @@ def machines(
     latency: float = 0.0,
     factors: dict[int, float] | None = None,
 ) -> Cluster:
-    return Cluster({"default": seconds}, compute_time or ConstantTime(), bandwidth, latency, factors or {})
+    return Cluster(
+        {"default": seconds}, compute_time or ConstantTime(), bandwidth, latency, factors or {}
+    )
 
 
 @dataclass
@@ -85,7 +108,9 @@ class Result:
 
     simulation: Simulation
     workers: list[Worker]
-    trace: list[tuple[float, int, int]] = field(default_factory=list)  # (time, rank, step) at the end of every step
+    trace: list[tuple[float, int, int]] = field(
+        default_factory=list
+    )  # (time, rank, step) at the end of every step
 
     @property
     def x(self) -> np.ndarray:

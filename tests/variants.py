@@ -1,4 +1,6 @@
-"""Every synchronous algorithm, simulated and on real processes of some network: they end with the same parameters."""
+"""Every synchronous algorithm, simulated and on real processes of some network: they end with the
+same parameters.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,22 @@ from sgp_runner.recording.recorder import read_summary
 from sgp_runner.session.start import execute
 
 # Eight steps of a network with BatchNorm, in double precision, and few images to evaluate it on.
-NOISE = ("data=synthetic", "data.image_size=8", "data.num_classes=10", "data.size=1437", "data.valid_size=32")
-TINY = ("dtype=float64", "model=resnet8", *NOISE, "nodes=4", "batch_size=8", "epochs=0.18", "log_every=1")
+NOISE = (
+    "data=synthetic",
+    "data.image_size=8",
+    "data.num_classes=10",
+    "data.size=1437",
+    "data.valid_size=32",
+)
+TINY = (
+    "dtype=float64",
+    "model=resnet8",
+    *NOISE,
+    "nodes=4",
+    "batch_size=8",
+    "epochs=0.18",
+    "log_every=1",
+)
 SYNCHRONOUS = {
     "ar_sgd": (),
     "ar_sgd of parameters": ("algo.average=parameters",),
@@ -34,9 +50,15 @@ Results = dict[str, tuple[Experiment, Experiment]]
 
 
 def simulate_all(
-    folder: Path, network: str, *machines: str, tiny: tuple[str, ...] = TINY, variants: Mapping[str, tuple[str, ...]] = SYNCHRONOUS
+    folder: Path,
+    network: str,
+    *machines: str,
+    tiny: tuple[str, ...] = TINY,
+    variants: Mapping[str, tuple[str, ...]] = SYNCHRONOUS,
 ) -> Results:
-    """Every algorithm's run in the simulator, done, and its counterpart on ``network`` and ``machines``, which is still to be run."""
+    """Every algorithm's run in the simulator, done, and its counterpart on ``network`` and
+    ``machines``, which is still to be run.
+    """
     results: Results = {}
     for name, options in variants.items():
         overrides = (*tiny, f"algo={name.split()[0]}", *options)
@@ -44,14 +66,21 @@ def simulate_all(
         summary = execute(instrumented(simulated))
         assert summary is not None
         (simulated.directory / "average").write_text(str(summary["average"]))
-        results[name] = (simulated, make_experiment(folder, *overrides, f"network={network}", *machines))
+        results[name] = (
+            simulated,
+            make_experiment(folder, *overrides, f"network={network}", *machines),
+        )
     return results
 
 
 def check_same_end(simulated: Experiment, real: Experiment) -> None:
     expected, parameters = final_parameters(simulated), final_parameters(real)
-    assert max(float((a - b).abs().max()) for a, b in zip(expected, parameters, strict=True)) < 1e-10
+    assert (
+        max(float((a - b).abs().max()) for a, b in zip(expected, parameters, strict=True)) < 1e-10
+    )
     summary = read_summary(real.directory)
     assert summary is not None
     assert summary["clock"] == "wall"
-    assert summary["average"] == pytest.approx(float((simulated.directory / "average").read_text()), abs=1e-9)
+    assert summary["average"] == pytest.approx(
+        float((simulated.directory / "average").read_text()), abs=1e-9
+    )

@@ -1,8 +1,9 @@
-"""Reads the file of an offline W&B run: after a header of 7 bytes, records in the log format of LevelDB.
+"""Reads the file of an offline W&B run: after a header of 7 bytes, records in the log format of
+LevelDB.
 
-The file is cut into blocks of 32 KiB. Within a block follow chunks: checksum (4 bytes), length (2), type (1), data; the
-type says whether the chunk is a whole record or its first, middle or last part. Fewer than 7 bytes at the end of a
-block are padding. Checksums are not verified.
+The file is cut into blocks of 32 KiB. Within a block follow chunks: checksum (4 bytes), length (2),
+type (1), data; the type says whether the chunk is a whole record or its first, middle or last part.
+Fewer than 7 bytes at the end of a block are padding. Checksums are not verified.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def find_file(run_dir: Path) -> Path:
 def history(records: list[Record]) -> list[dict[str, object]]:
     """The logged rows, W&B's own columns (``_step``, ``_runtime`` ...) included."""
     return [
-        {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        {
+            item.key or ".".join(item.nested_key): json.loads(item.value_json)
+            for item in record.history.item
+        }
         for record in records
         if record.WhichOneof("record_type") == "history"
     ]
@@ -56,4 +60,8 @@ def history(records: list[Record]) -> list[dict[str, object]]:
 def x_axes(records: list[Record]) -> dict[str, str]:
     """The x-axis of each metric or pattern of metrics that has one."""
     metrics = [record.metric for record in records if record.WhichOneof("record_type") == "metric"]
-    return {metric.name or metric.glob_name: metric.step_metric for metric in metrics if metric.step_metric}
+    return {
+        metric.name or metric.glob_name: metric.step_metric
+        for metric in metrics
+        if metric.step_metric
+    }

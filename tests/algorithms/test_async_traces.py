@@ -1,4 +1,6 @@
-"""Asynchronous algorithms: who finishes which step when, worked out by hand, and how the shared budget is spent."""
+"""Asynchronous algorithms: who finishes which step when, worked out by hand, and how the shared
+budget is spent.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from sgp_runner.topology.graphs import BipartiteExponential
 
 
 def test_golden_trace_of_ad_psgd() -> None:
-    """Compute times 1, 1.5, 2 and 1 s, messages in no time: (time, rank, number of the gradient), 20 gradients in all."""
+    """Compute times 1, 1.5, 2 and 1 s, messages in no time: (time, rank, number of the gradient),
+    20 gradients in all.
+    """
     result = run(ADPSGD(BipartiteExponential()), 4, 5, cluster=machines(factors={1: 1.5, 2: 2.0}))
     assert result.trace == [
         (1.0, 0, 0),
@@ -42,7 +46,8 @@ def test_golden_trace_of_ad_psgd() -> None:
 def test_an_exchange_that_outlasts_the_gradient_holds_the_active_side_only() -> None:
     """Rank 1 is active: 0.8 s there, 0.8 s back; rank 0 is passive and never waits. Steps of 1 s.
 
-    With one average for each gradient of either, rank 1 starts two, one after the other; with half of that, one.
+    With one average for each gradient of either, rank 1 starts two, one after the other; with half
+    of that, one.
     """
     result = run(ADPSGD(BipartiteExponential()), 2, 4, cluster=machines(latency=0.8))
     assert result.trace == [
@@ -55,7 +60,12 @@ def test_an_exchange_that_outlasts_the_gradient_holds_the_active_side_only() -> 
         (6.0, 0, 7),
         (6.4, 1, 5),
     ]
-    result = run(ADPSGD(BipartiteExponential(), averages_per_gradient=0.5), 2, 4, cluster=machines(latency=0.8))
+    result = run(
+        ADPSGD(BipartiteExponential(), averages_per_gradient=0.5),
+        2,
+        4,
+        cluster=machines(latency=0.8),
+    )
     assert result.trace == [
         (1.0, 0, 0),
         (1.6, 1, 1),
@@ -69,7 +79,9 @@ def test_an_exchange_that_outlasts_the_gradient_holds_the_active_side_only() -> 
 
 
 def test_golden_trace_of_gap_aware() -> None:
-    """Compute times 1 and 2 s, messages 0.25 s; rank 2 is the server, whose steps are the gradients in their order of arrival."""
+    """Compute times 1 and 2 s, messages 0.25 s; rank 2 is the server, whose steps are the gradients
+    in their order of arrival.
+    """
     result = run(GapAware(), 2, 5, cluster=machines(latency=0.25, factors={1: 2.0}))
     assert result.trace == [
         (1.25, 2, 0),
@@ -97,21 +109,37 @@ def test_golden_trace_of_gap_aware() -> None:
 
 def test_the_budget_is_shared_and_spent_exactly() -> None:
     for algo in (ADPSGD(BipartiteExponential()), GapAware("none")):
-        result = run(algo, 6, 20, sgd(), machines(LogNormalTime(0.4), latency=0.3), Faults({2: 5.0}, {}))
+        result = run(
+            algo, 6, 20, sgd(), machines(LogNormalTime(0.4), latency=0.3), Faults({2: 5.0}, {})
+        )
         taken = [worker.steps_taken for worker in result.workers[:6]]
         assert sum(taken) == 6 * 20
         assert sorted(step for _, rank, step in result.trace if rank < 6) == list(range(120))
-        assert taken[2] < 10 < min(taken[:2] + taken[3:])  # the slow one does less, the others its share
+        assert (
+            taken[2] < 10 < min(taken[:2] + taken[3:])
+        )  # the slow one does less, the others its share
 
 
 def test_a_slow_node_hardly_delays_asynchronous_algorithms() -> None:
     for algo in (ADPSGD(BipartiteExponential()), GapAware()):
-        normal, slow = (run(algo, 8, 40, faults=Faults(nodes, {})).simulation.clock.now for nodes in ({}, {0: 4.0}))
+        normal, slow = (
+            run(algo, 8, 40, faults=Faults(nodes, {})).simulation.clock.now
+            for nodes in ({}, {0: 4.0})
+        )
         assert normal == 40.0
-        assert slow < 40 * 8 / 7.25 + 4.0  # seven nodes and a quarter, and at most one slow gradient at the end
+        assert (
+            slow < 40 * 8 / 7.25 + 4.0
+        )  # seven nodes and a quarter, and at most one slow gradient at the end
 
 
 def test_the_learning_rate_follows_the_global_count() -> None:
     seen: dict[int, float] = {}
-    run(ADPSGD(BipartiteExponential()), 2, 8, each_step=lambda result, worker: seen.setdefault(worker.step, worker.epoch))
-    assert np.allclose([seen[k] for k in range(16)], [k / 8 for k in range(16)])  # 4 steps of 2 nodes per epoch
+    run(
+        ADPSGD(BipartiteExponential()),
+        2,
+        8,
+        each_step=lambda result, worker: seen.setdefault(worker.step, worker.epoch),
+    )
+    assert np.allclose(
+        [seen[k] for k in range(16)], [k / 8 for k in range(16)]
+    )  # 4 steps of 2 nodes per epoch

@@ -14,7 +14,8 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 
 def test_truncation_drops_bits_towards_zero() -> None:
     values = torch.tensor([1.0, -1.0, 1.0078124, -1.0078124, 3.1415927, 0.0])
-    # bfloat16 has steps of 2^-7 between 1 and 2; rounding would give +-1.0078125 for the third and fourth
+    # bfloat16 has steps of 2^-7 between 1 and 2; rounding would give +-1.0078125 for the third and
+    # fourth
     assert truncate16(values).tolist() == [1.0, -1.0, 1.0, -1.0, 3.140625, 0.0]
 
 
@@ -23,7 +24,9 @@ def test_quantisation_is_linear_in_the_largest_magnitude() -> None:
     message = quantize8(values)
     assert message.dtype == torch.int8
     assert message[:-4].tolist() == [127, -127, 1, 1, 0, 0]
-    assert dequantize8(message, values).tolist() == pytest.approx([2.54, -2.54, 0.02, 0.02, 0.0, 0.0])
+    assert dequantize8(message, values).tolist() == pytest.approx(
+        [2.54, -2.54, 0.02, 0.02, 0.0, 0.0]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -39,27 +42,41 @@ def test_the_smallest_numbers_survive_quantisation() -> None:
 
 @pytest.mark.parametrize("compression", ["truncate16", "quantize8"])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8])
-def test_a_compressed_mean_is_the_same_everywhere_and_close_to_the_exact_one(compression: str, nodes: int) -> None:
+def test_a_compressed_mean_is_the_same_everywhere_and_close_to_the_exact_one(
+    compression: str, nodes: int
+) -> None:
     plain = run(ARSGD(), nodes, 6, sgd(lr=0.1)).x
     result = run(PipeSGD(depth=1, compression=compression), nodes, 6, sgd(lr=0.1))  # type: ignore[arg-type]
     assert all(np.array_equal(result.x[0], other) for other in result.x)
     error = np.abs(result.x - plain).max()
-    assert error == 0 if nodes == 1 else 0 < error < 0.1 * 6 * 5 * 0.02  # six steps, gradients below 5, under 2 % off each
+    assert (
+        error == 0 if nodes == 1 else 0 < error < 0.1 * 6 * 5 * 0.02
+    )  # six steps, gradients below 5, under 2 % off each
 
 
-@pytest.mark.parametrize(("compression", "step"), [("truncate16", 2.0**-7), ("quantize8", 0.5 / 127)])
+@pytest.mark.parametrize(
+    ("compression", "step"), [("truncate16", 2.0**-7), ("quantize8", 0.5 / 127)]
+)
 @pytest.mark.parametrize("nodes", [2, 3, 5, 8])
-def test_a_compressed_mean_errs_by_at_most_the_codecs_step(compression: str, step: float, nodes: int) -> None:
-    """Each of n encodings of a sum of up to n gradients is off by a share ``step`` of its largest; then all is divided by n."""
+def test_a_compressed_mean_errs_by_at_most_the_codecs_step(
+    compression: str, step: float, nodes: int
+) -> None:
+    """Each of n encodings of a sum of up to n gradients is off by a share ``step`` of its largest;
+    then all is divided by n.
+    """
     largest = max(np.abs(gradient(i, 0, START)).max() for i in range(nodes))
     plain = run(ARSGD(), nodes, 1, sgd(lr=1.0)).x
     result = run(PipeSGD(depth=1, compression=compression), nodes, 1, sgd(lr=1.0)).x  # type: ignore[arg-type]
     assert 0 < np.abs(result - plain).max() <= 1.01 * nodes * largest * step
 
 
-@pytest.mark.parametrize(("compression", "num_bytes"), [("none", 8.0), ("truncate16", 2.0), ("quantize8", 1.0)])
+@pytest.mark.parametrize(
+    ("compression", "num_bytes"), [("none", 8.0), ("truncate16", 2.0), ("quantize8", 1.0)]
+)
 def test_compression_sends_fewer_bytes(compression: str, num_bytes: float) -> None:
-    """Two nodes exchange halves of a vector of 3: 2 + 1 elements each way, plus a scale of 4 bytes per chunk for int8."""
+    """Two nodes exchange halves of a vector of 3: 2 + 1 elements each way, plus a scale of 4 bytes
+    per chunk for int8.
+    """
     result = run(PipeSGD(depth=1, compression=compression), 2, 5)  # type: ignore[arg-type]
     per_step = sum(comm.num_bytes_sent for comm in result.simulation.comms) / 5
     scales = 4 * 4 if compression == "quantize8" else 0
@@ -68,7 +85,9 @@ def test_compression_sends_fewer_bytes(compression: str, num_bytes: float) -> No
 
 def test_a_compressed_all_reduce_travels_while_the_next_gradient_is_computed() -> None:
     """Two hops of 0.4 s each fit into a gradient of 1 s; the last one has nothing to hide behind."""
-    pipelined = run(PipeSGD(depth=2, compression="truncate16"), 2, 10, cluster=machines(latency=0.4))
+    pipelined = run(
+        PipeSGD(depth=2, compression="truncate16"), 2, 10, cluster=machines(latency=0.4)
+    )
     assert pipelined.simulation.clock.now == pytest.approx(10 + 0.8)
     in_turn = run(PipeSGD(depth=1, compression="truncate16"), 2, 10, cluster=machines(latency=0.4))
     assert in_turn.simulation.clock.now == pytest.approx(10 * 1.8)

@@ -40,8 +40,15 @@ OPTIM = sgd(lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01)
 SHIFTS = DirectedExponential()
 
 
-def same(a: Algorithm, b: Algorithm, nodes: int, optim: SGD | Adam = OPTIM, steps: int = STEPS) -> bool:
-    return np.allclose(run(a, nodes, steps, optim).x[:nodes], run(b, nodes, steps, optim).x[:nodes], rtol=0, atol=1e-12)
+def same(
+    a: Algorithm, b: Algorithm, nodes: int, optim: SGD | Adam = OPTIM, steps: int = STEPS
+) -> bool:
+    return np.allclose(
+        run(a, nodes, steps, optim).x[:nodes],
+        run(b, nodes, steps, optim).x[:nodes],
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 def test_sgp_on_two_nodes_is_d_psgd() -> None:
@@ -58,7 +65,10 @@ def test_sgp_on_a_complete_graph_averages_parameters(nodes: int) -> None:
 def test_osgp_without_delay_is_sgp(nodes: int) -> None:
     for latency in (0.0, 0.3, 2.5):
         late = machines(LogNormalTime(0.3), latency=latency)
-        a, b = run(OSGP(SHIFTS, tau=0), nodes, STEPS, OPTIM, late), run(SGP(SHIFTS), nodes, STEPS, OPTIM, late)
+        a, b = (
+            run(OSGP(SHIFTS, tau=0), nodes, STEPS, OPTIM, late),
+            run(SGP(SHIFTS), nodes, STEPS, OPTIM, late),
+        )
         assert np.array_equal(a.x, b.x)
         assert a.simulation.clock.now == b.simulation.clock.now
 
@@ -73,7 +83,9 @@ def test_averaging_parameters_differs_from_averaging_gradients_for_adam() -> Non
 @pytest.mark.parametrize("tau", [1, 3, 5])
 def test_slowmo_without_slow_momentum_over_local_steps_is_local_sgd(tau: int) -> None:
     for optim in (OPTIM, Adam(InverseSqrt(warmup_steps=4), lr=0.1)):
-        assert same(SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="keep"), LocalSGD(tau), 3, optim)
+        assert same(
+            SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="keep"), LocalSGD(tau), 3, optim
+        )
 
 
 def test_slowmo_at_every_step_of_plain_sgd_is_momentum() -> None:
@@ -107,7 +119,9 @@ def test_slowmo_takes_the_learning_rate_of_the_last_fast_step() -> None:
     optim = sgd(lr=0.2, schedule=schedule)
     result = run(SlowMo(LocalSGD(None), tau=2, beta=0.5, alpha=0.7), 1, 4, optim)
     x, x0, u = START.copy(), START.copy(), np.zeros(D)
-    rates = [0.2 * 0.5 * (1 + np.cos(np.pi * k / 4)) for k in range(4)]  # four steps are the whole run
+    rates = [
+        0.2 * 0.5 * (1 + np.cos(np.pi * k / 4)) for k in range(4)
+    ]  # four steps are the whole run
     for k, lr in enumerate(rates):
         x = x - lr * gradient(0, k, x)
         if k % 2:
@@ -126,19 +140,28 @@ def test_slowmo_over_local_adam_keeps_each_nodes_buffers() -> None:
         lr = 0.1 * ((k + 1) / 6 if k + 1 < 6 else (6 / (k + 1)) ** 0.5)
         g = np.array([gradient(node, k, x[node]) for node in range(nodes)])
         mean, square = 0.9 * mean + 0.1 * g, 0.98 * square + 0.02 * g**2
-        x = x - lr * (mean / (1 - 0.9 ** (k + 1))) / (np.sqrt(square / (1 - 0.98 ** (k + 1))) + 1e-8)
+        x = x - lr * (mean / (1 - 0.9 ** (k + 1))) / (
+            np.sqrt(square / (1 - 0.98 ** (k + 1))) + 1e-8
+        )
         if (k + 1) % tau == 0:
             u = beta * u + (x0 - x.mean(axis=0)) / lr
             x0 = x0 - lr * u
             x = np.tile(x0, (nodes, 1))
-    np.testing.assert_allclose(run(SlowMo(LocalSGD(None), tau=tau, beta=beta), nodes, STEPS, optim).x, x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        run(SlowMo(LocalSGD(None), tau=tau, beta=beta), nodes, STEPS, optim).x,
+        x,
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", ["server", "per_worker"])
 @pytest.mark.parametrize("penalty", ["gap", "staleness", "none"])
 def test_gap_aware_with_one_worker_is_plain_sgd(
-    penalty: Literal["gap", "staleness", "none"], momentum: Literal["server", "per_worker"], nesterov: bool
+    penalty: Literal["gap", "staleness", "none"],
+    momentum: Literal["server", "per_worker"],
+    nesterov: bool,
 ) -> None:
     optim = sgd(lr=0.2, momentum=0.9, nesterov=nesterov, weight_decay=0.01)
     result = run(GapAware(penalty, momentum=momentum), 1, STEPS, optim)
@@ -148,7 +171,9 @@ def test_gap_aware_with_one_worker_is_plain_sgd(
 
 
 def test_dana_with_one_worker_is_nesterovs_method() -> None:
-    """Gradient at the look-ahead x - lr m v, then heavy-ball momentum; no gap, as nothing happens in between."""
+    """Gradient at the look-ahead x - lr m v, then heavy-ball momentum; no gap, as nothing happens
+    in between.
+    """
     x, v = START.copy(), np.zeros(D)
     for k in range(STEPS):
         v = 0.9 * v + gradient(0, k, x - 0.2 * 0.9 * v)
@@ -160,8 +185,16 @@ def test_dana_with_one_worker_is_nesterovs_method() -> None:
 def test_one_momentum_per_worker_with_nesterov_is_dana() -> None:
     """DANA-Slim: the server's own parameters are the look-ahead that DANA-Zero sends."""
     cluster = machines(LogNormalTime(0.5), latency=0.2)
-    zero = run(GapAware("none", momentum="dana"), 8, STEPS, sgd(lr=0.02, momentum=0.9), cluster).workers[8]
-    slim = run(GapAware("none", momentum="per_worker"), 8, STEPS, sgd(lr=0.02, momentum=0.9, nesterov=True), cluster).workers[8]
+    zero = run(
+        GapAware("none", momentum="dana"), 8, STEPS, sgd(lr=0.02, momentum=0.9), cluster
+    ).workers[8]
+    slim = run(
+        GapAware("none", momentum="per_worker"),
+        8,
+        STEPS,
+        sgd(lr=0.02, momentum=0.9, nesterov=True),
+        cluster,
+    ).workers[8]
     look_ahead = zero.params - 0.02 * 0.9 * sum(zero.state["momentum"])
     assert (look_ahead - zero.params).abs().max() > 0.01
     np.testing.assert_allclose(slim.params.numpy(), look_ahead.numpy(), rtol=0, atol=1e-12)
@@ -182,7 +215,11 @@ def test_gaps_by_hand() -> None:
     server = replace(run(GapAware(), 1, 1).workers[1], layers=(2, 1))
 
     def gaps(algo: GapAware) -> list[float]:
-        return [gap for parts in algo.slices(server, difference.clone(), typical) for gap in algo.gap_of(*parts).reshape(-1).tolist()]
+        return [
+            gap
+            for parts in algo.slices(server, difference.clone(), typical)
+            for gap in algo.gap_of(*parts).reshape(-1).tolist()
+        ]
 
     assert gaps(GapAware()) == [4.0, 3.0, 3.0]
     assert gaps(GapAware(gap="layer")) == pytest.approx([1 + 5 / 5**0.5, 3.0])
@@ -190,7 +227,9 @@ def test_gaps_by_hand() -> None:
 
 
 class Growing:
-    """Gradients of three equal workers that make up for the gap: ``C`` times one more than the steps that were missed."""
+    """Gradients of three equal workers that make up for the gap: ``C`` times one more than the
+    steps that were missed.
+    """
 
     C = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64)
 
@@ -202,17 +241,26 @@ class Growing:
 
 
 @pytest.mark.parametrize("gap", ["parameter", "layer", "global"])
-def test_gap_aware_divides_by_the_staleness_plus_one_when_steps_are_equal(gap: Literal["parameter", "layer", "global"]) -> None:
-    """With hardly any momentum, so that a typical step is made of the steps that were taken, and these are equal."""
-    result = run(GapAware(gap=gap), 3, 5, sgd(lr=0.1, momentum=1e-9), engine=lambda problem: Growing())
-    np.testing.assert_allclose(result.x[3], START - 15 * 0.1 * Growing.C.numpy(), rtol=0, atol=1e-6)  # G holds an epsilon of 1e-8
+def test_gap_aware_divides_by_the_staleness_plus_one_when_steps_are_equal(
+    gap: Literal["parameter", "layer", "global"],
+) -> None:
+    """With hardly any momentum, so that a typical step is made of the steps that were taken, and
+    these are equal.
+    """
+    result = run(
+        GapAware(gap=gap), 3, 5, sgd(lr=0.1, momentum=1e-9), engine=lambda problem: Growing()
+    )
+    np.testing.assert_allclose(
+        result.x[3], START - 15 * 0.1 * Growing.C.numpy(), rtol=0, atol=1e-6
+    )  # G holds an epsilon of 1e-8
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_gap_aware_by_hand(momentum: float) -> None:
     """Two equal workers: their gradients arrive in turn; the second of each round is one step late.
 
-    A typical step is made of the momentum buffer or, without momentum, of gradients as they came in.
+    A typical step is made of the momentum buffer or, without momentum, of gradients as they came
+    in.
     """
     optim, eps = sgd(lr=0.1, momentum=momentum, weight_decay=0.01), 1e-8
     x, v, square, sent, taken = START.copy(), np.zeros(D), np.zeros(D), [START.copy()] * 2, [0, 0]
@@ -229,8 +277,14 @@ def test_gap_aware_by_hand(momentum: float) -> None:
     np.testing.assert_allclose(run(GapAware(), 2, 4, optim).x[2], x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("algo", [GapAware(), GapAware(momentum="per_worker"), GapAware("staleness"), GapAware("none")], ids=str)
-def test_a_server_takes_the_same_steps_piece_by_piece(algo: GapAware, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "algo",
+    [GapAware(), GapAware(momentum="per_worker"), GapAware("staleness"), GapAware("none")],
+    ids=str,
+)
+def test_a_server_takes_the_same_steps_piece_by_piece(
+    algo: GapAware, monkeypatch: pytest.MonkeyPatch
+) -> None:
     optim = sgd(momentum=0.9, nesterov=True, weight_decay=0.01)
     whole = run(algo, 3, 5, optim).x
     plain = sgd(momentum=0.9, weight_decay=0.01)
@@ -275,7 +329,9 @@ def test_a_hybrid_brings_everybody_together_at_its_switch(first: Algorithm) -> N
 def test_peers_follow_their_schedule_by_epoch() -> None:
     result = run(SGP(DirectedExponential(peers={0: 2, 2: 1})), 4, STEPS, OPTIM)
     message = (D + 1) * 8
-    assert [comm.num_bytes_sent for comm in result.simulation.comms] == [(8 * 2 + 4 * 1) * message] * 4
+    assert [comm.num_bytes_sent for comm in result.simulation.comms] == [
+        (8 * 2 + 4 * 1) * message
+    ] * 4
 
 
 EVERY: list[Algorithm] = [
@@ -300,7 +356,10 @@ EVERY: list[Algorithm] = [
 def test_every_algorithm_may_give_its_gradients_away_under_vmap(algo: Algorithm) -> None:
     rough = machines(LogNormalTime(0.3), latency=0.4)
     for cluster in (machines(), rough):
-        loop, vmap = (run(algo, 4, STEPS, OPTIM, cluster, engine=engine).x for engine in (Loop, lambda problem: Vmap(problem, 3)))
+        loop, vmap = (
+            run(algo, 4, STEPS, OPTIM, cluster, engine=engine).x
+            for engine in (Loop, lambda problem: Vmap(problem, 3))
+        )
         np.testing.assert_allclose(vmap, loop, rtol=0, atol=1e-12)
 
 
@@ -309,11 +368,18 @@ def test_one_node_is_enough(algo: Algorithm) -> None:
     assert np.isfinite(run(algo, 1, STEPS, OPTIM).x).all()
 
 
-@pytest.mark.parametrize("algo", [*EVERY, ADPSGD(BipartiteExponential()), ADPSGD(Ring(), averages_per_gradient=1.5)], ids=str)
+@pytest.mark.parametrize(
+    "algo",
+    [*EVERY, ADPSGD(BipartiteExponential()), ADPSGD(Ring(), averages_per_gradient=1.5)],
+    ids=str,
+)
 def test_every_algorithm_approaches_the_optimum_and_leaves_nothing_behind(algo: Algorithm) -> None:
     cluster = machines(LogNormalTime(0.3), latency=0.2, bandwidth=8 * 8 * 4 / 0.1)
     result = run(algo, 4, 96, sgd(lr=0.05), cluster)
-    curvature = [[gradient(i, k, np.ones(D)) - gradient(i, k, np.zeros(D)) for k in range(12)] for i in range(4)]
+    curvature = [
+        [gradient(i, k, np.ones(D)) - gradient(i, k, np.zeros(D)) for k in range(12)]
+        for i in range(4)
+    ]
     offset = [[-gradient(i, k, np.zeros(D)) for k in range(12)] for i in range(4)]
     best = np.sum(offset, axis=(0, 1)) / np.sum(curvature, axis=(0, 1))
     assert np.abs(result.x.mean(axis=0) - best).max() < 0.25 < np.abs(START - best).max()
@@ -367,18 +433,32 @@ ROUGH: list[tuple[str, Cluster, Faults]] = [
     ("late", machines(latency=1.7), Faults({}, {})),
     ("jitter", machines(LogNormalTime(0.5), latency=0.4), Faults({}, {})),
     ("gamma", machines(GammaTime(2.0), latency=0.1, factors={1: 3.0}), Faults({}, {})),
-    ("slow link", machines(LogNormalTime(0.2), bandwidth=8 * 8 * 4 / 0.5), Faults({0: 2.0}, {2: 5.0})),
+    (
+        "slow link",
+        machines(LogNormalTime(0.2), bandwidth=8 * 8 * 4 / 0.5),
+        Faults({0: 2.0}, {2: 5.0}),
+    ),
 ]
 
 
 def mass(result: Result, at_rest: Worker | None) -> tuple[np.ndarray, float]:
     """Sum of numerators [D] and of weights over all workers, what travels and what lies unread.
 
-    A worker that waits for a message is in the middle of mixing: its parameters are the numerator; else they are z = x / w.
+    A worker that waits for a message is in the middle of mixing: its parameters are the numerator;
+    else they are z = x / w.
     """
     simulation = result.simulation
-    messages = [message for mailbox in simulation.mailboxes for queue in mailbox.queues.values() for _, message, _ in queue]
-    messages += [event.sent.message for _, _, event in simulation.clock.events if isinstance(event, Reach | Arrive)]
+    messages = [
+        message
+        for mailbox in simulation.mailboxes
+        for queue in mailbox.queues.values()
+        for _, message, _ in queue
+    ]
+    messages += [
+        event.sent.message
+        for _, _, event in simulation.clock.events
+        if isinstance(event, Reach | Arrive)
+    ]
     numerators, weights = np.zeros(D), 0.0
     waits = {task.name: task.waiting for task in simulation.scheduler.tasks}
     for worker in result.workers:
@@ -411,37 +491,54 @@ def test_push_sum_mass_is_conserved_whatever_is_late(
         checks.append(worker.rank)
         if len(checks) == 1:  # from now on between steps too, whatever the workers are at
             for tick in range(200):
-                result.simulation.clock.at(worker.now + 0.17 * tick, Call(partial(look_between_steps, result)))
+                result.simulation.clock.at(
+                    worker.now + 0.17 * tick, Call(partial(look_between_steps, result))
+                )
 
     def look_between_steps(result: Result) -> None:
         numerators, weights = mass(result, None)
         assert weights == pytest.approx(nodes, abs=1e-9)
         np.testing.assert_allclose(numerators, nodes * START - optim.total.numpy(), atol=1e-9)
 
-    result = run(OSGP(SHIFTS, tau=tau, layout=layout), nodes, steps, optim, cluster, faults, each_step=look)  # type: ignore[arg-type]
+    result = run(
+        OSGP(SHIFTS, tau=tau, layout=layout), nodes, steps, optim, cluster, faults, each_step=look
+    )  # type: ignore[arg-type]
     assert len(checks) == nodes * steps
     assert result.w.sum() == pytest.approx(nodes, abs=1e-9)
-    np.testing.assert_allclose((result.x * result.w[:, None]).sum(axis=0), nodes * START - optim.total.numpy(), atol=1e-9)
+    np.testing.assert_allclose(
+        (result.x * result.w[:, None]).sum(axis=0), nodes * START - optim.total.numpy(), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(("name", "cluster", "faults"), ROUGH, ids=[name for name, *_ in ROUGH])
 def test_pairwise_averages_conserve_the_sum(name: str, cluster: Cluster, faults: Faults) -> None:
     optim = Tallied(OPTIM)
-    result = run(ADPSGD(BipartiteExponential(), averages_per_gradient=2), 6, 10, optim, cluster, faults)  # type: ignore[arg-type]
+    result = run(
+        ADPSGD(BipartiteExponential(), averages_per_gradient=2), 6, 10, optim, cluster, faults
+    )  # type: ignore[arg-type]
     np.testing.assert_allclose(result.x.sum(axis=0), 6 * START - optim.total.numpy(), atol=1e-9)
 
 
 @pytest.mark.parametrize("base", [OSGP(SHIFTS), OSGP(SHIFTS, tau=3, layout="released")], ids=str)
 @pytest.mark.parametrize(("name", "cluster", "faults"), ROUGH, ids=[name for name, *_ in ROUGH])
-def test_exact_averages_conserve_the_mass_of_push_sum(base: OSGP, name: str, cluster: Cluster, faults: Faults) -> None:
-    """Without slow momentum the network's numerators lose just the local steps, also where weights differ before an average."""
+def test_exact_averages_conserve_the_mass_of_push_sum(
+    base: OSGP, name: str, cluster: Cluster, faults: Faults
+) -> None:
+    """Without slow momentum the network's numerators lose just the local steps, also where weights
+    differ before an average.
+    """
     unequal = 0.0
-    exact, own = (SlowMo(base, tau=4, beta=0.0, exact_average=exact, buffers="keep") for exact in (True, False))
+    exact, own = (
+        SlowMo(base, tau=4, beta=0.0, exact_average=exact, buffers="keep")
+        for exact in (True, False)
+    )
     for algo in (exact, own, Hybrid(base, ARSGD(average="parameters"), switch_epoch=1.5)):
         optim = Tallied(OPTIM)
         result = run(algo, 6, 10, optim, cluster, faults)  # type: ignore[arg-type]
         assert result.w.sum() == pytest.approx(6, abs=1e-9)
-        np.testing.assert_allclose((result.x * result.w[:, None]).sum(axis=0), 6 * START - optim.total.numpy(), atol=1e-9)
+        np.testing.assert_allclose(
+            (result.x * result.w[:, None]).sum(axis=0), 6 * START - optim.total.numpy(), atol=1e-9
+        )
         unequal = max(unequal, float(np.ptp(result.w)))
     assert unequal > 0.1 or name == "late"
 
@@ -456,25 +553,39 @@ class Leaking(SGP):
             worker.push_sum[-1] *= 0.9
 
 
-@pytest.mark.parametrize("algo", [SlowMo(Leaking(SHIFTS), tau=4), Hybrid(Leaking(SHIFTS), ARSGD(), switch_epoch=1.0)], ids=str)
+@pytest.mark.parametrize(
+    "algo",
+    [SlowMo(Leaking(SHIFTS), tau=4), Hybrid(Leaking(SHIFTS), ARSGD(), switch_epoch=1.0)],
+    ids=str,
+)
 def test_an_exact_average_notices_lost_mass(algo: Algorithm) -> None:
-    with pytest.raises(RankFailed, match=r"push-sum mass was lost: the mean weight of the workers is 0\.975, not 1"):
+    with pytest.raises(
+        RankFailed, match=r"push-sum mass was lost: the mean weight of the workers is 0\.975, not 1"
+    ):
         run(algo, 4, 12, OPTIM)
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("nodes", [2, 5, 6])
 def test_ad_psgd_averages_so_often_for_each_gradient_of_any_worker(nodes: int, rate: float) -> None:
-    result = run(ADPSGD(BipartiteExponential(), averages_per_gradient=rate), nodes, 30, OPTIM, machines(latency=0.01))
+    result = run(
+        ADPSGD(BipartiteExponential(), averages_per_gradient=rate),
+        nodes,
+        30,
+        OPTIM,
+        machines(latency=0.01),
+    )
     averages = sum(worker.tally("averages") for worker in result.workers)
     assert averages == pytest.approx(rate * 30 * nodes, rel=0.02)
 
 
 @pytest.mark.parametrize(("tau", "seconds"), [(0, 70.0), (1, 36.0), (2, 25.5), (3, 22.5)])
 def test_a_worker_waits_only_for_messages_that_are_tau_steps_late(tau: int, seconds: float) -> None:
-    """Twenty steps of one second, messages of 2.5 seconds: every tau + 1 steps take 3.5 seconds, unless nobody ever waits.
+    """Twenty steps of one second, messages of 2.5 seconds: every tau + 1 steps take 3.5 seconds,
+    unless nobody ever waits.
 
-    The last message is drained: 70 = 20 x 3.5; 36 = 9 x 3.5 + 2 + 2.5; 25.5 = 6 x 3.5 + 2 + 2.5; 22.5 = 20 + 2.5.
+    The last message is drained: 70 = 20 x 3.5; 36 = 9 x 3.5 + 2 + 2.5; 25.5 = 6 x 3.5 + 2 + 2.5;
+    22.5 = 20 + 2.5.
     """
     result = run(OSGP(SHIFTS, tau=tau), 4, 20, OPTIM, machines(latency=2.5))
     assert result.simulation.clock.now == pytest.approx(seconds)

@@ -1,4 +1,6 @@
-"""What must hold for every algorithm over every graph, on any machines: thousands of small simulations, the same ones each time."""
+"""What must hold for every algorithm over every graph, on any machines: thousands of small
+simulations, the same ones each time.
+"""
 
 from __future__ import annotations
 
@@ -57,23 +59,30 @@ def often(examples: int) -> Any:
 
 sizes = st.integers(1, 9)
 symmetric: st.SearchStrategy[Topology] = st.one_of(
-    st.sampled_from([Ring(), Complete(), Torus(), BipartiteExponential()]), st.builds(RandomMatching, st.integers(0, 99))
+    st.sampled_from([Ring(), Complete(), Torus(), BipartiteExponential()]),
+    st.builds(RandomMatching, st.integers(0, 99)),
 )
 directed: st.SearchStrategy[Topology] = st.one_of(
     st.sampled_from([BidirectionalExponential(), StaticExponential()]),
-    st.builds(DirectedExponential, st.one_of(st.integers(1, 3), st.sampled_from([{0: 2, 1: 1}, {0: 1, 1: 3}]))),
+    st.builds(
+        DirectedExponential,
+        st.one_of(st.integers(1, 3), st.sampled_from([{0: 2, 1: 1}, {0: 1, 1: 3}])),
+    ),
 )
 
 
 @st.composite
 def random_graphs(draw: st.DrawFn, size: int) -> Graph:
-    """Any edges at all, with those of a ring in one of the steps: connected, but neither regular nor symmetric."""
+    """Any edges at all, with those of a ring in one of the steps: connected, but neither regular
+    nor symmetric.
+    """
     period = draw(st.integers(1, 3))
     with_ring = draw(st.integers(0, period - 1))
     out: list[tuple[Peers, ...]] = []
     for step in range(period):
         chosen = [
-            draw(st.sets(st.integers(0, size - 1), max_size=3)) | ({(rank + 1) % size} if step == with_ring else set())
+            draw(st.sets(st.integers(0, size - 1), max_size=3))
+            | ({(rank + 1) % size} if step == with_ring else set())
             for rank in range(size)
         ]
         out.append(tuple(tuple(sorted(peers - {rank})) for rank, peers in enumerate(chosen)))
@@ -87,13 +96,23 @@ def graphs(draw: st.DrawFn, size: int) -> Topology:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Machines on which a message of this problem takes from no time to many gradients, and overtakes those of other senders."""
+    """Machines on which a message of this problem takes from no time to many gradients, and
+    overtakes those of other senders.
+    """
     return Cluster(
         step_seconds={"default": 1.0},
-        compute_time=draw(st.sampled_from([ConstantTime(), LogNormalTime(0.5), LogNormalTime(2.0), GammaTime(1.0)])),
-        bandwidth=draw(st.sampled_from([1e18, 1e3, 100.0, 30.0])),  # bits per second; a message has some hundred
+        compute_time=draw(
+            st.sampled_from(
+                [ConstantTime(), LogNormalTime(0.5), LogNormalTime(2.0), GammaTime(1.0)]
+            )
+        ),
+        bandwidth=draw(
+            st.sampled_from([1e18, 1e3, 100.0, 30.0])
+        ),  # bits per second; a message has some hundred
         latency_seconds=draw(st.sampled_from([0.0, 0.3, 1.0, 7.5])),
-        node_factors=draw(st.dictionaries(st.integers(0, 8), st.sampled_from([0.1, 1.0, 5.0]), max_size=3)),
+        node_factors=draw(
+            st.dictionaries(st.integers(0, 8), st.sampled_from([0.1, 1.0, 5.0]), max_size=3)
+        ),
         message_overhead_seconds=draw(st.sampled_from([0.0, 0.1])),
         duplex=draw(st.sampled_from(["full", "half"])),
         overlap=draw(st.sampled_from([0.0, 0.5])),
@@ -104,7 +123,10 @@ def clusters(draw: st.DrawFn) -> Cluster:
 @st.composite
 def events(draw: st.DrawFn) -> Event:
     what = draw(st.sampled_from(["slow_node", "slow_link", "pause", "crash", "partition"]))
-    start, seconds = draw(st.sampled_from([0.0, 0.5, 1.0, 2.2])), draw(st.sampled_from([0.1, 1.0, 6.0]))
+    start, seconds = (
+        draw(st.sampled_from([0.0, 0.5, 1.0, 2.2])),
+        draw(st.sampled_from([0.1, 1.0, 6.0])),
+    )
     ranks = tuple(draw(st.sets(st.integers(0, 8), min_size=1, max_size=4)))
     return Event(what, ranks, start, start + seconds, 3.0 if what.startswith("slow") else None)  # type: ignore[arg-type]
 
@@ -113,11 +135,17 @@ def faults() -> st.SearchStrategy[Faults]:
     factors = st.dictionaries(st.integers(0, 8), st.sampled_from([1.0, 4.0, 20.0]), max_size=2)
     laws = st.sampled_from(["constant", "exponential", "uniform"])
     delays, drops = st.sampled_from([0.0, 0.0, 0.3, 2.0]), st.sampled_from([0.0, 0.0, 0.2])
-    return st.builds(Faults, factors, factors, st.lists(events(), max_size=3).map(tuple), delays, laws, drops)  # type: ignore[arg-type]
+    return st.builds(
+        Faults, factors, factors, st.lists(events(), max_size=3).map(tuple), delays, laws, drops
+    )  # type: ignore[arg-type]
 
 
-def osgp(topology: Topology, layouts: tuple[str, ...] = ("paper", "released")) -> st.SearchStrategy[OSGP]:
-    return st.builds(OSGP, st.just(topology), st.integers(0, 4), st.integers(1, 3), st.sampled_from(layouts))
+def osgp(
+    topology: Topology, layouts: tuple[str, ...] = ("paper", "released")
+) -> st.SearchStrategy[OSGP]:
+    return st.builds(
+        OSGP, st.just(topology), st.integers(0, 4), st.integers(1, 3), st.sampled_from(layouts)
+    )
 
 
 @st.composite
@@ -131,8 +159,17 @@ def push_sums(draw: st.DrawFn, size: int) -> Algorithm:
 def lockstep(draw: st.DrawFn, size: int) -> Algorithm:
     """Those whose messages are waited for in an order that does not depend on time."""
     graph = draw(graphs(size))
-    gossip: list[Algorithm] = [SGP(graph), OSGP(graph, tau=0), OSGP(graph, tau=0, layout="released_2019", interval=2)]
-    gossip += [DPSGD(draw(symmetric), draw(st.sampled_from(["combine_while_computing", "adapt_then_combine"])))]
+    gossip: list[Algorithm] = [
+        SGP(graph),
+        OSGP(graph, tau=0),
+        OSGP(graph, tau=0, layout="released_2019", interval=2),
+    ]
+    gossip += [
+        DPSGD(
+            draw(symmetric),
+            draw(st.sampled_from(["combine_while_computing", "adapt_then_combine"])),
+        )
+    ]
     exact: list[Algorithm] = [
         ARSGD(),
         ARSGD("parameters"),
@@ -143,7 +180,17 @@ def lockstep(draw: st.DrawFn, size: int) -> Algorithm:
     base = draw(st.sampled_from([*gossip, ARSGD(), LocalSGD(None)]))
     slow = SlowMo(base, draw(st.integers(1, 4)), exact_average=draw(st.booleans()), buffers="keep")
     then = draw(st.sampled_from([*gossip, *exact]))
-    return draw(st.sampled_from([*gossip, *exact, PSSGD(), slow, Hybrid(base, then, draw(st.sampled_from([0.3, 0.8, 5.0])))]))
+    return draw(
+        st.sampled_from(
+            [
+                *gossip,
+                *exact,
+                PSSGD(),
+                slow,
+                Hybrid(base, then, draw(st.sampled_from([0.3, 0.8, 5.0]))),
+            ]
+        )
+    )
 
 
 def works(algo: Algorithm, size: int) -> bool:
@@ -176,7 +223,11 @@ def noted() -> Noted:
 def travelling(result: Result) -> list[Tensor]:
     """Messages that were sent and that no coroutine has taken in yet."""
     simulation = result.simulation
-    found = [event.sent.message for _, _, event in simulation.clock.events if isinstance(event, Reach | Arrive | Served)]
+    found = [
+        event.sent.message
+        for _, _, event in simulation.clock.events
+        if isinstance(event, Reach | Arrive | Served)
+    ]
     found += [message for mailbox in simulation.mailboxes for _, _, message in mailbox.state_dict()]
     for task in simulation.scheduler.ready:  # handed over at this very moment
         if task.waiting is not None and task.waiting.what[0] in ("message", "any message"):
@@ -186,28 +237,45 @@ def travelling(result: Result) -> list[Tensor]:
 
 
 def check_weights(result: Result, worker: Worker) -> None:
-    total = sum(float(message[-1]) for message in travelling(result)) + sum(float(each.push_sum[-1]) for each in result.workers)
+    total = sum(float(message[-1]) for message in travelling(result)) + sum(
+        float(each.push_sum[-1]) for each in result.workers
+    )
     assert abs(total - worker.size) < EXACT
 
 
 def check_nothing_is_left(result: Result) -> None:
     simulation = result.simulation
-    assert simulation.fabric.in_flight == 0 and not simulation.collectives and not simulation.clock.events
+    assert (
+        simulation.fabric.in_flight == 0
+        and not simulation.collectives
+        and not simulation.clock.events
+    )
     assert not any(mailbox.state_dict() or mailbox.waiting for mailbox in simulation.mailboxes)
 
 
 def check_sum(result: Result, optim: Noted) -> None:
     """Numerators have changed by local steps alone."""
     numerators = (result.x * result.w[:, None]).sum(0)
-    assert np.abs(numerators - (len(result.workers) * START - optim.total)).max() < EXACT * len(result.workers)
+    assert np.abs(numerators - (len(result.workers) * START - optim.total)).max() < EXACT * len(
+        result.workers
+    )
 
 
 # The properties.
 
 
 @often(700)
-@given(data=st.data(), size=sizes, cluster=clusters(), faults=faults(), steps=st.integers(1, 7), seed=st.integers(0, 9))
-def test_push_sum_loses_no_mass(data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int) -> None:
+@given(
+    data=st.data(),
+    size=sizes,
+    cluster=clusters(),
+    faults=faults(),
+    steps=st.integers(1, 7),
+    seed=st.integers(0, 9),
+)
+def test_push_sum_loses_no_mass(
+    data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int
+) -> None:
     algo = data.draw(push_sums(size))
     assume(works(algo, size))
     optim = noted()
@@ -228,24 +296,42 @@ def test_push_sum_loses_no_mass(data: st.DataObject, size: int, cluster: Cluster
     seed=st.integers(0, 9),
 )
 def test_pairwise_averages_are_atomic(
-    pairs: int, topology: Topology, averages: int, cluster: Cluster, faults: Faults, steps: int, seed: int
+    pairs: int,
+    topology: Topology,
+    averages: int,
+    cluster: Cluster,
+    faults: Faults,
+    steps: int,
+    seed: int,
 ) -> None:
     """An average that reads one value and overwrites another loses some of the sum."""
     optim = noted()
     result = run(ADPSGD(topology, averages), 2 * pairs, steps, optim, cluster, faults, seed=seed)
     check_nothing_is_left(result)
     check_sum(result, optim)
-    assert sorted(step for _, _, step in result.trace) == list(range(2 * pairs * steps))  # the budget, each gradient once
+    assert sorted(step for _, _, step in result.trace) == list(
+        range(2 * pairs * steps)
+    )  # the budget, each gradient once
 
 
 @often(700)
-@given(data=st.data(), size=sizes, cluster=clusters(), faults=faults(), steps=st.integers(1, 7), seed=st.integers(0, 9))
+@given(
+    data=st.data(),
+    size=sizes,
+    cluster=clusters(),
+    faults=faults(),
+    steps=st.integers(1, 7),
+    seed=st.integers(0, 9),
+)
 def test_what_is_synchronous_does_not_depend_on_time(
     data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int
 ) -> None:
     algo = data.draw(lockstep(size))
     assume(works(algo, size))
-    at_any_time, at_once = run(algo, size, steps, sgd(0.05), cluster, faults, seed=seed), run(algo, size, steps, sgd(0.05))
+    at_any_time, at_once = (
+        run(algo, size, steps, sgd(0.05), cluster, faults, seed=seed),
+        run(algo, size, steps, sgd(0.05)),
+    )
     assert np.array_equal(at_any_time.x, at_once.x) and np.array_equal(at_any_time.w, at_once.w)
     for result in (at_any_time, at_once):
         check_nothing_is_left(result)
@@ -262,7 +348,11 @@ def test_what_is_synchronous_does_not_depend_on_time(
     kind=st.sampled_from(["push", "pairs", "server", "lockstep"]),
 )
 def test_the_same_seed_gives_the_same_run(
-    data: st.DataObject, pairs: int, cluster: Cluster, faults: Faults, kind: Literal["push", "pairs", "server", "lockstep"]
+    data: st.DataObject,
+    pairs: int,
+    cluster: Cluster,
+    faults: Faults,
+    kind: Literal["push", "pairs", "server", "lockstep"],
 ) -> None:
     size = 2 * pairs
     algo: Algorithm
@@ -296,7 +386,9 @@ class Scattering(SGD):
 
 @often(60)
 @given(m=st.integers(1, 5), cluster=clusters(), seed=st.integers(0, 9))
-def test_the_exponential_graph_averages_a_power_of_two_exactly(m: int, cluster: Cluster, seed: int) -> None:
+def test_the_exponential_graph_averages_a_power_of_two_exactly(
+    m: int, cluster: Cluster, seed: int
+) -> None:
     optim = Scattering(Constant(), momentum=0.0)
     result = run(SGP(DirectedExponential()), 2**m, m, optim, cluster, seed=seed)
     assert len(optim.taken) == 2**m
@@ -308,7 +400,10 @@ def test_the_exponential_graph_averages_a_power_of_two_exactly(m: int, cluster: 
 def test_a_proof_agrees_with_its_definition(data: st.DataObject, size: int, period: int) -> None:
     """Closure of the union graph and sums of the matrix, spelt out."""
     peers = st.sets(st.integers(0, size - 1), max_size=3)
-    out = tuple(tuple(tuple(sorted(data.draw(peers) - {rank})) for rank in range(size)) for _ in range(period))
+    out = tuple(
+        tuple(tuple(sorted(data.draw(peers) - {rank})) for rank in range(size))
+        for _ in range(period)
+    )
     reach = np.eye(size, dtype=int)
     rows = True
     for step in out:

@@ -1,4 +1,6 @@
-"""Every synchronous algorithm equals its matrix recursion, written here with numpy, on a quadratic in float64."""
+"""Every synchronous algorithm equals its matrix recursion, written here with numpy, on a quadratic
+in float64.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def test_d_psgd_on_pairs() -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("algo", [ARSGD(), ARSGD(average="parameters"), PSSGD(), PipeSGD(depth=1)], ids=str)
+@pytest.mark.parametrize(
+    "algo", [ARSGD(), ARSGD(average="parameters"), PSSGD(), PipeSGD(depth=1)], ids=str
+)
 def test_ar_sgd_and_what_equals_it(algo: ARSGD | PSSGD | PipeSGD, n: int) -> None:
     """For SGD, averaging parameters equals averaging gradients, with momentum and weight decay too."""
     oracle, momentum = Oracle(n), Momentum(OPTIM)
@@ -137,7 +141,9 @@ def test_pipe_sgd_applies_the_mean_gradient_of_k_minus_1_steps_ago(depth: int, n
 
 
 def test_pipe_sgd_warms_up_synchronously() -> None:
-    """Four steps per epoch; with one epoch of warm-up steps 0 to 3 are synchronous, and step 4 applies nothing yet."""
+    """Four steps per epoch; with one epoch of warm-up steps 0 to 3 are synchronous, and step 4
+    applies nothing yet.
+    """
     oracle, momentum, gradients = Oracle(2), Momentum(OPTIM), []
     for k in range(STEPS):
         gradients.append(oracle.mean_g(k))
@@ -147,8 +153,12 @@ def test_pipe_sgd_warms_up_synchronously() -> None:
     assert_equal(run(PipeSGD(depth=2, warmup_epochs=1), 2, STEPS, OPTIM).x, oracle.x)
 
 
-def osgp_one_step_late(n: int, layout: Callable[[Oracle, int], tuple[np.ndarray, np.ndarray]]) -> Oracle:
-    """Messages of step k are folded in at the end of step k + 1; ``layout`` returns numerators and weights to share."""
+def osgp_one_step_late(
+    n: int, layout: Callable[[Oracle, int], tuple[np.ndarray, np.ndarray]]
+) -> Oracle:
+    """Messages of step k are folded in at the end of step k + 1; ``layout`` returns numerators and
+    weights to share.
+    """
     oracle = Oracle(n)
     flying = np.zeros((n, D + 1))
     for k in range(STEPS):
@@ -184,7 +194,9 @@ def test_osgp_with_messages_always_one_step_late(n: int, tau: int) -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 4, 6, 8])
 def test_osgp_as_released_is_y_p_y_minus_d(n: int) -> None:
-    """Sent before the gradient and folded in after it: y' = P y - d(y); in the version of 2019 half of d."""
+    """Sent before the gradient and folded in after it: y' = P y - d(y); in the version of 2019 half
+    of d.
+    """
     for layout, share in (("released", 1.0), ("released_2019", 0.5)):
         oracle = Oracle(n)
         for k in range(STEPS):
@@ -202,7 +214,9 @@ def test_biased_osgp_never_divides_by_the_weight() -> None:
         return oracle.x - oracle.d(k), oracle.w
 
     oracle = osgp_one_step_late(n, biased)
-    assert_equal(run(OSGP(DirectedExponential(), push_sum_weight=False), n, STEPS, OPTIM, late).x, oracle.x)
+    assert_equal(
+        run(OSGP(DirectedExponential(), push_sum_weight=False), n, STEPS, OPTIM, late).x, oracle.x
+    )
 
 
 def test_biased_osgp_as_released_takes_its_gradient_at_the_kept_share() -> None:
@@ -211,26 +225,36 @@ def test_biased_osgp_as_released_takes_its_gradient_at_the_kept_share() -> None:
     for k in range(STEPS):
         y, oracle.x = oracle.x, oracle.x / 2
         oracle.x = oracle.p(DirectedExponential(), k) @ y - oracle.d(k)
-    result = run(OSGP(DirectedExponential(), tau=0, layout="released", push_sum_weight=False), 4, STEPS, OPTIM)
+    result = run(
+        OSGP(DirectedExponential(), tau=0, layout="released", push_sum_weight=False),
+        4,
+        STEPS,
+        OPTIM,
+    )
     assert_equal(result.x, oracle.x)
     assert_equal(result.w, np.ones(4))
 
 
 @pytest.mark.parametrize("interval", [2, 3])
 def test_osgp_mixes_every_interval_steps_and_leaves_out_no_hop(interval: int) -> None:
-    """Without delay; four nodes have two hops, of which every second step alone would only ever use the first."""
+    """Without delay; four nodes have two hops, of which every second step alone would only ever use
+    the first.
+    """
     oracle = Oracle(4)
     for k in range(STEPS):
         oracle.x = oracle.x - oracle.d(k)
         if k % interval == 0:
             oracle.x = oracle.p(DirectedExponential(), k // interval) @ oracle.x
-    assert_equal(run(OSGP(DirectedExponential(), tau=0, interval=interval), 4, STEPS, OPTIM).x, oracle.x)
+    assert_equal(
+        run(OSGP(DirectedExponential(), tau=0, interval=interval), 4, STEPS, OPTIM).x, oracle.x
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("more", [0, 1, 2])
 def test_slowmo_over_local_sgd_is_block_momentum(n: int, more: int) -> None:
-    """BMUF: the block's mean movement goes through a momentum filter; optimizer buffers are reset after each block.
+    """BMUF: the block's mean movement goes through a momentum filter; optimizer buffers are reset
+    after each block.
 
     An incomplete last block, of so many ``more`` steps, ends with the mean alone.
     """
@@ -247,7 +271,10 @@ def test_slowmo_over_local_sgd_is_block_momentum(n: int, more: int) -> None:
     for k in range(STEPS, STEPS + more):
         oracle.x = oracle.x - oracle.d(k)
     oracle.x = np.tile(oracle.x.mean(axis=0), (n, 1))
-    assert_equal(run(SlowMo(LocalSGD(None), tau=tau, alpha=alpha, beta=beta), n, STEPS + more, OPTIM).x, oracle.x)
+    assert_equal(
+        run(SlowMo(LocalSGD(None), tau=tau, alpha=alpha, beta=beta), n, STEPS + more, OPTIM).x,
+        oracle.x,
+    )
 
 
 def test_slowmo_without_the_exact_average_keeps_a_momentum_per_node() -> None:
@@ -260,7 +287,9 @@ def test_slowmo_without_the_exact_average_keeps_a_momentum_per_node() -> None:
             continue
         u = beta * u + (x0 - oracle.x) / OPTIM.lr
         oracle.x = x0 = x0 - OPTIM.lr * u
-    algo = SlowMo(SGP(DirectedExponential()), tau=tau, beta=beta, exact_average=False, buffers="keep")
+    algo = SlowMo(
+        SGP(DirectedExponential()), tau=tau, beta=beta, exact_average=False, buffers="keep"
+    )
     assert_equal(run(algo, n, STEPS + 2, OPTIM).x, oracle.x)
 
 
@@ -274,4 +303,7 @@ def test_slowmo_averages_buffers_on_request() -> None:
             mean = np.mean([momentum.v for momentum in oracle.momenta], axis=0)
             for momentum in oracle.momenta:
                 momentum.v = mean
-    assert_equal(run(SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="average"), n, STEPS - 1, OPTIM).x, oracle.x)
+    assert_equal(
+        run(SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="average"), n, STEPS - 1, OPTIM).x,
+        oracle.x,
+    )

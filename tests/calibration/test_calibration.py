@@ -1,4 +1,6 @@
-"""Calibration: fits on literal values, the simulator's own constants found again, the file read back, and real processes."""
+"""Calibration: fits on literal values, the simulator's own constants found again, the file read
+back, and real processes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from tiny import machines, run
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
-from sgp_runner.calibration.fit import Line, constants, fit_line, leave_one_out, points_of, slowest, spread
+from sgp_runner.calibration.fit import (
+    Line,
+    constants,
+    fit_line,
+    leave_one_out,
+    points_of,
+    slowest,
+    spread,
+)
 from sgp_runner.calibration.probe import FILE, Measured, Probe
 from sgp_runner.calibration.profile import Setting, profile
 from sgp_runner.calibration.rank import measuring
@@ -48,8 +58,12 @@ MEASURED = Measured(
 
 def test_a_line_through_medians_weighed_by_their_spread() -> None:
     assert fit_line({1: [3.0], 2: [5.0], 4: [9.0]}) == Line(pytest.approx(1.0), pytest.approx(2.0))
-    assert fit_line({1: [2.0], 2: [1.0]}) == Line(0.0, pytest.approx(4 / 6.8))  # slower for less: through the origin
-    assert fit_line({1: [1.0], 2: [3.0]}) == Line(0.0, pytest.approx((1 + 6 / 9) / (1 + 4 / 9)))  # below the origin: through it
+    assert fit_line({1: [2.0], 2: [1.0]}) == Line(
+        0.0, pytest.approx(4 / 6.8)
+    )  # slower for less: through the origin
+    assert fit_line({1: [1.0], 2: [3.0]}) == Line(
+        0.0, pytest.approx((1 + 6 / 9) / (1 + 4 / 9))
+    )  # below the origin: through it
     assert spread([5.0]) == pytest.approx(0.1)  # 2 % of it
     assert spread([1.0, 2.0, 3.0, 4.0, 9.0]) == pytest.approx((4 - 2) / 2 / 5**0.5)
     loose = fit_line({1: [3.0], 2: [1.0, 50.0, 99.0], 4: [9.0]})
@@ -58,35 +72,55 @@ def test_a_line_through_medians_weighed_by_their_spread() -> None:
 
 def test_a_line_is_exact_at_the_models_own_size() -> None:
     line = fit_line({1: [3.0], 2: [5.5], 4: [9.0]}, through=4)
-    slope = (3 * 6 / 3.0**2 + 2 * 3.5 / 5.5**2) / (3**2 / 3.0**2 + 2**2 / 5.5**2)  # weights are 1 / 3^2 and 1 / 5.5^2, times 1 / 0.02^2
+    slope = (3 * 6 / 3.0**2 + 2 * 3.5 / 5.5**2) / (
+        3**2 / 3.0**2 + 2**2 / 5.5**2
+    )  # weights are 1 / 3^2 and 1 / 5.5^2, times 1 / 0.02^2
     assert (line(4), line.slope) == (pytest.approx(9.0), pytest.approx(slope))
-    assert fit_line({1: [1.0], 2: [3.0]}, through=2) == Line(0.0, 1.5)  # below the origin: through it
+    assert fit_line({1: [1.0], 2: [3.0]}, through=2) == Line(
+        0.0, 1.5
+    )  # below the origin: through it
 
 
 def test_each_size_is_predicted_by_the_line_through_the_others() -> None:
     points = points_of({1: [3.0], 2: [5.5], 4: [9.0]}, 4)
-    assert [point.left_out for point in points] == [pytest.approx(3.75), pytest.approx(5.0), pytest.approx(10.5)]
+    assert [point.left_out for point in points] == [
+        pytest.approx(3.75),
+        pytest.approx(5.0),
+        pytest.approx(10.5),
+    ]
     assert leave_one_out(points) == pytest.approx((0.75 / 3 + 0.5 / 5.5 + 1.5 / 9) / 3)
 
 
 def test_constants_of_literal_measurements() -> None:
     found = constants(MEASURED)
     assert (found.latency_seconds, found.bandwidth) == (pytest.approx(2.0), pytest.approx(8000.0))
-    assert (found.all_reduce_latency_seconds, found.all_reduce_bandwidth) == (pytest.approx(2.0), pytest.approx(4000.0))
+    assert (found.all_reduce_latency_seconds, found.all_reduce_bandwidth) == (
+        pytest.approx(2.0),
+        pytest.approx(4000.0),
+    )
     assert found.step_seconds == 10.0
-    assert found.cv == pytest.approx((11 / 10 - 1) / slowest(4)) and slowest(4) == pytest.approx(1.0491, abs=1e-4)
+    assert found.cv == pytest.approx((11 / 10 - 1) / slowest(4)) and slowest(4) == pytest.approx(
+        1.0491, abs=1e-4
+    )
     assert found.overlap == pytest.approx((11 + 24 - 31.5) / 10)
     assert found.mixing_seconds_per_byte == pytest.approx(0.4 / 4000)
     assert found.contention_seconds_per_byte == pytest.approx(0.4 / 2000)
     assert found.serving_seconds_per_byte == pytest.approx((0.9 + 0.4 / 2000 * 2 * 4000) / 4000)
-    assert constants(replace(MEASURED, streaming=[2.4, 2.3, 2.4])).serving_seconds_per_byte == pytest.approx(2.4 / 4000)
+    assert constants(
+        replace(MEASURED, streaming=[2.4, 2.3, 2.4])
+    ).serving_seconds_per_byte == pytest.approx(2.4 / 4000)
 
 
 def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
-    text = profile(MEASURED, Setting("ours", "mlp", 8, "sgp-run calibrate name=ours", "a machine", "2026-01-01T00:00"))
+    text = profile(
+        MEASURED,
+        Setting("ours", "mlp", 8, "sgp-run calibrate name=ours", "a machine", "2026-01-01T00:00"),
+    )
     (tmp_path / "cluster/ours.yaml").write_text(text)
-    cluster = make_experiment(tmp_path, search_in(str(tmp_path)), "cluster=ours", "model=mlp").run.cluster
+    cluster = make_experiment(
+        tmp_path, search_in(str(tmp_path)), "cluster=ours", "model=mlp"
+    ).run.cluster
     assert cluster == Cluster(
         {"mlp": 10.0},
         LogNormalTime(0.09532),
@@ -103,7 +137,9 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         contention_seconds_per_byte=0.0002,
         serving_seconds_per_byte=0.000625,
     )
-    assert text.startswith("# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00.\n# It holds for 4 nodes ")
+    assert text.startswith(
+        "# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00.\n# It holds for 4 nodes "
+    )
     assert "#   2000: 4000 (4000 to 4000 of 1) | 4000 | 4000, +0.0%\n" in text
     assert Measured.from_json(MEASURED.to_json()) == MEASURED
 
@@ -122,18 +158,31 @@ def test_the_simulators_own_constants_are_found_again(tmp_path: Path) -> None:
     )
     run(Probe(tmp_path, sizes=(64, 256, 1024), seconds=4.0), 4, 1, cluster=cluster)
     found = constants(Measured.from_json((tmp_path / FILE).read_text()))
-    assert (found.step_seconds, found.cv, found.mixing_seconds_per_byte) == (pytest.approx(2.0), 0.0, 0.0)
+    assert (found.step_seconds, found.cv, found.mixing_seconds_per_byte) == (
+        pytest.approx(2.0),
+        0.0,
+        0.0,
+    )
     assert (found.latency_seconds, found.bandwidth) == (pytest.approx(0.5), pytest.approx(8000.0))
     assert found.all_reduce_latency_seconds == pytest.approx(0.5)
-    assert (found.all_reduce_bandwidth, found.overlap) == (pytest.approx(4000.0), pytest.approx(0.25))
+    assert (found.all_reduce_bandwidth, found.overlap) == (
+        pytest.approx(4000.0),
+        pytest.approx(0.25),
+    )
     assert found.contention_seconds_per_byte == pytest.approx(0.01)
 
 
 def test_what_was_measured_of_hosts_lengthens_steps_in_the_simulator() -> None:
-    """A gradient takes 1 s; a message of 32 bytes (three parameters and the weight) 4 s, of which it costs 1 s to fold in."""
+    """A gradient takes 1 s; a message of 32 bytes (three parameters and the weight) 4 s, of which
+    it costs 1 s to fold in.
+    """
     plain = machines(bandwidth=64.0)
-    mixing = Cluster({"default": 1.0}, ConstantTime(), 64.0, 0.0, {}, mixing_seconds_per_byte=1 / 32)
-    contention = Cluster({"default": 1.0}, ConstantTime(), 64.0, 0.0, {}, contention_seconds_per_byte=1 / 32)
+    mixing = Cluster(
+        {"default": 1.0}, ConstantTime(), 64.0, 0.0, {}, mixing_seconds_per_byte=1 / 32
+    )
+    contention = Cluster(
+        {"default": 1.0}, ConstantTime(), 64.0, 0.0, {}, contention_seconds_per_byte=1 / 32
+    )
     steps = 5
     times = {
         name: run(SGP(DirectedExponential()), 2, steps, cluster=cluster).simulation.clock.now
@@ -144,18 +193,35 @@ def test_what_was_measured_of_hosts_lengthens_steps_in_the_simulator() -> None:
         "mixing": pytest.approx(steps * 5.0 + (steps - 1) * 1.0),  # before the next gradient
         "contention": pytest.approx(steps * 5.0),  # nothing passes while it computes
     }
-    # OSGP sends and receives 8 + 8 bytes in a second: half a second more, in which half as much passes, and so on: a gradient takes 2 s.
+    # OSGP sends and receives 8 + 8 bytes in a second: half a second more, in which half as much
+    # passes, and so on: a gradient takes 2 s.
     slowed = run(OSGP(DirectedExponential()), 2, 2, cluster=contention)
-    assert [time for time, rank, step in slowed.trace if rank == 0] == [pytest.approx(1.0), pytest.approx(5.0)]
-    assert run(OSGP(DirectedExponential()), 2, 1, cluster=contention).simulation.clock.now == pytest.approx(5.0)
+    assert [time for time, rank, step in slowed.trace if rank == 0] == [
+        pytest.approx(1.0),
+        pytest.approx(5.0),
+    ]
+    assert run(
+        OSGP(DirectedExponential()), 2, 1, cluster=contention
+    ).simulation.clock.now == pytest.approx(5.0)
 
 
 def test_a_server_answers_one_gradient_after_the_other() -> None:
-    """Two gradients of 24 bytes come in after 1 s. One takes 1 s to answer; on a server that is twice as slow, 2 s."""
+    """Two gradients of 24 bytes come in after 1 s. One takes 1 s to answer; on a server that is
+    twice as slow, 2 s.
+    """
     times = []
     for seconds, factors in ((0.0, {}), (1.0, {}), (1.0, {2: 2.0})):
-        cluster = Cluster({"default": 1.0}, ConstantTime(), 1e18, 0.0, factors, serving_seconds_per_byte=seconds / 24)
-        times.append([time for time, rank, _ in run(GapAware(), 2, 3, cluster=cluster).trace if rank == 2])
+        cluster = Cluster(
+            {"default": 1.0},
+            ConstantTime(),
+            1e18,
+            0.0,
+            factors,
+            serving_seconds_per_byte=seconds / 24,
+        )
+        times.append(
+            [time for time, rank, _ in run(GapAware(), 2, 3, cluster=cluster).trace if rank == 2]
+        )
     assert times == [
         pytest.approx([1, 1, 2, 2, 3, 3]),
         pytest.approx([2, 3, 4, 5, 6, 7]),
@@ -166,7 +232,9 @@ def test_a_server_answers_one_gradient_after_the_other() -> None:
 def test_an_all_reduce_has_a_bandwidth_and_a_latency_of_its_own() -> None:
     cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, all_reduce_bandwidth=4.0)
     assert cluster.all_reduce_seconds(2, 8.0) == pytest.approx(2 * 1 * (1 + 8.0))
-    assert replace(cluster, all_reduce_latency_seconds=0.0).all_reduce_seconds(2, 8.0) == pytest.approx(2 * 1 * 8.0)
+    assert replace(cluster, all_reduce_latency_seconds=0.0).all_reduce_seconds(
+        2, 8.0
+    ) == pytest.approx(2 * 1 * 8.0)
 
 
 def test_real_processes_are_measured(tmp_path: Path) -> None:
@@ -200,10 +268,24 @@ def test_real_processes_are_measured(tmp_path: Path) -> None:
 def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "sgp_runner"]
     done = subprocess.run(
-        [*program, "calibrate", "nodes=2", "model=mlp", "name=here"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [*program, "calibrate", "nodes=2", "model=mlp", "name=here"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert done.stdout.endswith("results/cluster/here.yaml: simulate with sgp-run --config-dir results cluster=here\n")
-    words = ["--config-dir", "results", "cluster=here", "nodes=2", "model=mlp", "epochs=0.1", "logger=jsonl"]
+    assert done.stdout.endswith(
+        "results/cluster/here.yaml: simulate with sgp-run --config-dir results cluster=here\n"
+    )
+    words = [
+        "--config-dir",
+        "results",
+        "cluster=here",
+        "nodes=2",
+        "model=mlp",
+        "epochs=0.1",
+        "logger=jsonl",
+    ]
     subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, check=True)
 
 
@@ -211,14 +293,27 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
     ("words", "sentence"),
     [
         (["nodes=1"], "nodes: a single node sends no messages: use nodes=2 or more."),
-        (["name=my-machine"], "name: 'my-machine' cannot name a choice of cluster=: use a letter, then letters, digits and _."),
-        (["algo=gap_aware"], "algo: Gap-Aware has a server, which a calibration cannot use: leave the algorithm out."),
-        (["network=sim", "model=timing_only"], "model: timing_only computes nothing that could be timed: choose the model that you train."),
+        (
+            ["name=my-machine"],
+            "name: 'my-machine' cannot name a choice of cluster=: use a letter, then letters, digits and _.",
+        ),
+        (
+            ["algo=gap_aware"],
+            "algo: Gap-Aware has a server, which a calibration cannot use: leave the algorithm out.",
+        ),
+        (
+            ["network=sim", "model=timing_only"],
+            "model: timing_only computes nothing that could be timed: choose the model that you train.",
+        ),
         (["nods=4"], "nods: there is no such setting"),
     ],
 )
 def test_what_cannot_be_calibrated(
-    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from sgp_runner.cli.main import main
 
@@ -229,7 +324,13 @@ def test_what_cannot_be_calibrated(
 
 
 def test_the_command_calibrates_the_simulator_too(tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path, "network=sim", "nodes=2", "model=mlp", "cluster.compute_time=constant", "name=run")
+    experiment = make_experiment(
+        tmp_path, "network=sim", "nodes=2", "model=mlp", "cluster.compute_time=constant", "name=run"
+    )
     execute(measuring(experiment, sizes=(1024, 4096, 16384), seconds=0.1))
     found = constants(Measured.from_json((experiment.directory / FILE).read_text()))
-    assert (found.bandwidth, found.latency_seconds, found.step_seconds) == (pytest.approx(1e10), pytest.approx(50e-6), pytest.approx(0.05))
+    assert (found.bandwidth, found.latency_seconds, found.step_seconds) == (
+        pytest.approx(1e10),
+        pytest.approx(50e-6),
+        pytest.approx(0.05),
+    )

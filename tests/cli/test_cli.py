@@ -22,7 +22,14 @@ from sgp_runner.config.choices import CONFIGS, NESTED, groups
 from sgp_runner.config.overrides import compose, configs, parse
 from sgp_runner.config.schema import keys_of, make_experiment
 
-TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl"]
+TINY = [
+    "model=quadratic",
+    "data.samples=64",
+    "data.dimension=4",
+    "nodes=2",
+    "epochs=1",
+    "logger=jsonl",
+]
 TOO_BIG = 10**15  # elements, more than any address space holds
 
 
@@ -47,7 +54,11 @@ BAD: list[tuple[str, str, str]] = [
     ("lr=0.1", "lr", "Did you mean 'optim.lr'?"),
     ("algo=osgp algo.taux=3", "algo.taux", "Did you mean 'algo.tau'?"),
     ("algo=osgp tau=3", "tau", "Did you mean 'algo.tau'?"),
-    ("algo=ar_sgd algo.topology=ring", "algo.topology", "there is no such setting; algo has average."),
+    (
+        "algo=ar_sgd algo.topology=ring",
+        "algo.topology",
+        "there is no such setting; algo has average.",
+    ),
     ("algo.base=osgp", "algo.base", "there is no such setting; algo has topology."),
     ("topology=ring", "topology", "write algo.topology=..."),
     ("hydra.foo=1", "hydra.foo", "Hydra has no such setting."),
@@ -72,22 +83,58 @@ BAD: list[tuple[str, str, str]] = [
     ("epochs=nan", "epochs", "nan must be finite."),
     ("epochs=-1", "epochs", "must be positive"),
     ("optim.lr=fast", "optim.lr", "'fast' is not a number."),
-    ("algo=gap_aware algo.penalty=gapp", "algo.penalty", "'gapp' is none of gap, staleness, none. Did you mean 'gap'?"),
-    ("algo.topology.peers={a:1}", "algo.topology.peers", "is not a whole number or a mapping such as {0: 2}."),
+    (
+        "algo=gap_aware algo.penalty=gapp",
+        "algo.penalty",
+        "'gapp' is none of gap, staleness, none. Did you mean 'gap'?",
+    ),
+    (
+        "algo.topology.peers={a:1}",
+        "algo.topology.peers",
+        "is not a whole number or a mapping such as {0: 2}.",
+    ),
     ("algo=slowmo algo.base=osgp algo.base.tau=-1", "algo.base.tau", "-1 must be 0 or more steps."),
-    ("algo=slowmo algo.base=gap_aware", "algo.base", "'gap_aware' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
-    ("algo=ad_psgd algo.topology=ring nodes=3", "algo.topology", "in step 0 there is 0 -> 2; use bipartite or ring."),
+    (
+        "algo=slowmo algo.base=gap_aware",
+        "algo.base",
+        "'gap_aware' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
+    ),
+    (
+        "algo=ad_psgd algo.topology=ring nodes=3",
+        "algo.topology",
+        "in step 0 there is 0 -> 2; use bipartite or ring.",
+    ),
     ("model=transformer data=digits", "data", "Use data=numbers_en_de."),
     ("name=../up", "name", "'../up' cannot name a folder"),
     ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),
-    ("checkpoint.every_minutes=-1", "checkpoint.every_minutes", "-1.0 must be positive and finite, or null."),
+    (
+        "checkpoint.every_minutes=-1",
+        "checkpoint.every_minutes",
+        "-1.0 must be positive and finite, or null.",
+    ),
     ("checkpoint.keep=0", "checkpoint.keep", "0 must be at least 1."),
     ("checkpoint.every=3", "checkpoint.every", "Did you mean 'checkpoint.every_steps'?"),
     ("faults.slow_nodes={99:2}", "faults.slow_nodes.99", "there is no such rank here; use 0 to 7."),
-    ("algo=gap_aware faults.slow_nodes={8:2}", "faults.slow_nodes.8", "there is no such rank here; use 0 to 7."),
-    ("cluster.node_factors={8:2}", "cluster.node_factors.8", "there is no such rank here; use 0 to 7."),
-    ("optim.lr=${nodez}", "optim.lr", "it cannot be resolved: Interpolation key 'nodez' not found."),
-    ("optim.schedule={_target_:os.system}", "optim.schedule._target_", "there is no such setting; optim.schedule has milestones, "),
+    (
+        "algo=gap_aware faults.slow_nodes={8:2}",
+        "faults.slow_nodes.8",
+        "there is no such rank here; use 0 to 7.",
+    ),
+    (
+        "cluster.node_factors={8:2}",
+        "cluster.node_factors.8",
+        "there is no such rank here; use 0 to 7.",
+    ),
+    (
+        "optim.lr=${nodez}",
+        "optim.lr",
+        "it cannot be resolved: Interpolation key 'nodez' not found.",
+    ),
+    (
+        "optim.schedule={_target_:os.system}",
+        "optim.schedule._target_",
+        "there is no such setting; optim.schedule has milestones, ",
+    ),
     ("nodes", "nodes", "write key=value, for example nodes=4."),
     ("nodes==3", "nodes", "cannot read 'nodes==3'; write key=value"),
     ("nodes=[1", "nodes", "cannot read 'nodes=[1'; write key=value"),
@@ -99,14 +146,26 @@ BAD: list[tuple[str, str, str]] = [
     ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
     ("--cfg jib", "--cfg", "'jib' is none of job, hydra, all."),
     ("--cfg job -p algo.nowhere", "--package", "there is nothing at 'algo.nowhere'."),
-    ("--cfg job nodes=${nodez}", "nodes", "it cannot be resolved: Interpolation key 'nodez' not found."),
-    ("rehearsal=${nodez}", "rehearsal", "it cannot be resolved: Interpolation key 'nodez' not found."),
+    (
+        "--cfg job nodes=${nodez}",
+        "nodes",
+        "it cannot be resolved: Interpolation key 'nodez' not found.",
+    ),
+    (
+        "rehearsal=${nodez}",
+        "rehearsal",
+        "it cannot be resolved: Interpolation key 'nodez' not found.",
+    ),
     ("rehearsal=???", "rehearsal", "it has no value; write rehearsal=..."),
     ("rehearsal=true", "rehearsal", "only presets that say how can be rehearsed;"),
     ("~algo.tau", "algo.tau", "there is no such setting; algo has topology."),
     ("--config-dir nowhere", "--config-dir", "there is no folder 'nowhere'."),
     ("-m nodes=4 algo=sgp,sgpp", "algo", "Did you mean 'sgp'?"),
-    ("-m nodes=4,5 algo=d_psgd,ad_psgd algo.topology=ring", "algo.topology", "or ring. (Job 4 of 4: nodes=5 algo=ad_psgd)"),
+    (
+        "-m nodes=4,5 algo=d_psgd,ad_psgd algo.topology=ring",
+        "algo.topology",
+        "or ring. (Job 4 of 4: nodes=5 algo=ad_psgd)",
+    ),
     ("-m nodes=4,x", "nodes", "'x' is not a whole number. (Job 2 of 2: nodes=x)"),
     ("results=file/below", "results", "cannot write to file/below/runs/sgp-"),
     ("-m nodes=2,4 results=file/below", "results", "cannot write to file/below/sweeps/"),
@@ -115,7 +174,9 @@ BAD: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("words", "key", "part"), BAD, ids=[words for words, *_ in BAD])
-def test_bad_settings_are_one_sentence_and_nothing_is_written(words: str, key: str, part: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_settings_are_one_sentence_and_nothing_is_written(
+    words: str, key: str, part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     Path("file").touch()
     assert main(words.split()) == 2
     out, error = capfd.readouterr()
@@ -143,26 +204,42 @@ def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str
     assert main(["algo=osgp", "--help"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
-    sections = {found[1]: found[2].split() for found in re.finditer(r"^  ([\w.]+)= +((?:.+\n)(?: {25}.+\n)*)", text, re.MULTILINE)}
+    sections = {
+        found[1]: found[2].split()
+        for found in re.finditer(r"^  ([\w.]+)= +((?:.+\n)(?: {25}.+\n)*)", text, re.MULTILINE)
+    }
     for group, choices in groups().items():
         assert set(sections[NESTED.get(group, group)]) >= set(choices), group
-    assert [sections[group][0] for group in ("algo", "model", "network", "logger")] == ["sgp", "resnet8", "sim", "wandb"]
+    assert [sections[group][0] for group in ("algo", "model", "network", "logger")] == [
+        "sgp",
+        "resnet8",
+        "sim",
+        "wandb",
+    ]
     assert "\n  nodes=8                optimisation workers;" in text
     assert "sgp-run algo=osgp model=resnet50 nodes=32\n" in text
 
 
-def test_help_names_every_setting_of_a_run_and_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_setting_of_a_run_and_no_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--help"]) == 0
     listed = re.findall(r"^  ([a-z_.]+)=\S", capsys.readouterr().out, re.MULTILINE)
     with configs():
         tree = compose([])
     parts = {"checkpoint", "timed_as"}
-    own = {key for key in keys_of(tree, "") if key.partition(".")[0] not in groups() and key not in parts}
+    own = {
+        key
+        for key in keys_of(tree, "")
+        if key.partition(".")[0] not in groups() and key not in parts
+    }
     assert set(listed) == own and {"checkpoint.keep", "timed_as.batch_size"} <= own
 
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
-def test_real_time_counts_from_the_start_of_the_command(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_time_counts_from_the_start_of_the_command(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cli, "STARTED", time.monotonic() - 1000)
     assert main([*TINY, f"network={network}"]) == 0
     (run,) = run_directories()
@@ -170,9 +247,7 @@ def test_real_time_counts_from_the_start_of_the_command(network: str, monkeypatc
 
 
 def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    without = (
-        "No warm-up: warmup_from=reference starts at the peak with a global batch of {}, not above optim.schedule.reference_batch={}.\n"
-    )
+    without = "No warm-up: warmup_from=reference starts at the peak with a global batch of {}, not above optim.schedule.reference_batch={}.\n"
     schedule = ["optim.schedule=steps", "optim.schedule.warmup_epochs=1", "batch_size=4"]
     for words, said in (
         ([], without.format(8, 256)),
@@ -182,7 +257,10 @@ def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) ->
         (["optim.schedule.warmup_from=one_over_n"], ""),
         (["optim.schedule.warmup_epochs=0"], ""),
         (["optim.schedule=constant"], ""),
-        (["nodes=1", "optim.schedule.warmup_from=one_over_n"], "No warm-up: warmup_from=one_over_n starts at the peak with one node.\n"),
+        (
+            ["nodes=1", "optim.schedule.warmup_from=one_over_n"],
+            "No warm-up: warmup_from=one_over_n starts at the peak with one node.\n",
+        ),
     ):
         settings = [*schedule, *words] if "optim.schedule=constant" not in words else words
         assert main([*TINY, *settings]) == 0
@@ -195,33 +273,62 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"sgp-run {__version__}\n"
 
 
-def test_hydra_answers_its_own_flags(capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hydra_answers_its_own_flags(
+    capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Hydra leaves a log handler on this test's stdout, which later tests would find closed.
     monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
     monkeypatch.setattr(logging.root, "level", logging.root.level)
-    assert main(["--cfg", "job", "-p", "algo", "algo=osgp", "algo.topology=ring", "algo.tau=3"]) == 0
+    assert (
+        main(["--cfg", "job", "-p", "algo", "algo=osgp", "algo.topology=ring", "algo.tau=3"]) == 0
+    )
     out = capsys.readouterr().out
-    assert "\n  name: ring\n" in out and re.search(r"^tau: 3 +# steps a message may be late", out, re.MULTILINE)
+    assert "\n  name: ring\n" in out and re.search(
+        r"^tau: 3 +# steps a message may be late", out, re.MULTILINE
+    )
     assert main(["--info", "searchpath"]) == 0
     assert f"file://{CONFIGS} " in capsys.readouterr().out
     assert list(in_an_empty_folder.iterdir()) == []
 
 
 def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["algo=slowmo", "algo.base=osgp", "faults=slow_node", "cluster=sgp_ethernet", "nodes=${algo.base.tau}", "--cfg", "job"]
+    words = [
+        "algo=slowmo",
+        "algo.base=osgp",
+        "faults=slow_node",
+        "cluster=sgp_ethernet",
+        "nodes=${algo.base.tau}",
+        "--cfg",
+        "job",
+    ]
     assert main(words) == 0
     described = capsys.readouterr().out
     assert main([*words, "--resolve"]) == 0
     plain = capsys.readouterr().out
-    assert yaml.safe_load(described) == {**yaml.safe_load(plain), "nodes": "${algo.base.tau}"} and yaml.safe_load(plain)["nodes"] == 1
+    assert (
+        yaml.safe_load(described) == {**yaml.safe_load(plain), "nodes": "${algo.base.tau}"}
+        and yaml.safe_load(plain)["nodes"] == 1
+    )
     assert "#" not in plain and max(map(len, described.splitlines())) <= 100
     lines = described.splitlines()
-    assert lines[0] == "nodes: ${algo.base.tau}         # optimisation workers; a parameter server is extra"
-    assert "    interval: 1                 # steps between sends (the paper's listing ties it to tau)" in lines
-    above = lines.index("  slow_nodes:                   # {rank: factor}: its gradients take longer, all the time")
+    assert (
+        lines[0]
+        == "nodes: ${algo.base.tau}         # optimisation workers; a parameter server is extra"
+    )
+    assert (
+        "    interval: 1                 # steps between sends (the paper's listing ties it to tau)"
+        in lines
+    )
+    above = lines.index(
+        "  slow_nodes:                   # {rank: factor}: its gradients take longer, all the time"
+    )
     assert lines[above + 1] == "    0: 4.0"
     unsaid = [line.split()[0] for line in lines if "#" not in line]
-    below = {"host_seconds_per_byte:", "collective:", "fitted_on:"}  # these are too long to have their text beside them
+    below = {
+        "host_seconds_per_byte:",
+        "collective:",
+        "fitted_on:",
+    }  # these are too long to have their text beside them
     assert {*unsaid} == {"name:", "0:", "resnet50:"} | below
 
 
@@ -229,12 +336,20 @@ def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixtu
     ("words", "printed"),
     [
         (["--cfg=job", "-p", "nodes"], "8\n"),
-        (["--cfg", "job", "--package=checkpoint", "--resolve"], "# @package checkpoint\nevery_steps: null\nevery_minutes: 30\nkeep: 2\n"),
+        (
+            ["--cfg", "job", "--package=checkpoint", "--resolve"],
+            "# @package checkpoint\nevery_steps: null\nevery_minutes: 30\nkeep: 2\n",
+        ),
         (["--cfg", "hydra", "-p", "hydra.job.chdir"], "False\n"),
-        (["--cfg", "all", "-p", "faults", "faults=drop"], "# @package faults\nslow_nodes: {}\nslow_links: {}\n"),
+        (
+            ["--cfg", "all", "-p", "faults", "faults=drop"],
+            "# @package faults\nslow_nodes: {}\nslow_links: {}\n",
+        ),
     ],
 )
-def test_some_settings_are_printed(words: list[str], printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_some_settings_are_printed(
+    words: list[str], printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 0
     assert capsys.readouterr().out.startswith(printed)
 
@@ -247,14 +362,23 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
     assert done.stdout.split() == ["algo.interval="]
 
 
-def test_a_run_writes_its_files_and_is_not_repeated(capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path) -> None:
+def test_a_run_writes_its_files_and_is_not_repeated(
+    capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path
+) -> None:
     assert main(TINY) == 0
     first = capsys.readouterr().out
     (run,) = run_directories()
-    assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "environment.json", "metrics.jsonl", "summary.json"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        "config.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "summary.json",
+    ]
     assert [path.name for path in in_an_empty_folder.iterdir()] == ["results"]
     assert re.fullmatch(r"sgp-quadratic-quadratic-n2-sim-s1-[0-9a-f]{8}", run.name)
-    assert f"results in results/runs/{run.name}\n" in first and "loss of the averaged model" in first
+    assert (
+        f"results in results/runs/{run.name}\n" in first and "loss of the averaged model" in first
+    )
     metrics = (run / "metrics.jsonl").read_text()
     assert json.loads(metrics.splitlines()[-1])["kind"] == "summary"
 
@@ -268,7 +392,9 @@ def test_a_run_writes_its_files_and_is_not_repeated(capsys: pytest.CaptureFixtur
     assert main([*TINY, "resume=never"]) == 0
     assert run_directories() == [run] and not (run / "metrics.rank1.jsonl").exists()
     repeated = (run / "metrics.jsonl").read_text().splitlines()
-    assert repeated[:-1] == metrics.splitlines()[:-1]  # the same bytes; the summary also has the real time
+    assert (
+        repeated[:-1] == metrics.splitlines()[:-1]
+    )  # the same bytes; the summary also has the real time
     assert len(repeated) == len(metrics.splitlines())
 
 
@@ -285,7 +411,9 @@ def test_an_unfinished_run_starts_over(tmp_path: Path) -> None:
     assert not Path("results").exists()
 
 
-def test_a_run_that_fails_is_one_sentence(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_is_one_sentence(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*TINY, f"data.dimension={TOO_BIG}"]
     assert main(words) == 1
     error = capfd.readouterr().err
@@ -298,19 +426,36 @@ def test_a_run_that_fails_is_one_sentence(capfd: pytest.CaptureFixture[str], mon
 def test_presets_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("my presets") / "experiment"
     folder.mkdir(parents=True)
-    lines = ["# @package _global_", "defaults:", "  - override /model: quadratic", "  - override /topology@algo.topology: ring"]
-    (folder / "tiny.yaml").write_text("\n".join([*lines, "nodes: 3", "data: {samples: 48}", "epochs: 1", ""]))
-    assert main(["--config-dir", "my presets", "experiment=tiny", "logger=jsonl", "data.dimension=4"]) == 0
+    lines = [
+        "# @package _global_",
+        "defaults:",
+        "  - override /model: quadratic",
+        "  - override /topology@algo.topology: ring",
+    ]
+    (folder / "tiny.yaml").write_text(
+        "\n".join([*lines, "nodes: 3", "data: {samples: 48}", "epochs: 1", ""])
+    )
+    assert (
+        main(["--config-dir", "my presets", "experiment=tiny", "logger=jsonl", "data.dimension=4"])
+        == 0
+    )
     assert "quadratic · 3 nodes" in capsys.readouterr().out
     assert main(["--config-dir=my presets", "experiment=tine"]) == 2
-    assert "experiment: 'tine' is none of" in (error := capsys.readouterr().err) and "Did you mean 'tiny'?" in error
+    assert (
+        "experiment: 'tine' is none of" in (error := capsys.readouterr().err)
+        and "Did you mean 'tiny'?" in error
+    )
 
 
-def test_a_folder_holds_one_run(in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_holds_one_run(
+    in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*TINY, "name=mine"]) == 0
     config = in_an_empty_folder / "results/runs/mine/config.yaml"
     before = config.read_text()
-    assert main([*TINY, "name=mine", "checkpoint.keep=5", "logger=jsonl"]) == 0  # these do not change the result
+    assert (
+        main([*TINY, "name=mine", "checkpoint.keep=5", "logger=jsonl"]) == 0
+    )  # these do not change the result
     capsys.readouterr()
     sentence = "results/runs/mine holds a run with other settings: optim.lr is 0.1 there and 0.3 here; choose another name, or replace"
     assert main([*TINY, "name=mine", "optim.lr=0.3"]) == 2
@@ -330,17 +475,27 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     before = {path.name: path.stat().st_mtime_ns for path in done.iterdir()}
     capfd.readouterr()
 
-    assert main(["-m", *words, f"data.dimension=2,4,{TOO_BIG}", "optim.schedule=constant,cosine"]) == 1
+    assert (
+        main(["-m", *words, f"data.dimension=2,4,{TOO_BIG}", "optim.schedule=constant,cosine"]) == 1
+    )
     out, error = capfd.readouterr()
     headings = [line for line in out.splitlines() if re.match(r"\[\d/6\] ", line)]
     assert headings[0] == "[1/6] data.dimension=2 optim.schedule=constant"
-    assert headings[-1] == f"[6/6] data.dimension={TOO_BIG} optim.schedule=cosine" and len(headings) == 6
+    assert (
+        headings[-1] == f"[6/6] data.dimension={TOO_BIG} optim.schedule=cosine"
+        and len(headings) == 6
+    )
     assert out.count("This run has finished already") == 1
     assert {path.name: path.stat().st_mtime_ns for path in done.iterdir()} == before
-    assert len(re.findall(r"^error: (?:RuntimeError|MemoryError): ", error, re.MULTILINE)) == 2 and "Traceback" not in error
+    assert (
+        len(re.findall(r"^error: (?:RuntimeError|MemoryError): ", error, re.MULTILINE)) == 2
+        and "Traceback" not in error
+    )
     assert "Launching" not in out + error
     table = out[out.index("Comparison") :]
-    assert table.count("SlowMo(Local SGD)") == 6 and "data.dimension=4\n" in re.sub(" +\n", "\n", table)
+    assert table.count("SlowMo(Local SGD)") == 6 and "data.dimension=4\n" in re.sub(
+        " +\n", "\n", table
+    )
 
     (directory,) = Path("results/sweeps").iterdir()
     with (directory / "comparison.csv").open() as file:
@@ -349,11 +504,18 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     assert [bool(row["failed"]) for row in rows] == [False] * 4 + [True] * 2
     assert [row["algorithm"] for row in rows] == ["SlowMo(Local SGD)"] * 6
     assert all(float(row["average"]) > 0 for row in rows[:4])
-    outside = [path for path in Path().rglob("*") if path.is_file() and not {"runs", "report"} & set(path.parts)]
+    outside = [
+        path
+        for path in Path().rglob("*")
+        if path.is_file() and not {"runs", "report"} & set(path.parts)
+    ]
     assert sorted(outside) == [directory / "comparison.csv", directory / "multirun.yaml"]
     assert f"report in {directory / 'report' / 'index.html'}\n" in out
     with (directory / "report" / "runs.csv").open() as file:
-        assert sorted(row["state"] for row in csv.DictReader(file)) == ["finished"] * 4 + ["unfinished"] * 2
+        assert (
+            sorted(row["state"] for row in csv.DictReader(file))
+            == ["finished"] * 4 + ["unfinished"] * 2
+        )
 
 
 def name_of(words: list[str]) -> str:
@@ -362,12 +524,16 @@ def name_of(words: list[str]) -> str:
 
 
 def interrupt(*words: str) -> tuple[int, str, str]:
-    """Start the command, press Ctrl-C when its run on four nodes has begun; exit code, stdout, stderr."""
+    """Start the command, press Ctrl-C when its run on four nodes has begun; exit code, stdout,
+    stderr.
+    """
     command = [sys.executable, "-m", "sgp_runner", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True, preexec_fn=hear_interrupts) as process:
         try:
-            while process.poll() is None and not any(path.stat().st_size for path in Path("results").glob("runs/*-n4-*/metrics.jsonl")):
+            while process.poll() is None and not any(
+                path.stat().st_size for path in Path("results").glob("runs/*-n4-*/metrics.jsonl")
+            ):
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
             out, error = process.communicate(timeout=60)
@@ -380,16 +546,25 @@ def test_ctrl_c_ends_a_sweep_with_what_is_done() -> None:
     long = [*TINY, "epochs=100000", "logger=jsonl"]
     done = Path("results/runs") / name_of([*long, "nodes=2"])
     done.mkdir(parents=True)
-    (done / "summary.json").write_text('{"algorithm": "SGP", "nodes": 2}')  # the first job is done; the second takes hours
+    (done / "summary.json").write_text(
+        '{"algorithm": "SGP", "nodes": 2}'
+    )  # the first job is done; the second takes hours
     code, out, error = interrupt("-m", *long, "nodes=2,4,8")
     assert (code, error) == (130, "sgp-run: interrupted\n")
     assert "[1/3] nodes=2\n" in out and "[2/3] nodes=4\n" in out and "[3/3]" not in out
     (table,) = Path("results/sweeps").glob("*/comparison.csv")
-    assert [row["job"] for row in csv.DictReader(table.open())] == ["nodes=2"] and "\nComparison" in out and "report" not in out
+    assert (
+        [row["job"] for row in csv.DictReader(table.open())] == ["nodes=2"]
+        and "\nComparison" in out
+        and "report" not in out
+    )
 
 
 def test_ctrl_c_ends_a_run_with_one_line() -> None:
     code, _, error = interrupt(*TINY, "nodes=4", "epochs=100000")
     (run,) = run_directories()
-    assert (code, error) == (130, f"sgp-run: interrupted before the end; what was recorded is in {run}\n")
+    assert (code, error) == (
+        130,
+        f"sgp-run: interrupted before the end; what was recorded is in {run}\n",
+    )
     assert not (run / "summary.json").exists()

@@ -1,4 +1,6 @@
-"""Whatever is typed, or lies in the way: one sentence that names the key, exit code 2, and nothing half-written."""
+"""Whatever is typed, or lies in the way: one sentence that names the key, exit code 2, and nothing
+half-written.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ import torch
 from sgp_runner.cli.main import main
 from sgp_runner.utils.files import checksum
 
-TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=2", "logger=jsonl", "name=mine", "log_every=1"]
+TINY = [
+    "model=quadratic",
+    "data.samples=64",
+    "data.dimension=4",
+    "nodes=2",
+    "epochs=2",
+    "logger=jsonl",
+    "name=mine",
+    "log_every=1",
+]
 RUN = Path("results/runs/mine")
 
 
@@ -29,7 +40,8 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# What is typed, the key that is named, and how the sentence begins; words are split at spaces unless there is a quotation.
+# What is typed, the key that is named, and how the sentence begins; words are split at spaces
+# unless there is a quotation.
 SETTINGS: list[tuple[str, str, str]] = [
     ("nodes=1e3", "nodes", "1000.0 is not a whole number."),
     ("nodes=99999999999999999999", "nodes", "99999999999999999999 must be at most 65536."),
@@ -49,16 +61,40 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("eval_every=0", "eval_every", "0 must be at least 1."),
     ("log_every=0", "log_every", "0 must be at least 1."),
     ("resume=maybe", "resume", "'maybe' is none of auto, never."),
-    ("name=a/b", "name", "'a/b' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes."),
-    ("name=..", "name", "'..' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes."),
-    ("name=.hidden", "name", "'.hidden' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes."),
-    ("name='a b'", "name", "'a b' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes."),
-    ("name='a\\nb'", "name", "cannot read 'name='a'; write key=value, and quote special characters: \"key='a b'\"."),
+    (
+        "name=a/b",
+        "name",
+        "'a/b' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+    ),
+    (
+        "name=..",
+        "name",
+        "'..' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+    ),
+    (
+        "name=.hidden",
+        "name",
+        "'.hidden' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+    ),
+    (
+        "name='a b'",
+        "name",
+        "'a b' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+    ),
+    (
+        "name='a\\nb'",
+        "name",
+        "cannot read 'name='a'; write key=value, and quote special characters: \"key='a b'\".",
+    ),
     ("name=5", "name", "5 is not text or null."),
     ("results=5", "results", "5 is not text; quote it: \"results='5'\"."),
     ("results=null", "results", "it has no value; write results=..."),
     ("results=''", "results", "'' cannot name a folder; the present one is results=."),
-    ("results='a\\x00b'", "results", "'a\\x00b' cannot name a folder; the present one is results=."),
+    (
+        "results='a\\x00b'",
+        "results",
+        "'a\\x00b' cannot name a folder; the present one is results=.",
+    ),
     ("optim.lr=nan", "optim.lr", "nan must be finite."),
     ("optim.lr=inf", "optim.lr", "inf must be finite."),
     ("optim.lr=-0.1", "optim.lr", "-0.1 must be a positive, finite number."),
@@ -66,33 +102,93 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("optim.momentum=1", "optim.momentum", "1.0 must be in [0, 1)."),
     ("optim.momentum=nan", "optim.momentum", "nan must be finite."),
     ("optim.weight_decay=inf", "optim.weight_decay", "inf must be finite."),
-    ("optim.lr_reference_batch=0", "optim.lr_reference_batch", "0 must be at least 1 sample, or null."),
+    (
+        "optim.lr_reference_batch=0",
+        "optim.lr_reference_batch",
+        "0 must be at least 1 sample, or null.",
+    ),
     ("optim.nesterov=2", "optim.nesterov", "2 is not true or false."),
     ("optim=adam optim.beta1=1", "optim.beta1", "1.0 must be in [0, 1)."),
     ("optim=adam optim.eps=0", "optim.eps", "0.0 must be positive."),
-    ("optim=adam algo=gap_aware", "optim", "Gap-Aware takes its momentum step on the server and needs optim=sgd, not adam."),
-    ("optim.schedule=steps optim.schedule.milestones=[a]", "optim.schedule.milestones[0]", "'a' is not a number."),
-    ("optim.schedule=steps optim.schedule.milestones=[-5]", "optim.schedule.milestones", "[-5.0] must be zero or positive epochs."),
-    ("optim.schedule=steps optim.schedule.decay=nan", "optim.schedule.decay", "nan must be finite."),
-    ("optim.schedule=steps optim.schedule.reference_epochs=0", "optim.schedule.reference_epochs", "0.0 must be positive and finite."),
-    ("optim.schedule=steps optim.schedule.warmup_epochs=-1", "optim.schedule.warmup_epochs", "-1.0 must be zero or positive and finite."),
-    ("optim.schedule=inverse_sqrt optim.schedule.warmup_steps=0", "optim.schedule.warmup_steps", "0 must be positive and finite."),
+    (
+        "optim=adam algo=gap_aware",
+        "optim",
+        "Gap-Aware takes its momentum step on the server and needs optim=sgd, not adam.",
+    ),
+    (
+        "optim.schedule=steps optim.schedule.milestones=[a]",
+        "optim.schedule.milestones[0]",
+        "'a' is not a number.",
+    ),
+    (
+        "optim.schedule=steps optim.schedule.milestones=[-5]",
+        "optim.schedule.milestones",
+        "[-5.0] must be zero or positive epochs.",
+    ),
+    (
+        "optim.schedule=steps optim.schedule.decay=nan",
+        "optim.schedule.decay",
+        "nan must be finite.",
+    ),
+    (
+        "optim.schedule=steps optim.schedule.reference_epochs=0",
+        "optim.schedule.reference_epochs",
+        "0.0 must be positive and finite.",
+    ),
+    (
+        "optim.schedule=steps optim.schedule.warmup_epochs=-1",
+        "optim.schedule.warmup_epochs",
+        "-1.0 must be zero or positive and finite.",
+    ),
+    (
+        "optim.schedule=inverse_sqrt optim.schedule.warmup_steps=0",
+        "optim.schedule.warmup_steps",
+        "0 must be positive and finite.",
+    ),
     ("algo=osgp algo.tau=-1", "algo.tau", "-1 must be 0 or more steps."),
     ("algo=osgp algo.interval=0", "algo.interval", "0 must be at least 1 step."),
-    ("algo=osgp algo.layout=best", "algo.layout", "'best' is none of paper, released, released_2019."),
+    (
+        "algo=osgp algo.layout=best",
+        "algo.layout",
+        "'best' is none of paper, released, released_2019.",
+    ),
     ("algo=slowmo algo.tau=0", "algo.tau", "0 must be at least 1 step, or null for the paper's."),
     ("algo=slowmo algo.alpha=0", "algo.alpha", "0.0 must be positive."),
     ("algo=slowmo algo.beta=1", "algo.beta", "1.0 must be in [0, 1)."),
-    ("algo=slowmo algo.base=slowmo", "algo.base", "'slowmo' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
-    ("algo=slowmo algo.base=ad_psgd", "algo.base", "'ad_psgd' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp. Did you mean 'd_psgd'?"),
+    (
+        "algo=slowmo algo.base=slowmo",
+        "algo.base",
+        "'slowmo' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
+    ),
+    (
+        "algo=slowmo algo.base=ad_psgd",
+        "algo.base",
+        "'ad_psgd' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp. Did you mean 'd_psgd'?",
+    ),
     ("algo=hybrid algo.switch_epoch=0", "algo.switch_epoch", "0.0 must be positive."),
-    ("algo=hybrid algo.first=ad_psgd", "algo.first", "AD-PSGD cannot be part of a hybrid: use a synchronous algorithm without a server."),
+    (
+        "algo=hybrid algo.first=ad_psgd",
+        "algo.first",
+        "AD-PSGD cannot be part of a hybrid: use a synchronous algorithm without a server.",
+    ),
     ("algo=pipe_sgd algo.depth=0", "algo.depth", "0 must be at least 1 (which is AR-SGD)."),
     ("algo=pipe_sgd algo.clip=0", "algo.clip", "0.0 must be positive, or null for no clipping."),
     ("algo=pipe_sgd algo.warmup_epochs=-1", "algo.warmup_epochs", "-1.0 must not be negative."),
-    ("algo=pipe_sgd algo.compression=zip", "algo.compression", "'zip' is none of none, truncate16, quantize8."),
-    ("algo=local_sgd algo.tau=0", "algo.tau", "0 must be at least 1 step, or null to never average."),
-    ("algo=ad_psgd algo.averages_per_gradient=0", "algo.averages_per_gradient", "0.0 must be positive and finite."),
+    (
+        "algo=pipe_sgd algo.compression=zip",
+        "algo.compression",
+        "'zip' is none of none, truncate16, quantize8.",
+    ),
+    (
+        "algo=local_sgd algo.tau=0",
+        "algo.tau",
+        "0 must be at least 1 step, or null to never average.",
+    ),
+    (
+        "algo=ad_psgd algo.averages_per_gradient=0",
+        "algo.averages_per_gradient",
+        "0.0 must be positive and finite.",
+    ),
     (
         "algo=ad_psgd algo.topology=complete",
         "algo.topology",
@@ -118,28 +214,68 @@ SETTINGS: list[tuple[str, str, str]] = [
         "on_failure",
         "AR-SGD, then SGP needs all of its ranks in its all-reduce: use on_failure=stop and resume",
     ),
-    ("network=mpi on_failure=continue", "on_failure", "network=mpi cannot continue without a rank: use on_failure=stop, or network=gloo."),
+    (
+        "network=mpi on_failure=continue",
+        "on_failure",
+        "network=mpi cannot continue without a rank: use on_failure=stop, or network=gloo.",
+    ),
     (
         "network=gloo gpus_per_node=2 on_failure=continue",
         "on_failure",
         "nodes of several devices cannot continue without one: use on_failure=stop, or gpus_per_node=1.",
     ),
-    ("nodes=1 on_failure=continue", "on_failure", "on_failure=continue needs at least 2 nodes: use on_failure=stop, or nodes=2."),
+    (
+        "nodes=1 on_failure=continue",
+        "on_failure",
+        "on_failure=continue needs at least 2 nodes: use on_failure=stop, or nodes=2.",
+    ),
     (
         "algo=ad_psgd algo.topology=ring nodes=4 on_failure=continue",
         "on_failure",
         "the run is invalid without one of its 4 nodes (AD-PSGD needs edges between odd and even ranks only: in step 0 there is 0 -> 2; use",
     ),
     ("on_failure=go", "on_failure", "'go' is none of stop, continue."),
-    ("algo=sgp algo.topology.peers=8", "algo.topology.peers", "8 peers need at least 9 nodes; nodes=8."),
-    ("algo=sgp algo.topology.peers=0", "algo.topology.peers", "0 must be at least 1 and, as a schedule, start at epoch 0."),
-    ("algo=sgp algo.topology.peers={1:1}", "algo.topology.peers", "{1: 1} must be at least 1 and, as a schedule, start at epoch 0."),
-    ("algo=sgp algo.topology.peers={0:99}", "algo.topology.peers", "99 peers need at least 100 nodes; nodes=8."),
-    ("algo=sgp algo.topology=random_matching algo.topology.seed=a", "algo.topology.seed", "'a' is not a whole number."),
+    (
+        "algo=sgp algo.topology.peers=8",
+        "algo.topology.peers",
+        "8 peers need at least 9 nodes; nodes=8.",
+    ),
+    (
+        "algo=sgp algo.topology.peers=0",
+        "algo.topology.peers",
+        "0 must be at least 1 and, as a schedule, start at epoch 0.",
+    ),
+    (
+        "algo=sgp algo.topology.peers={1:1}",
+        "algo.topology.peers",
+        "{1: 1} must be at least 1 and, as a schedule, start at epoch 0.",
+    ),
+    (
+        "algo=sgp algo.topology.peers={0:99}",
+        "algo.topology.peers",
+        "99 peers need at least 100 nodes; nodes=8.",
+    ),
+    (
+        "algo=sgp algo.topology=random_matching algo.topology.seed=a",
+        "algo.topology.seed",
+        "'a' is not a whole number.",
+    ),
     ("algo.topology=edges", "algo.topology.path", "it has no value; write algo.topology.path=..."),
-    ("algo.topology=edges algo.topology.path=nowhere.txt", "algo.topology.path", "cannot read 'nowhere.txt': No such file or directory."),
-    ("algo.topology=edges algo.topology.path=/", "algo.topology.path", "cannot read '/': Is a directory."),
-    ("algo.topology=edges algo.topology.path=''", "algo.topology.path", "cannot read '': Is a directory."),
+    (
+        "algo.topology=edges algo.topology.path=nowhere.txt",
+        "algo.topology.path",
+        "cannot read 'nowhere.txt': No such file or directory.",
+    ),
+    (
+        "algo.topology=edges algo.topology.path=/",
+        "algo.topology.path",
+        "cannot read '/': Is a directory.",
+    ),
+    (
+        "algo.topology=edges algo.topology.path=''",
+        "algo.topology.path",
+        "cannot read '': Is a directory.",
+    ),
     (
         "algo.topology=edges algo.topology.path=graph.txt",
         "algo.topology.path",
@@ -147,10 +283,22 @@ SETTINGS: list[tuple[str, str, str]] = [
     ),
     ("model=mlp model.hidden=[0]", "model.hidden", "widths must be at least 1, not [0]. Use [64]."),
     ("model=mlp model.hidden=wide", "model.hidden", "'wide' is not a list such as [1,2]."),
-    ("model=mlp model.dropout=1", "model.dropout", "must be in [0, 1), not 1.0. Use model.dropout=0.1."),
-    ("model=transformer nodes=1 model.heads=7", "model.width", "64 must be even and a multiple of model.heads=7."),
+    (
+        "model=mlp model.dropout=1",
+        "model.dropout",
+        "must be in [0, 1), not 1.0. Use model.dropout=0.1.",
+    ),
+    (
+        "model=transformer nodes=1 model.heads=7",
+        "model.width",
+        "64 must be even and a multiple of model.heads=7.",
+    ),
     ("model=transformer model.width=0", "model.width", "must be at least 1, not 0."),
-    ("model=timing_only network=gloo", "network", "model=timing_only only runs in simulated time: use network=sim."),
+    (
+        "model=timing_only network=gloo",
+        "network",
+        "model=timing_only only runs in simulated time: use network=sim.",
+    ),
     ("model=quadratic data.dimension=0", "data.dimension", "must be at least 1, not 0."),
     ("model=quadratic data.samples=0", "data.samples", "must be at least 1, not 0."),
     ("model=quadratic data.groups=0", "data.groups", "must be at least 1, not 0."),
@@ -168,22 +316,42 @@ SETTINGS: list[tuple[str, str, str]] = [
     ),
     ("model=quadratic data.partition=even", "data.partition", "'even' is none of iid, dirichlet."),
     ("model=quadratic data.problem_seed=a", "data.problem_seed", "'a' is not a whole number."),
-    ("model=quadratic data=digits", "data", "model=quadratic reads regression data; data=digits is classification. Use data=quadratic."),
+    (
+        "model=quadratic data=digits",
+        "data",
+        "model=quadratic reads regression data; data=digits is classification. Use data=quadratic.",
+    ),
     (
         "model=resnet8 data=numbers_en_de",
         "data",
         "model=resnet8 reads classification data; data=numbers_en_de is translation. Use data=digits.",
     ),
-    ("data.label_smoothing=1", "data.label_smoothing", "must be in [0, 1), not 1.0. Use data.label_smoothing=0.1."),
+    (
+        "data.label_smoothing=1",
+        "data.label_smoothing",
+        "must be in [0, 1), not 1.0. Use data.label_smoothing=0.1.",
+    ),
     ("data=synthetic data.image_size=0", "data.image_size", "must be at least 1, not 0."),
-    ("network=gloo faults=crash", "faults", "only the simulator has crash: use network=sim; real runs have slow_node and pause."),
-    ("network=gloo faults=slow_link", "faults", "only the simulator has slow_link: use network=sim; real runs have slow_node and pause."),
+    (
+        "network=gloo faults=crash",
+        "faults",
+        "only the simulator has crash: use network=sim; real runs have slow_node and pause.",
+    ),
+    (
+        "network=gloo faults=slow_link",
+        "faults",
+        "only the simulator has slow_link: use network=sim; real runs have slow_node and pause.",
+    ),
     (
         "network=gloo faults=drop",
         "faults",
         "only the simulator has drop_probability: use network=sim; real runs have slow_node and pause.",
     ),
-    ("network=gloo faults.slow_nodes={9:2}", "faults.slow_nodes.9", "there is no such rank here; use 0 to 7."),
+    (
+        "network=gloo faults.slow_nodes={9:2}",
+        "faults.slow_nodes.9",
+        "there is no such rank here; use 0 to 7.",
+    ),
     (
         "network=gloo faults.events=[{what:pause,ranks:[1]}]",
         "faults.events[0]",
@@ -211,67 +379,163 @@ SETTINGS: list[tuple[str, str, str]] = [
         "no algorithm here survives a message that is lost permanently: each waits for it, and push-sum would lose mass; use a time, "
         "such as 0.2.",
     ),
-    ("record=true", "record", "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo."),
-    ("record=true network=nccl", "record", "a GPU's results cannot be repeated to the last bit: use network=gloo or mpi, or"),
-    ("record=true network=gloo gpus_per_node=2", "record", "nodes of several devices cannot be recorded: use gpus_per_node=1, or"),
-    ("record=true network=gloo checkpoint.every_steps=5", "checkpoint.every_steps", "a recorded run cannot save checkpoints: use"),
+    (
+        "record=true",
+        "record",
+        "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo.",
+    ),
+    (
+        "record=true network=nccl",
+        "record",
+        "a GPU's results cannot be repeated to the last bit: use network=gloo or mpi, or",
+    ),
+    (
+        "record=true network=gloo gpus_per_node=2",
+        "record",
+        "nodes of several devices cannot be recorded: use gpus_per_node=1, or",
+    ),
+    (
+        "record=true network=gloo checkpoint.every_steps=5",
+        "checkpoint.every_steps",
+        "a recorded run cannot save checkpoints: use",
+    ),
     ("network=gloo network.gossip=all", "network.gossip", "'all' is none of auto, shards, leader."),
-    ("network=gloo network.autocast=fp8", "network.autocast", "'fp8' is none of none, bf16, fp16. Did you mean 'fp16'?"),
+    (
+        "network=gloo network.autocast=fp8",
+        "network.autocast",
+        "'fp8' is none of none, bf16, fp16. Did you mean 'fp16'?",
+    ),
     (
         "network=gloo network.autocast=bf16 dtype=float64",
         "network.autocast",
         "only float32 is cast: use dtype=float32, or network.autocast=none with dtype=float64.",
     ),
     ("network=gloo network.bandwidth=0", "network.bandwidth", "0.0 must be positive and finite."),
-    ("network=gloo network.latency_seconds=-1", "network.latency_seconds", "-1.0 must be zero or positive, and finite."),
+    (
+        "network=gloo network.latency_seconds=-1",
+        "network.latency_seconds",
+        "-1.0 must be zero or positive, and finite.",
+    ),
     (
         "network=gloo network.bandwidth=1e8 gpus_per_node=2",
         "network.bandwidth",
         "slow links are imitated for nodes of one device: use gpus_per_node=1.",
     ),
-    ("network=mpi gpus_per_node=2", "gpus_per_node", "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo."),
-    ("network=sim network.engine=fast", "network.engine", "'fast' is none of auto, loop, vmap. Did you mean 'auto'?"),
+    (
+        "network=mpi gpus_per_node=2",
+        "gpus_per_node",
+        "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.",
+    ),
+    (
+        "network=sim network.engine=fast",
+        "network.engine",
+        "'fast' is none of auto, loop, vmap. Did you mean 'auto'?",
+    ),
     ("network=sim network.vmap_width=0", "network.vmap_width", "0 must be at least 1."),
     ("cluster.bandwidth=0", "cluster.bandwidth", "0.0 must be positive and finite."),
-    ("cluster.latency_seconds=-1", "cluster.latency_seconds", "-1.0 must be zero or positive, and finite."),
+    (
+        "cluster.latency_seconds=-1",
+        "cluster.latency_seconds",
+        "-1.0 must be zero or positive, and finite.",
+    ),
     ("cluster.overlap=1", "cluster.overlap", "1.0 must be in [0, 1)."),
     ("cluster.duplex=double", "cluster.duplex", "'double' is none of full, half."),
-    ("cluster.collective=magic", "cluster.collective", "'magic' is none of ring, recursive_doubling, halving_doubling, tree."),
+    (
+        "cluster.collective=magic",
+        "cluster.collective",
+        "'magic' is none of ring, recursive_doubling, halving_doubling, tree.",
+    ),
     ("cluster.bucket_bytes=0", "cluster.bucket_bytes", "0 must be at least 1."),
-    ("cluster.step_seconds.default=0", "cluster.step_seconds.default", "0.0 must be positive and finite."),
+    (
+        "cluster.step_seconds.default=0",
+        "cluster.step_seconds.default",
+        "0.0 must be positive and finite.",
+    ),
     ("cluster.node_factors={0:0}", "cluster.node_factors.0", "0.0 must be positive and finite."),
-    ("cluster.node_factors={-1:2}", "cluster.node_factors.-1", "there is no such rank here; use 0 to 7."),
-    ("cluster.compute_time=log_normal cluster.compute_time.cv=nan", "cluster.compute_time.cv", "nan must be finite."),
+    (
+        "cluster.node_factors={-1:2}",
+        "cluster.node_factors.-1",
+        "there is no such rank here; use 0 to 7.",
+    ),
+    (
+        "cluster.compute_time=log_normal cluster.compute_time.cv=nan",
+        "cluster.compute_time.cv",
+        "nan must be finite.",
+    ),
     ("faults.slow_nodes={0:0.5}", "faults.slow_nodes.0", "0.5 must be at least 1 and finite."),
     ("faults.slow_links={0:nan}", "faults.slow_links.0", "nan must be finite."),
     ("faults.slow_links=[1]", "faults.slow_links", "[1] is not a mapping such as {0: 2}."),
-    ("checkpoint.every_minutes=0", "checkpoint.every_minutes", "0.0 must be positive and finite, or null."),
+    (
+        "checkpoint.every_minutes=0",
+        "checkpoint.every_minutes",
+        "0.0 must be positive and finite, or null.",
+    ),
     ("checkpoint=null", "checkpoint", "null is not a set of settings."),
-    ("logger.mode=sometimes", "logger.mode", "'sometimes' is not a mode; use one of auto, online, offline, disabled."),
-    ("logger._target_=os.system", "logger._target_", "there is no such setting; logger has project, entity, group, mode."),
-    ("algo._target_=sgp_runner.config.run.Run", "algo._target_", "there is no such setting; algo has topology."),
-    ("_target_=sgp_runner.cluster.faults.Faults", "_target_", "there is no such setting; a run has nodes, gpus_per_node,"),
+    (
+        "logger.mode=sometimes",
+        "logger.mode",
+        "'sometimes' is not a mode; use one of auto, online, offline, disabled.",
+    ),
+    (
+        "logger._target_=os.system",
+        "logger._target_",
+        "there is no such setting; logger has project, entity, group, mode.",
+    ),
+    (
+        "algo._target_=sgp_runner.config.run.Run",
+        "algo._target_",
+        "there is no such setting; algo has topology.",
+    ),
+    (
+        "_target_=sgp_runner.cluster.faults.Faults",
+        "_target_",
+        "there is no such setting; a run has nodes, gpus_per_node,",
+    ),
     ("+algo._args_=[1]", "algo._args_", "there is no such setting; algo has topology."),
     ("algo.name=os.system", "algo", "'os.system' is none of ad_psgd, "),
     ("algo.name={a:1}", "algo", "{'a': 1} is none of ad_psgd, "),
     ("algo.topology.name=sgp", "algo.topology", "'sgp' is none of bipartite, "),
-    ("algo.topology.name=edges", "algo.topology.path", "it has no value; write algo.topology.path=..."),
+    (
+        "algo.topology.name=edges",
+        "algo.topology.path",
+        "it has no value; write algo.topology.path=...",
+    ),
     ("model.name=digits", "model", "'digits' is none of fairseq_transformer, "),
     ("optim.name=null", "optim", "nothing is chosen; use one of adam, sgd."),
     ("checkpoint.name=faults", "checkpoint.name", "there is no such setting. Did you mean 'name'?"),
     ("faults.name=none", "faults.name", "there is no such setting. Did you mean 'name'?"),
-    ("optim.lr=${oc.env:NOWHERE}", "optim.lr", 'it cannot be resolved: KeyError raised while resolving interpolation: "Environment'),
+    (
+        "optim.lr=${oc.env:NOWHERE}",
+        "optim.lr",
+        'it cannot be resolved: KeyError raised while resolving interpolation: "Environment',
+    ),
     ("optim.lr=${oc.decode:x}", "optim.lr", "'x' is not a number."),
-    ("optim.lr=${optim.lr}", "optim.lr", "it cannot be resolved: Recursive interpolation detected."),
+    (
+        "optim.lr=${optim.lr}",
+        "optim.lr",
+        "it cannot be resolved: Recursive interpolation detected.",
+    ),
     ("+secret=1", "secret", "there is no such setting. Did you mean 'seed'?"),
     ("algo=ALGO", "algo", "'ALGO' is none of "),
     ("algo=../../etc/passwd", "algo", "'../../etc/passwd' is none of "),
     ("model=../config", "model", "'../config' is none of "),
     ("experiment=nowhere", "experiment", "'nowhere' is none of "),
-    ("é=1", "é", "cannot read 'é=1'; write key=value, and quote special characters: \"key='a b'\"."),
-    ("nodes=４", "nodes", "cannot read 'nodes=４'; write key=value, and quote special characters: \"key='a b'\"."),
+    (
+        "é=1",
+        "é",
+        "cannot read 'é=1'; write key=value, and quote special characters: \"key='a b'\".",
+    ),
+    (
+        "nodes=４",
+        "nodes",
+        "cannot read 'nodes=４'; write key=value, and quote special characters: \"key='a b'\".",
+    ),
     ("nodes=4 nodes=0", "nodes", "0 must be at least 1."),
-    ("name=名前/x", "name", "cannot read 'name=名前/x'; write key=value, and quote special characters: \"key='a b'\"."),
+    (
+        "name=名前/x",
+        "name",
+        "cannot read 'name=名前/x'; write key=value, and quote special characters: \"key='a b'\".",
+    ),
     ("--", "--", "there is no such option; settings are written key=value, for example nodes=4."),
     ("-x", "-x", "there is no such option; settings are written key=value, for example nodes=4."),
 ]
@@ -279,7 +543,13 @@ LONG = "x" * 300
 
 
 def typed(words: str) -> list[str]:
-    return [words] if "'a b'" in words else words.encode().decode("unicode_escape").split() if "\\" in words else words.split()
+    return (
+        [words]
+        if "'a b'" in words
+        else words.encode().decode("unicode_escape").split()
+        if "\\" in words
+        else words.split()
+    )
 
 
 def refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
@@ -292,8 +562,12 @@ def refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
     return error
 
 
-@pytest.mark.parametrize(("words", "key", "sentence"), SETTINGS, ids=[words for words, *_ in SETTINGS])
-def test_settings_that_cannot_work(words: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "key", "sentence"), SETTINGS, ids=[words for words, *_ in SETTINGS]
+)
+def test_settings_that_cannot_work(
+    words: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     Path("graph.txt").write_text("0 0\n")
     assert refused(typed(words), capfd).startswith(f"sgp-run: {key}: {sentence}")
 
@@ -315,7 +589,9 @@ def test_the_table_is_long_and_repeats_nothing() -> None:
     ],
     ids=lambda value: value[:20],
 )
-def test_names_of_folders_that_cannot_be(word: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_names_of_folders_that_cannot_be(
+    word: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     Path("file").touch()
     error = refused([word, "logger=jsonl"], capfd)
     assert error.startswith(f"sgp-run: {key}: ") and sentence in error
@@ -334,20 +610,39 @@ class Malice:
         return os.system, ("touch harm",)
 
 
-CIFAR = [f"root/cifar-10-batches-py/{name}" for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")]
+CIFAR = [
+    f"root/cifar-10-batches-py/{name}"
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
+]
 DATA: dict[str, tuple[str, dict[str, bytes], str]] = {
     # data set, its files, and a part of the sentence
-    "no folder": ("cifar10", {}, "root/cifar-10-batches-py is missing, or not all of cifar10; get it with: curl"),
+    "no folder": (
+        "cifar10",
+        {},
+        "root/cifar-10-batches-py is missing, or not all of cifar10; get it with: curl",
+    ),
     "a file for a folder": ("cifar10", {"root": b""}, "root/cifar-10-batches-py is missing"),
     "files that run code": (
         "cifar10",
         {f"root/cifar-10-batches-py/{name}": pickle.dumps(Malice()) for name in CIFAR},
         "or not all of cifar10",
     ),
-    "no images": ("imagenet", {}, "there is no ImageNet at root, whose images are in train/<class>/"),
+    "no images": (
+        "imagenet",
+        {},
+        "there is no ImageNet at root, whose images are in train/<class>/",
+    ),
     "images in a file": ("imagenet", {"root": b""}, "there is no ImageNet at root"),
-    "an empty class": ("imagenet", {"root/train/a/x.txt": b"", "root/val/a/0.jpg": b""}, "a class has no images"),
-    "nothing to validate": ("imagenet", {"root/train/a/0.jpg": b"", "root/val/a/x.txt": b""}, "the classes in root/val have no images."),
+    "an empty class": (
+        "imagenet",
+        {"root/train/a/x.txt": b"", "root/val/a/0.jpg": b""},
+        "a class has no images",
+    ),
+    "nothing to validate": (
+        "imagenet",
+        {"root/train/a/0.jpg": b"", "root/val/a/x.txt": b""},
+        "the classes in root/val have no images.",
+    ),
     "no validation": ("imagenet", {"root/train/a/0.jpg": b""}, "whose images are in val/<class>/"),
     "another class": (
         "imagenet",
@@ -358,12 +653,16 @@ DATA: dict[str, tuple[str, dict[str, bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_data_that_are_not_what_they_should_be(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_data_that_are_not_what_they_should_be(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     data, files, sentence = DATA[name]
     for path, content in files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(content)
-    error = refused(["logger=jsonl", "model=resnet8", "nodes=2", f"data={data}", "data.root=root"], capfd)
+    error = refused(
+        ["logger=jsonl", "model=resnet8", "nodes=2", f"data={data}", "data.root=root"], capfd
+    )
     assert error.startswith("sgp-run: data.root: ") and sentence in error
 
 
@@ -372,9 +671,19 @@ def test_an_image_that_is_none_is_named(capfd: pytest.CaptureFixture[str]) -> No
         path = Path(f"root/{'train' if number else 'val'}/a/{number}.jpg")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"no image")
-    words = ["logger=jsonl", "model=resnet8", "nodes=1", "batch_size=4", "data=imagenet", "data.root=root", "data.workers=0"]
+    words = [
+        "logger=jsonl",
+        "model=resnet8",
+        "nodes=1",
+        "batch_size=4",
+        "data=imagenet",
+        "data.root=root",
+        "data.workers=0",
+    ]
     assert main(words) == 1
-    assert re.fullmatch(r"sgp-run: .*root/train/a/\d.jpg cannot be read as an image \(.*\n", capfd.readouterr().err)
+    assert re.fullmatch(
+        r"sgp-run: .*root/train/a/\d.jpg cannot be read as an image \(.*\n", capfd.readouterr().err
+    )
 
 
 # What lies in the way, in a run that was cut off after two checkpoints.
@@ -413,10 +722,19 @@ def replaced(path: Path) -> Callable[[Path], None]:
 
 
 IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a checkpoint that runs code": (malicious, "resume: results/runs/mine/checkpoints/step-{} is not"),
+    "a checkpoint that runs code": (
+        malicious,
+        "resume: results/runs/mine/checkpoints/step-{} is not",
+    ),
     "a checkpoint without a state": (no_state, "is not a checkpoint of sgp-run"),
-    "a folder for a configuration": (replaced(RUN / "config.yaml"), "name: results/runs/mine/config.yaml cannot be read"),
-    "a folder for metrics": (replaced(RUN / "metrics.jsonl"), "results: cannot write to results/runs/mine/metrics.jsonl: Is a directory."),
+    "a folder for a configuration": (
+        replaced(RUN / "config.yaml"),
+        "name: results/runs/mine/config.yaml cannot be read",
+    ),
+    "a folder for metrics": (
+        replaced(RUN / "metrics.jsonl"),
+        "results: cannot write to results/runs/mine/metrics.jsonl: Is a directory.",
+    ),
     "a folder for the environment": (
         replaced(RUN / "environment.json"),
         "results: cannot write results/runs/mine/environment.json: Is a directory",
@@ -425,12 +743,18 @@ IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda place: (RUN / "config.yaml").write_bytes(b"\xff\x00"),
         "config.yaml cannot be read; choose another name",
     ),
-    "an empty configuration": (lambda place: (RUN / "config.yaml").write_text(""), "config.yaml cannot be read; choose another name"),
+    "an empty configuration": (
+        lambda place: (RUN / "config.yaml").write_text(""),
+        "config.yaml cannot be read; choose another name",
+    ),
     "a list for a configuration": (
         lambda place: (RUN / "config.yaml").write_text("[1]"),
         "config.yaml cannot be read; choose another name",
     ),
-    "metrics that are gone": (lambda place: os.truncate(RUN / "metrics.jsonl", 0), "resume: results/runs/mine/metrics.jsonl has 0 bytes"),
+    "metrics that are gone": (
+        lambda place: os.truncate(RUN / "metrics.jsonl", 0),
+        "resume: results/runs/mine/metrics.jsonl has 0 bytes",
+    ),
 }
 
 
@@ -443,10 +767,16 @@ def test_what_lies_in_the_way(name: str, capfd: pytest.CaptureFixture[str]) -> N
     before = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
     assert main([*TINY, "checkpoint.every_steps=2", "optim.lr=30", "epochs=40"]) == 2
     error = capfd.readouterr().err
-    assert sentence.partition("{")[0] in error and error.count("\n") == 1 and error.startswith("sgp-run: ")
-    assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file() and path.name != "environment.json"} == {
-        path: content for path, content in before.items() if path.name != "environment.json"
-    }
+    assert (
+        sentence.partition("{")[0] in error
+        and error.count("\n") == 1
+        and error.startswith("sgp-run: ")
+    )
+    assert {
+        path: path.read_bytes()
+        for path in RUN.rglob("*")
+        if path.is_file() and path.name != "environment.json"
+    } == {path: content for path, content in before.items() if path.name != "environment.json"}
     assert not Path("harm").exists()
 
 
@@ -459,7 +789,9 @@ def test_a_damaged_summary_is_none(capfd: pytest.CaptureFixture[str]) -> None:
         assert json.loads((RUN / "summary.json").read_text())["algorithm"] == "SGP"
 
 
-def test_a_folder_where_wandb_cannot_write_is_a_warning(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_where_wandb_cannot_write_is_a_warning(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import wandb
 
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -467,7 +799,9 @@ def test_a_folder_where_wandb_cannot_write_is_a_warning(capfd: pytest.CaptureFix
     (RUN / "wandb_id").mkdir()
     assert main([*TINY, "logger=wandb"]) == 0
     error = capfd.readouterr().err
-    assert re.fullmatch(r"warning: W&B failed to start, so this run is in metrics.jsonl only \(.*\)\n", error)
+    assert re.fullmatch(
+        r"warning: W&B failed to start, so this run is in metrics.jsonl only \(.*\)\n", error
+    )
     wandb.teardown()
 
 
@@ -489,7 +823,15 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_as_a_process(words: list[str], in_an_empty_folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "sgp_runner", "logger=jsonl", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stdout in ("", next(iter(done.stdout.splitlines(keepends=True)), ""))
+    done = subprocess.run(
+        [sys.executable, "-m", "sgp_runner", "logger=jsonl", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and done.stdout in (
+        "",
+        next(iter(done.stdout.splitlines(keepends=True)), ""),
+    )
     assert re.fullmatch(r"sgp-run: [\w.]+: .+\n", done.stderr)
     assert list(in_an_empty_folder.iterdir()) == []

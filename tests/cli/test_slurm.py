@@ -30,14 +30,23 @@ TOO_BIG = 10**15  # elements, more than any address space holds
 
 @dataclass(frozen=True)
 class Cluster:
-    """Commands in a folder that all nodes share. environment: makes Slurm's commands talk to the cluster."""
+    """Commands in a folder that all nodes share. environment: makes Slurm's commands talk to the
+    cluster.
+    """
 
     environment: dict[str, str]
     folder: Path
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, **pipes, text=True, cwd=self.folder, env=self.environment, preexec_fn=hear_interrupts)
+        return subprocess.Popen(
+            command,
+            **pipes,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+            preexec_fn=hear_interrupts,
+        )
 
     def run(self, *command: str) -> tuple[int, str, str]:
         with self.start(*command) as process:
@@ -58,11 +67,20 @@ class Cluster:
 
     def job(self, number: str) -> dict[str, str]:
         """What Slurm says of a job."""
-        return dict(re.findall(r"(\w+)=(\S*)", say(self.environment, "scontrol", "show", "job", "--oneliner", number)))
+        return dict(
+            re.findall(
+                r"(\w+)=(\S*)",
+                say(self.environment, "scontrol", "show", "job", "--oneliner", number),
+            )
+        )
 
     def records(self) -> list[str]:
         """The lines that the first rank of the only run has written."""
-        return [line for path in self.folder.glob("results/runs/*/metrics.jsonl") for line in path.read_text().splitlines()]
+        return [
+            line
+            for path in self.folder.glob("results/runs/*/metrics.jsonl")
+            for line in path.read_text().splitlines()
+        ]
 
     def output(self, number: str) -> str:
         return (self.folder / f"results/slurm/sgp-run-{number}.out").read_text()
@@ -77,24 +95,34 @@ class Cluster:
 
     def ranks(self) -> list[int]:
         """Process ids of the ranks on all nodes; they work in the folder."""
-        return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and self.is_rank(each)]
+        return [
+            int(each.name)
+            for each in Path("/proc").iterdir()
+            if each.name.isdigit() and self.is_rank(each)
+        ]
 
     def rank(self, number: int) -> int:
         """The process id of one of them."""
         variable = f"SLURM_PROCID={number}".encode()
         found = [each for each in Path("/proc").glob("[0-9]*") if self.works_here(each, variable)]
-        (rank,) = (int(each.name) for each in found if b"python" in (each / "exe").readlink().name.encode())
+        (rank,) = (
+            int(each.name) for each in found if b"python" in (each / "exe").readlink().name.encode()
+        )
         return rank
 
     def works_here(self, process: Path, variable: bytes) -> bool:
         try:
-            return (process / "cwd").readlink() == self.folder and variable in (process / "environ").read_bytes().split(b"\0")
+            return (process / "cwd").readlink() == self.folder and variable in (
+                process / "environ"
+            ).read_bytes().split(b"\0")
         except OSError:
             return False
 
     def is_rank(self, process: Path) -> bool:
         try:
-            return (process / "cwd").readlink() == self.folder and b"logger=jsonl" in (process / "cmdline").read_bytes().split(b"\0")
+            return (process / "cwd").readlink() == self.folder and b"logger=jsonl" in (
+                process / "cmdline"
+            ).read_bytes().split(b"\0")
         except OSError:
             return False
 
@@ -124,17 +152,26 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Cluster:
 
 
 def test_a_job_trains_on_four_nodes(cluster: Cluster) -> None:
-    number = cluster.submit("--nodes=4", f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=4", "epochs=1")
+    number = cluster.submit(
+        "--nodes=4", f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=4", "epochs=1"
+    )
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["NodeList"] == "127.0.0.[1-4]"
     assert cluster.output(number).count("4 nodes · gloo") == 2  # when it starts, and over the table
     (run,) = cluster.runs
     assert json.loads((run / "summary.json").read_text())["nodes"] == 4
-    assert {record["rank"] for record in read_metrics(run) if record["kind"] == "train"} == {0, 1, 2, 3}
+    assert {record["rank"] for record in read_metrics(run) if record["kind"] == "train"} == {
+        0,
+        1,
+        2,
+        3,
+    }
 
 
 def test_a_node_of_two_devices_has_two_tasks(cluster: Cluster) -> None:
-    number = cluster.submit("--nodes=2", f"{SCRIPTS}/run.sbatch", *RUN, "nodes=2", "gpus_per_node=2", "epochs=1")
+    number = cluster.submit(
+        "--nodes=2", f"{SCRIPTS}/run.sbatch", *RUN, "nodes=2", "gpus_per_node=2", "epochs=1"
+    )
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     (run,) = cluster.runs
     assert json.loads((run / "summary.json").read_text())["nodes"] == 2
@@ -146,21 +183,36 @@ def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: 
     number = cluster.submit(f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *words)
     wait_until(lambda: len(cluster.records()) > 20, "some steps")
     before = cluster.records()[:20]
-    say(cluster.environment, "scancel", "--signal=USR1", number)  # as Slurm does before the time is up
+    say(
+        cluster.environment, "scancel", "--signal=USR1", number
+    )  # as Slurm does before the time is up
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["Restarts"] == "1"
     assert cluster.output(number).count("the job goes back into the queue") == 1
     (run,) = cluster.runs
     assert cluster.records()[:20] == before
     for rank in range(4):  # nothing is done twice
-        steps = [record["step"] for record in read_metrics(run) if record["kind"] == "train" and record["rank"] == rank]
+        steps = [
+            record["step"]
+            for record in read_metrics(run)
+            if record["kind"] == "train" and record["rank"] == rank
+        ]
         assert steps[:-1] == sorted(set(steps))  # the last one is recorded again at the end
 
 
 def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluster) -> None:
-    words = ["algo=ar_sgd", *RUN, "nodes=4", "epochs=30", "eval_every=1000", "checkpoint.every_steps=100"]
+    words = [
+        "algo=ar_sgd",
+        *RUN,
+        "nodes=4",
+        "epochs=30",
+        "eval_every=1000",
+        "checkpoint.every_steps=100",
+    ]
     number = cluster.submit("--nodes=4", f"{SCRIPTS}/run.sbatch", *words)
-    wait_until(lambda: list(cluster.folder.glob("results/runs/*/checkpoints/step-*")), "a checkpoint", 180)
+    wait_until(
+        lambda: list(cluster.folder.glob("results/runs/*/checkpoints/step-*")), "a checkpoint", 180
+    )
     os.kill(max(cluster.ranks()), signal.SIGKILL)
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["Restarts"] == "1"
@@ -189,7 +241,15 @@ def test_the_others_finish_a_job_of_which_one_is_killed(what: str, cluster: Clus
 
 
 def test_a_sweep_has_the_results_of_a_job_of_which_a_rank_is_killed(cluster: Cluster) -> None:
-    words = ["algo=sgp", "network=gloo", "model=mlp", "nodes=3", "epochs=30", "eval_every=1000", "on_failure=continue"]
+    words = [
+        "algo=sgp",
+        "network=gloo",
+        "model=mlp",
+        "nodes=3",
+        "epochs=30",
+        "eval_every=1000",
+        "on_failure=continue",
+    ]
     with cluster.start(*sweep(*words, "hydra.launcher.nodes=3")) as process:
         wait_until(lambda: len(cluster.records()) > 20, "some steps", 400)
         os.kill(cluster.rank(2), signal.SIGKILL)
@@ -201,8 +261,13 @@ def test_a_sweep_has_the_results_of_a_job_of_which_a_rank_is_killed(cluster: Clu
 
 @pytest.mark.parametrize(("network", "nodes"), [("sim", 1), ("gloo", 4)])
 def test_a_cancelled_job_leaves_no_process(network: str, nodes: int, cluster: Cluster) -> None:
-    number = cluster.submit(f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *LONG, f"network={network}", "nodes=4")
-    wait_until(lambda: len(list(cluster.folder.glob("results/runs/*/metrics*.jsonl"))) == nodes, "the ranks")
+    number = cluster.submit(
+        f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *LONG, f"network={network}", "nodes=4"
+    )
+    wait_until(
+        lambda: len(list(cluster.folder.glob("results/runs/*/metrics*.jsonl"))) == nodes,
+        "the ranks",
+    )
     assert len(cluster.ranks()) >= nodes
     say(cluster.environment, "scancel", number)
     wait_until(lambda: not cluster.ranks(), "the ranks to end")
@@ -219,7 +284,11 @@ def test_a_command_in_a_batch_script_starts_its_own_ranks(cluster: Cluster) -> N
 def test_what_is_wrong_is_said_once(cluster: Cluster) -> None:
     code, out, error = cluster.run("srun", "--nodes=4", "sgp-run", *RUN, "nodes=3")
     assert (code, out) == (2, "")
-    assert error.count("sgp-run: nodes: 3 nodes need 3 processes, but the launcher started 4.") == error.count("sgp-run:") == 1
+    assert (
+        error.count("sgp-run: nodes: 3 nodes need 3 processes, but the launcher started 4.")
+        == error.count("sgp-run:")
+        == 1
+    )
     assert cluster.runs == []
 
 
@@ -232,12 +301,21 @@ def comparisons(cluster: Cluster) -> dict[str, list[dict[str, str]]]:
         for row in rows:
             if not row["failed"]:
                 summary = json.loads((cluster.folder / row["run_dir"] / "summary.json").read_text())
-                assert {key: row[key] for key in summary} == {key: "" if value is None else str(value) for key, value in summary.items()}
+                assert {key: row[key] for key in summary} == {
+                    key: "" if value is None else str(value) for key, value in summary.items()
+                }
     return found
 
 
 def sweep(*words: str) -> list[str]:
-    return ["sgp-run", "-m", "hydra/launcher=slurm", "hydra.sweep.dir=${results}/sweeps/here", "logger=jsonl", *words]
+    return [
+        "sgp-run",
+        "-m",
+        "hydra/launcher=slurm",
+        "hydra.sweep.dir=${results}/sweeps/here",
+        "logger=jsonl",
+        *words,
+    ]
 
 
 def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
@@ -245,7 +323,11 @@ def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
     code, out, error = cluster.run(*words)
     assert code == 0, error
     (rows,) = comparisons(cluster).values()
-    assert [row["job"] for row in rows] == [f"algo={algo} network={network}" for algo in ("sgp", "ar_sgd") for network in ("sim", "gloo")]
+    assert [row["job"] for row in rows] == [
+        f"algo={algo} network={network}"
+        for algo in ("sgp", "ar_sgd")
+        for network in ("sim", "gloo")
+    ]
     assert len({row["run_dir"] for row in rows}) == 4 and not any(row["failed"] for row in rows)
     table = out[out.index("Comparison") :]
     assert all(percent(float(row["average"])) in table for row in rows)
@@ -253,16 +335,29 @@ def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
     before = {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/runs/*/*")}
     code, out, error = cluster.run(*words)
     assert (code, comparisons(cluster)) == (0, {"here": rows}), error
-    assert {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/runs/*/*")} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/runs/*/*")
+    } == before
 
 
 @pytest.mark.parametrize(("network", "machines"), [("sim", 1), ("gloo", 1), ("gloo", 2)])
-def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(network: str, machines: int, cluster: Cluster) -> None:
-    words = [f"network={network}", "model=mlp", "nodes=2", "epochs=50", "eval_every=25", f"hydra.launcher.nodes={machines}"]
+def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(
+    network: str, machines: int, cluster: Cluster
+) -> None:
+    words = [
+        f"network={network}",
+        "model=mlp",
+        "nodes=2",
+        "epochs=50",
+        "eval_every=25",
+        f"hydra.launcher.nodes={machines}",
+    ]
     with cluster.start(*sweep(*words)) as process:
         wait_until(lambda: len(cluster.records()) > 20, "some steps")
         before = cluster.records()[:20]
-        (number,) = say(cluster.environment, "squeue", "--noheader", "--states=RUNNING", "--format=%i").split()
+        (number,) = say(
+            cluster.environment, "squeue", "--noheader", "--states=RUNNING", "--format=%i"
+        ).split()
         say(cluster.environment, "scancel", "--signal=USR2", number)
         _, error = process.communicate()
     assert process.returncode == 0, error
@@ -273,27 +368,49 @@ def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(network: str, machin
 
 
 def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> None:
-    assert cluster.run(*sweep("model=quadratic", "nodes=2", "data.dimension=2"))[0] == 0  # its jobs are not those of the next one
+    assert (
+        cluster.run(*sweep("model=quadratic", "nodes=2", "data.dimension=2"))[0] == 0
+    )  # its jobs are not those of the next one
     cluster.wait_for_jobs()
-    words = sweep("model=quadratic", "nodes=2", f"data.dimension=4,{TOO_BIG}", "epochs=100000000,1", "hydra.launcher.array_parallelism=1")
+    words = sweep(
+        "model=quadratic",
+        "nodes=2",
+        f"data.dimension=4,{TOO_BIG}",
+        "epochs=100000000,1",
+        "hydra.launcher.array_parallelism=1",
+    )
     with cluster.start(*words) as process:
         wait_until(lambda: len(cluster.runs) == 2, "the first job")
-        (first,) = say(cluster.environment, "squeue", "--noheader", "--states=RUNNING", "--array", "--format=%i").split()
+        (first,) = say(
+            cluster.environment,
+            "squeue",
+            "--noheader",
+            "--states=RUNNING",
+            "--array",
+            "--format=%i",
+        ).split()
         say(cluster.environment, "scancel", first)
         out, error = process.communicate()
     assert process.returncode == 1, error
     (rows,) = comparisons(cluster).values()
-    assert [row["job"] for row in rows] == [f"data.dimension={n} epochs={e}" for n in (4, TOO_BIG) for e in (100000000, 1)]
+    assert [row["job"] for row in rows] == [
+        f"data.dimension={n} epochs={e}" for n in (4, TOO_BIG) for e in (100000000, 1)
+    ]
     lost = f"Slurm job {first} ended without a result; its log is in {cluster.folder}/results/sweeps/here/slurm/{first}"
     assert rows[0]["failed"] == lost
-    assert f"data.dimension=4 epochs=100000000 failed: Slurm job {first} ended" in " ".join(out.split())
+    assert f"data.dimension=4 epochs=100000000 failed: Slurm job {first} ended" in " ".join(
+        out.split()
+    )
     assert rows[1]["failed"] == "" and float(rows[1]["average"]) > 0
     assert all(re.match("(RuntimeError|MemoryError): ", row["failed"]) for row in rows[2:])
 
 
 def test_ctrl_c_cancels_a_sweep(cluster: Cluster) -> None:
     with cluster.start(*sweep(*LONG, "nodes=2", "algo=sgp,ar_sgd")) as process:
-        wait_until(lambda: len(list(cluster.folder.glob("results/runs/*/metrics*.jsonl"))) == 4, "four ranks")
+        wait_until(
+            lambda: len(list(cluster.folder.glob("results/runs/*/metrics*.jsonl"))) == 4,
+            "four ranks",
+        )
         process.send_signal(signal.SIGINT)
         _, error = process.communicate()
     assert (process.returncode, error.splitlines()[-1]) == (130, "sgp-run: interrupted")
@@ -309,5 +426,9 @@ def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
         assert [row["algorithm"] for row in rows] == ["SGP", "AR-SGD"]
         assert {f"n{row['nodes']}" for row in rows} == {name.rpartition("-")[2]}
         for row in rows:
-            ranks = {record["rank"] for record in read_metrics(cluster.folder / row["run_dir"]) if record["kind"] == "train"}
+            ranks = {
+                record["rank"]
+                for record in read_metrics(cluster.folder / row["run_dir"])
+                if record["kind"] == "train"
+            }
             assert len(ranks) == int(row["nodes"])

@@ -1,4 +1,6 @@
-"""Faults: literal times of each, and that no algorithm loses anything, changes its result or stands still under any of them."""
+"""Faults: literal times of each, and that no algorithm loses anything, changes its result or stands
+still under any of them.
+"""
 
 from __future__ import annotations
 
@@ -66,19 +68,33 @@ def events(*each: Event) -> Faults:
         (0, 16, 25),  # all of it
     ],
 )
-def test_work_goes_on_after_a_stop_and_slowly_in_between(begin: float, end: float, finish: float) -> None:
-    assert RateSchedule(((2.0, 5.0, INF), (10.0, 19.0, 3.0))).finish(begin, end) == pytest.approx(finish, abs=1e-12)
+def test_work_goes_on_after_a_stop_and_slowly_in_between(
+    begin: float, end: float, finish: float
+) -> None:
+    assert RateSchedule(((2.0, 5.0, INF), (10.0, 19.0, 3.0))).finish(begin, end) == pytest.approx(
+        finish, abs=1e-12
+    )
 
 
 def test_what_stops_for_good_is_never_done() -> None:
     course = RateSchedule(((2.0, INF, INF),))
-    assert [course.finish(0, 1), course.finish(0, 3), course.clear(7), course.finish(INF, INF)] == [1, INF, INF, INF]
+    assert [course.finish(0, 1), course.finish(0, 3), course.clear(7), course.finish(INF, INF)] == [
+        1,
+        INF,
+        INF,
+        INF,
+    ]
 
 
 def test_spells_that_overlap_multiply() -> None:
-    faults = events(Event("slow_node", (0,), 2, 8, 2.0), Event("slow_node", (0, 1), 4, 6, 3.0), Event("pause", (0,), 5, 6))
+    faults = events(
+        Event("slow_node", (0,), 2, 8, 2.0),
+        Event("slow_node", (0, 1), 4, 6, 3.0),
+        Event("pause", (0,), 5, 6),
+    )
     result = run(Custom(three_gradients), 2, 1, faults=faults, cluster=machines(seconds=2.0))
-    # rank 0: 2 s | from 2 at half speed, from 4 at a sixth, still from 5 to 6, half speed to 8: 1 + 1/6 + 5/6 done at 7 2/3
+    # rank 0: 2 s | from 2 at half speed, from 4 at a sixth, still from 5 to 6, half speed to 8: 1 +
+    # 1/6 + 5/6 done at 7 2/3
     assert result.simulation.free_at == pytest.approx([7 + 2 / 3 + 1 / 3 + 2 - 1 / 6, 6 + 4 / 3])
 
 
@@ -90,25 +106,37 @@ async def three_gradients(worker: Worker) -> None:
 def network(faults: Faults, duplex: str = "full") -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
     clock = VirtualClock(machines := SimpleNamespace())
-    cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, duplex="half" if duplex == "half" else "full")
+    cluster = Cluster(
+        {"default": 1.0},
+        ConstantTime(),
+        8.0,
+        10.0,
+        {},
+        duplex="half" if duplex == "half" else "full",
+    )
     machines.fabric = Fabric(cluster, faults, clock, 3, lambda sent: None, 5)
     return clock, machines.fabric
 
 
 def test_a_slow_spell_slows_the_part_of_a_message_that_it_meets() -> None:
     slow = events(Event("slow_link", (1,), 2, 11, 4.0))
-    # It leaves in 2 + 9 (a quarter of it: 2.25) + 0.75 s; from 10 on it comes in, and its last bit is there 10 s after it left.
+    # It leaves in 2 + 9 (a quarter of it: 2.25) + 0.75 s; from 10 on it comes in, and its last bit
+    # is there 10 s after it left.
     assert arrivals(*network(slow), (1, 0, 5)) == [21.75]
     # It comes in from 10 on, 1 s at a quarter. What else its sender sends is not late.
     assert arrivals(*network(slow), (0, 1, 5), (0, 2, 5)) == [15.75, 20.0]
 
 
 def test_a_paused_rank_sends_and_reads_late_while_its_interface_goes_on() -> None:
-    assert arrivals(*network(events(Event("pause", (1,), 0, 100))), (0, 1, 5), (2, 1, 5), (1, 2, 5)) == [100.0, 100.0, 115.0]
+    assert arrivals(
+        *network(events(Event("pause", (1,), 0, 100))), (0, 1, 5), (2, 1, 5), (1, 2, 5)
+    ) == [100.0, 100.0, 115.0]
 
 
 def test_a_rank_that_is_down_receives_afterwards_one_after_the_other() -> None:
-    assert arrivals(*network(events(Event("crash", (1,), 0, 100))), (0, 1, 5), (2, 1, 5), (1, 2, 5)) == [105.0, 110.0, 115.0]
+    assert arrivals(
+        *network(events(Event("crash", (1,), 0, 100))), (0, 1, 5), (2, 1, 5), (1, 2, 5)
+    ) == [105.0, 110.0, 115.0]
 
 
 def test_what_is_leaving_when_its_sender_crashes_leaves_afterwards() -> None:
@@ -125,26 +153,43 @@ def test_a_constant_delay_is_added_to_the_latency() -> None:
     assert arrivals(*network(Faults(delay_seconds=3.0)), (0, 1, 5), (0, 2, 3)) == [18.0, 21.0]
 
 
-@pytest.mark.parametrize(("law", "variance"), [("constant", 0.0), ("exponential", 4.0), ("uniform", 4.0 / 3)])
+@pytest.mark.parametrize(
+    ("law", "variance"), [("constant", 0.0), ("exponential", 4.0), ("uniform", 4.0 / 3)]
+)
 def test_delays_have_the_mean_and_spread_they_promise(law: str, variance: float) -> None:
-    extra = np.broadcast_to(Faults(delay_seconds=2.0, delay_law=law).extra_seconds(np.random.default_rng(0), (40_000,)), 40_000)  # type: ignore[arg-type]
+    extra = np.broadcast_to(
+        Faults(delay_seconds=2.0, delay_law=law).extra_seconds(np.random.default_rng(0), (40_000,)),
+        40_000,
+    )  # type: ignore[arg-type]
     assert extra.mean() == pytest.approx(2.0, rel=0.01)
     assert extra.var() == pytest.approx(variance, rel=0.03)
 
 
 def test_a_lost_message_comes_a_time_out_later_or_several() -> None:
-    extra = Faults(drop_probability=0.25, resend_seconds=0.5).extra_seconds(np.random.default_rng(0), (40_000,))
+    extra = Faults(drop_probability=0.25, resend_seconds=0.5).extra_seconds(
+        np.random.default_rng(0), (40_000,)
+    )
     assert sorted(set(extra))[:3] == [0.0, 0.5, 1.0]
-    assert [(extra == late).mean() for late in (0.0, 0.5, 1.0)] == pytest.approx([3 / 4, 3 / 16, 3 / 64], rel=0.05)
+    assert [(extra == late).mean() for late in (0.0, 0.5, 1.0)] == pytest.approx(
+        [3 / 4, 3 / 16, 3 / 64], rel=0.05
+    )
 
 
-@pytest.mark.parametrize("faults", [Faults(delay_seconds=20.0, delay_law="uniform"), Faults(drop_probability=0.5, resend_seconds=20.0)])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(delay_seconds=20.0, delay_law="uniform"),
+        Faults(drop_probability=0.5, resend_seconds=20.0),
+    ],
+)
 def test_messages_overtake_those_of_other_senders_never_those_of_their_own(faults: Faults) -> None:
     times = arrivals(*network(faults), *((rank, 2, 0) for _ in range(20) for rank in (0, 1)))
     first, second = times[::2], times[1::2]
     assert first == sorted(first) and second == sorted(second)
     assert {a < b for a, b in zip(first, second, strict=True)} == {True, False}
-    assert times == arrivals(*network(faults), *((rank, 2, 0) for _ in range(20) for rank in (0, 1)))
+    assert times == arrivals(
+        *network(faults), *((rank, 2, 0) for _ in range(20) for rank in (0, 1))
+    )
     # ... and do not depend on what others send.
     assert first == arrivals(*network(faults), *((0, 2, 0) for _ in range(20)))
 
@@ -159,12 +204,16 @@ def test_an_all_reduce_stands_still_with_any_of_its_ranks() -> None:
         (Event("slow_link", (1,), 2, 4, 2.0), 6.0),
         (Event("pause", (0, 1), 0, 3), 8.0),
     ):
-        assert run(ARSGD(), 2, 1, cluster=cluster, faults=events(event)).simulation.clock.now == pytest.approx(seconds), event
+        assert run(
+            ARSGD(), 2, 1, cluster=cluster, faults=events(event)
+        ).simulation.clock.now == pytest.approx(seconds), event
 
 
 def test_each_round_of_an_all_reduce_is_delayed() -> None:
     cluster = machines(bandwidth=1e18)
-    assert run(ARSGD(), 4, 1, cluster=cluster, faults=Faults(delay_seconds=0.5)).simulation.clock.now == pytest.approx(1 + 6 * 0.5)
+    assert run(
+        ARSGD(), 4, 1, cluster=cluster, faults=Faults(delay_seconds=0.5)
+    ).simulation.clock.now == pytest.approx(1 + 6 * 0.5)
     law = Faults(delay_seconds=0.5, delay_law="uniform")
     late = run(ARSGD(), 4, 1, cluster=cluster, faults=law).simulation.clock.now
     assert 1 + 6 * 0.5 < late < 1 + 6 * 1.0  # each round waits for the latest of four
@@ -174,7 +223,8 @@ def test_each_round_of_an_all_reduce_is_delayed() -> None:
 @pytest.mark.parametrize(
     ("seconds", "pause", "end"),
     [
-        # It can begin at 5, or at 8 after the pause, and its last quarter when both gradients are complete, at 10 or 13.
+        # It can begin at 5, or at 8 after the pause, and its last quarter when both gradients are
+        # complete, at 10 or 13.
         (4.0, (2, 5), 14.0),
         (12.0, (2, 5), 20.0),
         # It has begun when both stop.
@@ -184,16 +234,35 @@ def test_each_round_of_an_all_reduce_is_delayed() -> None:
         (12.0, (10.5, 12), 18.5),
     ],
 )
-def test_an_all_reduce_beside_the_backward_pass_of_a_paused_rank(seconds: float, pause: tuple[float, float], end: float) -> None:
+def test_an_all_reduce_beside_the_backward_pass_of_a_paused_rank(
+    seconds: float, pause: tuple[float, float], end: float
+) -> None:
     """The gradient takes 10 s, and its all-reduce can begin in the middle."""
     num_bytes = D * 8
-    cluster = Cluster({"default": 10.0}, ConstantTime(), num_bytes * 8 / seconds, 0.0, {}, overlap=0.5, bucket_bytes=num_bytes // 4)
-    assert run(ARSGD(), 2, 1, cluster=cluster, faults=events(Event("pause", (1,), *pause))).simulation.clock.now == pytest.approx(end)
+    cluster = Cluster(
+        {"default": 10.0},
+        ConstantTime(),
+        num_bytes * 8 / seconds,
+        0.0,
+        {},
+        overlap=0.5,
+        bucket_bytes=num_bytes // 4,
+    )
+    assert run(
+        ARSGD(), 2, 1, cluster=cluster, faults=events(Event("pause", (1,), *pause))
+    ).simulation.clock.now == pytest.approx(end)
 
 
 def test_sgp_on_two_nodes_waits_for_the_paused_one() -> None:
     result = run(SGP(DirectedExponential()), 2, 3, faults=events(Event("pause", (1,), 1.5, 4.5)))
-    assert sorted(result.trace) == [(1.0, 0, 0), (1.0, 1, 0), (5.0, 0, 1), (5.0, 1, 1), (6.0, 0, 2), (6.0, 1, 2)]
+    assert sorted(result.trace) == [
+        (1.0, 0, 0),
+        (1.0, 1, 0),
+        (5.0, 0, 1),
+        (5.0, 1, 1),
+        (6.0, 0, 2),
+        (6.0, 1, 2),
+    ]
 
 
 # Every algorithm under every fault.
@@ -214,7 +283,12 @@ FAULTS = {
     "everything": Faults(
         {2: 3.0},
         {3: 2.0},
-        (Event("crash", (0, 2), 1, 3), Event("partition", (1,), 2, 5), Event("pause", (3,), 4, 6), Event("slow_node", (1,), 3, 9, 2.0)),
+        (
+            Event("crash", (0, 2), 1, 3),
+            Event("partition", (1,), 2, 5),
+            Event("pause", (3,), 4, 6),
+            Event("slow_node", (1,), 3, 9, 2.0),
+        ),
         delay_seconds=0.4,
         delay_law="exponential",
         drop_probability=0.1,
@@ -249,14 +323,21 @@ STEPS = 8
 
 
 def under(
-    algo: Algorithm, faults: Faults | None, optim: Noted | None = None, look: Callable[[Result, Worker], None] | None = None
+    algo: Algorithm,
+    faults: Faults | None,
+    optim: Noted | None = None,
+    look: Callable[[Result, Worker], None] | None = None,
 ) -> Result:
-    return run(algo, 4, STEPS, optim or sgd(0.05), ROUGH, faults, look or (lambda result, worker: None))  # type: ignore[arg-type]
+    return run(
+        algo, 4, STEPS, optim or sgd(0.05), ROUGH, faults, look or (lambda result, worker: None)
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("algo", LOCKSTEP, ids=repr)
-def test_what_is_synchronous_ends_as_if_nothing_had_gone_wrong_only_later(algo: Algorithm, fault: str) -> None:
+def test_what_is_synchronous_ends_as_if_nothing_had_gone_wrong_only_later(
+    algo: Algorithm, fault: str
+) -> None:
     disturbed, undisturbed = under(algo, FAULTS[fault]), under(algo, None)
     assert np.array_equal(disturbed.x, undisturbed.x) and np.array_equal(disturbed.w, undisturbed.w)
     assert disturbed.simulation.clock.now >= undisturbed.simulation.clock.now
@@ -265,7 +346,9 @@ def test_what_is_synchronous_ends_as_if_nothing_had_gone_wrong_only_later(algo: 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("algo", FREE, ids=repr)
-def test_what_depends_on_time_loses_nothing_and_computes_each_gradient_once(algo: Algorithm, fault: str) -> None:
+def test_what_depends_on_time_loses_nothing_and_computes_each_gradient_once(
+    algo: Algorithm, fault: str
+) -> None:
     optim = noted()
     push_sum = isinstance(algo, OSGP)
     result = under(algo, FAULTS[fault], optim, check_weights if push_sum else None)
@@ -296,8 +379,15 @@ def test_a_fault_for_good_ends_every_run_with_a_report(algo: Algorithm, fault: s
     with pytest.raises(Deadlock) as stopped:
         under(algo, FOR_GOOD[fault])
     first, *waits, last = str(stopped.value).splitlines()
-    words = {"crash": "ranks [1] are down", "pause": "ranks [1] are paused", "partition": "ranks [0, 1] are cut off from the others"}
-    assert (first, last) == ("deadlock: every worker is blocked.", f"  {words[fault]} permanently, from 2.5 s on")
+    words = {
+        "crash": "ranks [1] are down",
+        "pause": "ranks [1] are paused",
+        "partition": "ranks [0, 1] are cut off from the others",
+    }
+    assert (first, last) == (
+        "deadlock: every worker is blocked.",
+        f"  {words[fault]} permanently, from 2.5 s on",
+    )
     assert waits and all(" waits for " in line for line in waits)
 
 
@@ -325,21 +415,55 @@ def test_a_crashed_worker_goes_on_from_its_state() -> None:
     ("make", "key", "words"),
     [
         (lambda: Event("pause", ()), "faults.events.ranks", "needs ranks"),
-        (lambda: Event("pause", (0,), -1.0), "faults.events.start", "-1.0 must be zero or positive"),
-        (lambda: Event("pause", (0,), 2.0, 2.0), "faults.events.end", "2.0 must be after the start, 2.0"),
+        (
+            lambda: Event("pause", (0,), -1.0),
+            "faults.events.start",
+            "-1.0 must be zero or positive",
+        ),
+        (
+            lambda: Event("pause", (0,), 2.0, 2.0),
+            "faults.events.end",
+            "2.0 must be after the start, 2.0",
+        ),
         (lambda: Event("slow_node", (0,)), "faults.events.factor", "a slow_node needs one"),
         (lambda: Event("crash", (0,), factor=2.0), "faults.events.factor", "a crash has none"),
-        (lambda: Event("slow_link", (0,), factor=0.5), "faults.events.factor", "0.5 must be at least 1"),
-        (lambda: Faults(delay_seconds=-1.0), "faults.delay_seconds", "-1.0 must be zero or positive"),
+        (
+            lambda: Event("slow_link", (0,), factor=0.5),
+            "faults.events.factor",
+            "0.5 must be at least 1",
+        ),
+        (
+            lambda: Faults(delay_seconds=-1.0),
+            "faults.delay_seconds",
+            "-1.0 must be zero or positive",
+        ),
         (lambda: Faults(drop_probability=1.0), "faults.drop_probability", "1.0 must be in [0, 1)"),
-        (lambda: Faults(drop_probability=0.1, resend_seconds=None), "faults.resend_seconds", "no algorithm here survives"),
+        (
+            lambda: Faults(drop_probability=0.1, resend_seconds=None),
+            "faults.resend_seconds",
+            "no algorithm here survives",
+        ),
         (lambda: Faults(resend_seconds=0.0), "faults.resend_seconds", "0.0 must be positive"),
-        (lambda: events(Event("crash", (1, 9))).check(8, 1), "faults.events[0].ranks", "9 is no rank here; use 0 to 8."),
-        (lambda: events(Event("slow_node", (8,), factor=2.0)).check(8, 1), "faults.events[0].ranks", "8 is no rank here; use 0 to 7."),
-        (lambda: events(Event("partition", (0, 1))).check(2, 0), "faults.events[0].ranks", "all ranks on one side"),
+        (
+            lambda: events(Event("crash", (1, 9))).check(8, 1),
+            "faults.events[0].ranks",
+            "9 is no rank here; use 0 to 8.",
+        ),
+        (
+            lambda: events(Event("slow_node", (8,), factor=2.0)).check(8, 1),
+            "faults.events[0].ranks",
+            "8 is no rank here; use 0 to 7.",
+        ),
+        (
+            lambda: events(Event("partition", (0, 1))).check(2, 0),
+            "faults.events[0].ranks",
+            "all ranks on one side",
+        ),
     ],
 )
-def test_faults_that_cannot_be_are_refused(make: Callable[[], object], key: str, words: str) -> None:
+def test_faults_that_cannot_be_are_refused(
+    make: Callable[[], object], key: str, words: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         make()
     assert refused.value.key == key
@@ -349,7 +473,9 @@ def test_faults_that_cannot_be_are_refused(make: Callable[[], object], key: str,
 def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: Path) -> None:
     words = "faults.events=[{what: pause, ranks: [1], start: 1, end: 2}, {what: slow_link, ranks: [0,3], factor: 2}]"
     made = make_experiment(tmp_path, "model=timing_only", words)
-    assert made.run.faults == events(Event("pause", (1,), 1.0, 2.0), Event("slow_link", (0, 3), factor=2.0))
+    assert made.run.faults == events(
+        Event("pause", (1,), 1.0, 2.0), Event("slow_link", (0, 3), factor=2.0)
+    )
     again = load_experiment(made.directory / "config.yaml", None)
     assert (again.run.faults, again.name) == (made.run.faults, made.name)
 
@@ -357,11 +483,27 @@ def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: P
 @pytest.mark.parametrize(
     ("events", "key", "sentence"),
     [
-        ("{what: pause, rank: [1]}", "faults.events[0].rank", "there is no such setting. Did you mean 'faults.events[0].ranks'?"),
-        ("{what: pose, ranks: [1]}", "faults.events[0].what", "'pose' is none of slow_node, slow_link, pause, crash, partition."),
+        (
+            "{what: pause, rank: [1]}",
+            "faults.events[0].rank",
+            "there is no such setting. Did you mean 'faults.events[0].ranks'?",
+        ),
+        (
+            "{what: pose, ranks: [1]}",
+            "faults.events[0].what",
+            "'pose' is none of slow_node, slow_link, pause, crash, partition.",
+        ),
         ("{what: pause, ranks: 1}", "faults.events[0].ranks", "1 is not a list such as [1,2]."),
-        ("{what: pause, ranks: [1], end: 0}", "faults.events[0].end", "0.0 must be after the start, 0.0; null: never."),
-        ("{ranks: [1]}", "faults.events[0].what", "it has no value; write faults.events[0].what=..."),
+        (
+            "{what: pause, ranks: [1], end: 0}",
+            "faults.events[0].end",
+            "0.0 must be after the start, 0.0; null: never.",
+        ),
+        (
+            "{ranks: [1]}",
+            "faults.events[0].what",
+            "it has no value; write faults.events[0].what=...",
+        ),
         ("3", "faults.events[0]", "3 is not a set of settings."),
     ],
 )
@@ -382,7 +524,9 @@ class Watchdog:
     now: float = 0.0
 
 
-def test_a_real_rank_sleeps_in_proportion_and_through_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_rank_sleeps_in_proportion_and_through_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slept: list[float] = []
     rank, watch = object.__new__(Rank), Watchdog(1.0)
     monkeypatch.setattr("time.sleep", slept.append)
@@ -405,9 +549,20 @@ def test_a_real_rank_sleeps_in_proportion_and_through_pauses(monkeypatch: pytest
 
 @pytest.mark.parametrize("algo", ["ar_sgd", "sgp", "ad_psgd"])
 def test_slow_and_paused_real_ranks_compute_the_same(algo: str, tmp_path: Path) -> None:
-    settings = ("dtype=float64", "model=mlp", "nodes=2", "epochs=0.1", "log_every=1", f"algo={algo}", "faults=slow_node")
+    settings = (
+        "dtype=float64",
+        "model=mlp",
+        "nodes=2",
+        "epochs=0.1",
+        "log_every=1",
+        f"algo={algo}",
+        "faults=slow_node",
+    )
     pause = "faults.events=[{what: pause, ranks: [0, 1], start: 0, end: 2}]"
-    simulated, real = (make_experiment(tmp_path, *settings, pause, f"network={network}") for network in ("sim", "gloo"))
+    simulated, real = (
+        make_experiment(tmp_path, *settings, pause, f"network={network}")
+        for network in ("sim", "gloo")
+    )
     execute(instrumented(simulated))
     summary = launch(real, program=(REAL_RANK, "-1"))
     assert float(str(summary["time_s"])) >= 2.0  # everybody's first gradient

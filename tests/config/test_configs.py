@@ -13,7 +13,15 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sweep import plan
 from sgp_runner.cluster.machines import GammaTime, LogNormalTime
-from sgp_runner.config.choices import CLASSES, CONFIGS, NESTED, class_of, group_of, groups, has_names
+from sgp_runner.config.choices import (
+    CLASSES,
+    CONFIGS,
+    NESTED,
+    class_of,
+    group_of,
+    groups,
+    has_names,
+)
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.overrides import compose, compose_all, configs, parse
 from sgp_runner.config.run import Run
@@ -34,15 +42,21 @@ def experiment(*words: str) -> Experiment:
 
 
 @pytest.mark.parametrize(("group", "choice"), FILES)
-def test_a_file_names_its_class_and_sets_only_what_differs_from_its_defaults(group: str, choice: str) -> None:
+def test_a_file_names_its_class_and_sets_only_what_differs_from_its_defaults(
+    group: str, choice: str
+) -> None:
     file = yaml.safe_load((CONFIGS / group / f"{choice}.yaml").read_text()) or {}
     node = file["model"] if group == "model" else file
-    of = node.get("name", next((entry for entry in node.get("defaults", []) if isinstance(entry, str)), ""))
+    of = node.get(
+        "name", next((entry for entry in node.get("defaults", []) if isinstance(entry, str)), "")
+    )
     cls = class_of(group, of if has_names(group) else "")
     assert cls is not None and (choice.startswith(of) or not has_names(group))
     fields = fields_of(cls, group)
     own = {*node} - {"defaults", *(["name"] if has_names(group) else [])}
-    assert group == "cluster" or not [name for name in own if has_default(fields[name]) and node[name] == default_of(fields[name])]
+    assert group == "cluster" or not [
+        name for name in own if has_default(fields[name]) and node[name] == default_of(fields[name])
+    ]
 
 
 def test_every_model_sets_only_what_differs_from_the_defaults_of_a_run() -> None:
@@ -50,7 +64,9 @@ def test_every_model_sets_only_what_differs_from_the_defaults_of_a_run() -> None
     for choice in groups()["model"]:
         file = yaml.safe_load((CONFIGS / "model" / f"{choice}.yaml").read_text())
         assert not [
-            name for name, value in file.items() if name in fields and has_default(fields[name]) and default_of(fields[name]) == value
+            name
+            for name, value in file.items()
+            if name in fields and has_default(fields[name]) and default_of(fields[name]) == value
         ]
 
 
@@ -60,8 +76,16 @@ def test_the_root_chooses_and_sets_nothing() -> None:
 
 
 def test_defaults_are_added_in_the_order_of_the_fields() -> None:
-    tree = completed({"seed": 2, "algo": {"tau": 2, "name": "osgp"}, "cluster": {"bandwidth": 1.0}, "odd": 1})
-    assert tree["algo"] == {"name": "osgp", "tau": 2, "interval": 1, "layout": "paper", "push_sum_weight": True}
+    tree = completed(
+        {"seed": 2, "algo": {"tau": 2, "name": "osgp"}, "cluster": {"bandwidth": 1.0}, "odd": 1}
+    )
+    assert tree["algo"] == {
+        "name": "osgp",
+        "tau": 2,
+        "interval": 1,
+        "layout": "paper",
+        "push_sum_weight": True,
+    }
     assert list(tree["algo"]) == ["name", "tau", "interval", "layout", "push_sum_weight"]  # type: ignore[call-overload]
     assert (tree["nodes"], tree["seed"], tree["odd"]) == (8, 2, 1)
     assert tree["checkpoint"] == {"every_steps": None, "every_minutes": 30, "keep": 2}
@@ -69,17 +93,33 @@ def test_defaults_are_added_in_the_order_of_the_fields() -> None:
 
 
 def test_a_default_can_be_referred_to_and_restored() -> None:
-    assert experiment("nodes=${gpus_per_node}", "epochs=${optim.schedule.reference_epochs}").run.epochs == 90
+    assert (
+        experiment("nodes=${gpus_per_node}", "epochs=${optim.schedule.reference_epochs}").run.epochs
+        == 90
+    )
     assert experiment("model=resnet50").run.eval_every == 5
-    assert experiment("model=resnet50", "~eval_every", "~timed_as").run == experiment("model=resnet50", "eval_every=1", "~timed_as").run
+    assert (
+        experiment("model=resnet50", "~eval_every", "~timed_as").run
+        == experiment("model=resnet50", "eval_every=1", "~timed_as").run
+    )
     assert experiment("~checkpoint.keep").run.checkpoint.keep == 2
 
 
 def test_a_key_belongs_to_a_group() -> None:
-    assert group_of("algo") == group_of("algo.first") == group_of("algo.then") == group_of("algo.base.first") == "algo"
+    assert (
+        group_of("algo")
+        == group_of("algo.first")
+        == group_of("algo.then")
+        == group_of("algo.base.first")
+        == "algo"
+    )
     assert group_of("algo.base") == group_of("algo.then.base") == "base"
-    assert {key: group_of(key) for key in NESTED.values()} == {key: group for group, key in NESTED.items()}
-    assert [group_of(key) for key in ("topology", "base", "nodes", "algo.tau", "optim.lr")] == [None] * 5
+    assert {key: group_of(key) for key in NESTED.values()} == {
+        key: group for group, key in NESTED.items()
+    }
+    assert [group_of(key) for key in ("topology", "base", "nodes", "algo.tau", "optim.lr")] == [
+        None
+    ] * 5
 
 
 TITLES = {
@@ -109,11 +149,21 @@ def test_every_model_brings_data_that_it_reads(model: str) -> None:
     assert (run.model.name, run.data.name) == (model, run.model.default_data)
 
 
-OTHERS = ["algo.topology", "optim.schedule", "cluster.compute_time", "optim", "cluster", "faults", "data"]
+OTHERS = [
+    "algo.topology",
+    "optim.schedule",
+    "cluster.compute_time",
+    "optim",
+    "cluster",
+    "faults",
+    "data",
+]
 ROUNDS = list(zip_longest(*(groups()[group_of(key) or ""] for key in OTHERS)))
 
 
-@pytest.mark.parametrize("choices", ROUNDS, ids=["-".join(filter(None, choices)) for choices in ROUNDS])
+@pytest.mark.parametrize(
+    "choices", ROUNDS, ids=["-".join(filter(None, choices)) for choices in ROUNDS]
+)
 def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_path: Path) -> None:
     words = [f"{key}={choice}" for key, choice in zip(OTHERS, choices, strict=True) if choice]
     if "algo.topology=edges" in words:
@@ -131,22 +181,37 @@ def test_every_network_can_be_chosen(network: str) -> None:
 
 def test_choices_inside_choices() -> None:
     run = experiment(
-        "algo=slowmo", "algo.base=osgp", "algo.base.topology=exponential", "algo.base.topology.peers={0:2,30:1}", "algo.base.tau=3"
+        "algo=slowmo",
+        "algo.base=osgp",
+        "algo.base.topology=exponential",
+        "algo.base.topology.peers={0:2,30:1}",
+        "algo.base.tau=3",
     ).run
     assert str(run.algo) == str(
-        experiment("algo=slowmo", "base@algo.base=osgp", "++algo.base.tau=3", "algo.base.topology.peers={0: 2, 30: 1}").run.algo
+        experiment(
+            "algo=slowmo",
+            "base@algo.base=osgp",
+            "++algo.base.tau=3",
+            "algo.base.topology.peers={0: 2, 30: 1}",
+        ).run.algo
     )
     assert "OSGP(topology=DirectedExponential(peers={0: 2, 30: 1}), tau=3" in str(run.algo)
     over_local = experiment("algo=slowmo", "algo.base=local_sgd").run.algo
     assert "LocalSGD(tau=None)" in str(over_local) and getattr(over_local, "period") == 12  # noqa: B009
     assert getattr(experiment("algo=slowmo", "algo.base=osgp").run.algo, "period") == 48  # noqa: B009
-    hybrid = experiment("algo=hybrid", "algo.first=local_sgd", "algo.then=d_psgd", "algo.then.topology=torus").run.algo
+    hybrid = experiment(
+        "algo=hybrid", "algo.first=local_sgd", "algo.then=d_psgd", "algo.then.topology=torus"
+    ).run.algo
     assert hybrid.title == "Local SGD, then D-PSGD" and "Torus()" in str(hybrid)
 
 
 def test_mappings_are_set_by_name_or_as_a_whole() -> None:
-    by_name = experiment("cluster.node_factors.3=2", "+cluster.step_seconds.mlp=0.1", "model=mlp").run.cluster
-    as_a_whole = experiment("cluster.node_factors={3: 2}", "cluster.step_seconds={mlp: 0.1}", "model=mlp").run.cluster
+    by_name = experiment(
+        "cluster.node_factors.3=2", "+cluster.step_seconds.mlp=0.1", "model=mlp"
+    ).run.cluster
+    as_a_whole = experiment(
+        "cluster.node_factors={3: 2}", "cluster.step_seconds={mlp: 0.1}", "model=mlp"
+    ).run.cluster
     assert by_name.node_factors == as_a_whole.node_factors == {3: 2.0}
     assert by_name.mean_step("mlp", 32) == 0.1 and "default" in by_name.step_seconds
     assert as_a_whole.step_seconds == {"mlp": 0.1}
@@ -193,27 +258,61 @@ def test_what_is_typed_is_translated(typed: str, word: str) -> None:
         (["faults.slow_nodes.5=2", "faults.slow_nodes={3: 10}"], {3: 10.0}),
     ],
 )
-def test_a_mapping_on_the_command_line_replaces_that_of_a_preset(words: list[str], slow_nodes: dict[int, float]) -> None:
+def test_a_mapping_on_the_command_line_replaces_that_of_a_preset(
+    words: list[str], slow_nodes: dict[int, float]
+) -> None:
     assert experiment("faults=slow_node", *words).run.faults.slow_nodes == slow_nodes
 
 
 def test_mappings_replace_each_other_wherever_they_are() -> None:
-    run = experiment("cluster=sgp_ethernet", "cluster.step_seconds={resnet8: 0.1}", "algo.topology.peers={0: 2, 5: 1}").run
+    run = experiment(
+        "cluster=sgp_ethernet",
+        "cluster.step_seconds={resnet8: 0.1}",
+        "algo.topology.peers={0: 2, 5: 1}",
+    ).run
     assert run.cluster.step_seconds == {"resnet8": 0.1}
-    deep = experiment("algo=slowmo", "algo.base.topology.peers={0: 2, 5: 1}", "algo.base={topology: {peers: {0: 1}}}").run.algo
+    deep = experiment(
+        "algo=slowmo",
+        "algo.base.topology.peers={0: 2, 5: 1}",
+        "algo.base={topology: {peers: {0: 1}}}",
+    ).run.algo
     assert isinstance(deep, SlowMo) and deep.base == SGP(DirectedExponential(peers={0: 1}))
 
 
 def test_a_part_keeps_the_settings_that_a_mapping_does_not_name() -> None:
-    run = experiment("checkpoint={every_steps: 5}", "cluster.compute_time=log_normal", "cluster.compute_time={cv: 0.3}").run
-    assert (run.checkpoint.every_steps, run.checkpoint.keep, run.cluster.compute_time) == (5, 2, LogNormalTime(0.3))
+    run = experiment(
+        "checkpoint={every_steps: 5}",
+        "cluster.compute_time=log_normal",
+        "cluster.compute_time={cv: 0.3}",
+    ).run
+    assert (run.checkpoint.every_steps, run.checkpoint.keep, run.cluster.compute_time) == (
+        5,
+        2,
+        LogNormalTime(0.3),
+    )
     other = "cluster.compute_time={name: gamma, shape: 4}"
-    assert experiment("cluster.compute_time=log_normal", other).run.cluster.compute_time == GammaTime(4.0)
+    assert experiment(
+        "cluster.compute_time=log_normal", other
+    ).run.cluster.compute_time == GammaTime(4.0)
 
 
-def test_what_is_printed_of_a_configuration_has_whole_mappings_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed_of_a_configuration_has_whole_mappings_too(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     GlobalHydra.instance().clear()
-    assert main(["faults=slow_node", "faults.slow_nodes={3: 10}", "--cfg", "job", "--package", "faults.slow_nodes"]) == 0
+    assert (
+        main(
+            [
+                "faults=slow_node",
+                "faults.slow_nodes={3: 10}",
+                "--cfg",
+                "job",
+                "--package",
+                "faults.slow_nodes",
+            ]
+        )
+        == 0
+    )
     assert capfd.readouterr().out == "# @package faults.slow_nodes\n3: 10\n"
 
 
@@ -223,6 +322,11 @@ def test_hydras_own_mappings_are_left_to_hydra() -> None:
 
 
 def test_a_sweep_over_mappings_replaces_them_in_each_run() -> None:
-    words = ["faults=slow_node", "faults.slow_nodes={3: 10},{1: 2}", "model=timing_only", "logger=jsonl"]
+    words = [
+        "faults=slow_node",
+        "faults.slow_nodes={3: 10},{1: 2}",
+        "model=timing_only",
+        "logger=jsonl",
+    ]
     _, _, jobs = plan(parse(words))
     assert [job.experiment.run.faults.slow_nodes for job in jobs] == [{3: 10.0}, {1: 2.0}]

@@ -1,4 +1,6 @@
-"""Results versions: which runs a correction affects, and that results from before it are not taken for later ones."""
+"""Results versions: which runs a correction affects, and that results from before it are not taken
+for later ones.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from sgp_runner.report.runs import read_runs
 from sgp_runner.session.job_pool import Job, outdated, run_all
 from sgp_runner.utils.errors import ConfigError
 
-TINY = ("model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl")
+TINY = (
+    "model=quadratic",
+    "data.samples=64",
+    "data.dimension=4",
+    "nodes=2",
+    "epochs=1",
+    "logger=jsonl",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +59,9 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["model=transformer"], 0),
     ],
 )
-def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(words: list[str], version: int) -> None:
+def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(
+    words: list[str], version: int
+) -> None:
     experiment = experiment_of([*words, "logger=jsonl"])
     assert experiment.config.get(KEY, 0) == results_version(experiment.config) == version
     assert (KEY in experiment.config) == bool(version) and since(experiment.config) == []
@@ -61,13 +72,18 @@ def test_twice_looking_ahead_is_a_correction_of_what_is_refused_now() -> None:
     part = {"name": "gap_aware", "momentum": "dana", "penalty": "gap"}
     config = {"algo": part, "optim": {"momentum": 0.9, "nesterov": True}, "faults": {}, "model": {}}
     assert [CORRECTIONS.index(correction) + 1 for correction in since(config)] == [4]
-    with pytest.raises(ConfigError, match=r"^algo.momentum: dana with Nesterov momentum would look ahead twice"):
+    with pytest.raises(
+        ConfigError, match=r"^algo.momentum: dana with Nesterov momentum would look ahead twice"
+    ):
         experiment_of(["algo=gap_aware", "algo.momentum=dana"])
 
 
 def test_a_run_that_no_correction_affects_keeps_its_name() -> None:
     experiment = experiment_of([*TINY, "algo=sgp"])
-    assert experiment.name.startswith("sgp-quadratic-quadratic-n2-sim-s1-") and KEY not in experiment.settings
+    assert (
+        experiment.name.startswith("sgp-quadratic-quadratic-n2-sim-s1-")
+        and KEY not in experiment.settings
+    )
 
 
 def made_before(*words: str) -> Path:
@@ -94,7 +110,9 @@ def test_an_old_run_is_another_run_and_keeps_its_own_name() -> None:
     assert read_runs([folder]).table.iloc[0]["settings"][KEY] == 0 and summary["name"] == new.name
 
 
-def test_results_from_before_a_correction_are_not_taken_for_the_same_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_from_before_a_correction_are_not_taken_for_the_same_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     made_before("algo=slowmo", "name=mine")
     capsys.readouterr()
     assert main([*TINY, "algo=slowmo", "name=mine"]) == 2
@@ -115,7 +133,10 @@ def test_old_and_new_runs_are_two_settings_of_a_report() -> None:
 
 def test_an_old_run_is_not_re_timed() -> None:
     folder = made_before("algo=slowmo")
-    with pytest.raises(ConfigError, match=r"its results are from before a correction \(SlowMo takes no .*\): run it again\.$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"its results are from before a correction \(SlowMo takes no .*\): run it again\.$",
+    ):
         finished(folder)
 
 
@@ -124,13 +145,18 @@ def test_a_version_cannot_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{KEY}: there is no such setting" in capsys.readouterr().err
 
 
-def test_what_another_version_has_left_is_not_taken_for_this_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_another_version_has_left_is_not_taken_for_this_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (job,) = jobs = [Job("slowmo", (*TINY[:-1], "algo=slowmo"), Path("results"))]
     assert dict(run_all(jobs, processes=1)) == {job: None} and not job.due
     change(job.folder / "config.yaml", {"format": None})
     assert job.finished and job.due and job.since == []
     assert main([*TINY, "algo=slowmo", "name=slowmo"]) == 2
-    assert "holds a run of another sgp-run version; choose another name, or replace that run" in capsys.readouterr().err
+    assert (
+        "holds a run of another sgp-run version; choose another name, or replace that run"
+        in capsys.readouterr().err
+    )
     assert dict(run_all(jobs, processes=1)) == {job: None} and not job.due
 
 

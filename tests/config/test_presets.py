@@ -16,7 +16,11 @@ from sgp_runner.config.schema import make_experiment as from_tree
 from sgp_runner.session.start import execute
 
 PRESETS = groups()["experiment"]
-ROWS = [name for name in PRESETS if "row" in yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())]
+ROWS = [
+    name
+    for name in PRESETS
+    if "row" in yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())
+]
 
 
 def composed(*words: str) -> Experiment:
@@ -34,7 +38,10 @@ def test_a_preset_says_what_to_type_and_what_to_expect(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: str) -> None:
-    whole, timed, rehearsal = (composed(f"experiment={name}", *words) for words in ([], ["model=timing_only"], ["rehearsal=true"]))
+    whole, timed, rehearsal = (
+        composed(f"experiment={name}", *words)
+        for words in ([], ["model=timing_only"], ["rehearsal=true"])
+    )
     assert whole.run.row == timed.run.row == rehearsal.run.row == name
     assert whole.run.algo == timed.run.algo == rehearsal.run.algo
     assert whole.run.cluster == timed.run.cluster == rehearsal.run.cluster
@@ -46,10 +53,16 @@ def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: s
 
 @pytest.mark.parametrize("name", ROWS)
 def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
-    timed = execute(make_experiment(tmp_path / "timed", f"experiment={name}", "model=timing_only", "model.sample_steps=2"))
+    timed = execute(
+        make_experiment(
+            tmp_path / "timed", f"experiment={name}", "model=timing_only", "model.sample_steps=2"
+        )
+    )
     assert timed is not None and timed["steps"] == 2 and timed["row"] == name
     nodes = 1 if name == "goyal_256" else 2
-    rehearsal = make_experiment(tmp_path / "two", f"experiment={name}", "rehearsal=true", f"nodes={nodes}")
+    rehearsal = make_experiment(
+        tmp_path / "two", f"experiment={name}", "rehearsal=true", f"nodes={nodes}"
+    )
     per_epoch = rehearsal.run.make_problem().sampler.steps_per_epoch
     summary = execute(replace(rehearsal, run=replace(rehearsal.run, epochs=2 / per_epoch)))
     assert summary is not None and summary["steps"] == 2 and summary["row"] == name

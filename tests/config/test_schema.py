@@ -24,7 +24,12 @@ from sgp_runner.core.optim import SGD, Steps
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import ConfigError
 
-CONFIGURED = {cls for group in CLASSES for choice in (CLASSES[group] if has_names(group) else [""]) if (cls := class_of(group, choice))} | {
+CONFIGURED = {
+    cls
+    for group in CLASSES
+    for choice in (CLASSES[group] if has_names(group) else [""])
+    if (cls := class_of(group, choice))
+} | {
     Run,
     Checkpoints,
     TimedAs,
@@ -99,11 +104,17 @@ def test_an_experiment_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_what_is_stored_names_choices_and_no_classes() -> None:
-    """So that the digest, which names runs and is in checkpoints and recordings, does not depend on where classes are."""
+    """So that the digest, which names runs and is in checkpoints and recordings, does not depend on
+    where classes are.
+    """
     experiment = make_experiment(tree())
     config: Any = experiment.config
     assert "sgp_runner" not in json.dumps(config)
-    assert (config["algo"]["name"], config["algo"]["base"]["name"], config["algo"]["base"]["topology"]["name"]) == (
+    assert (
+        config["algo"]["name"],
+        config["algo"]["base"]["name"],
+        config["algo"]["base"]["topology"]["name"],
+    ) == (
         "slowmo",
         "osgp",
         "exponential",
@@ -113,7 +124,9 @@ def test_what_is_stored_names_choices_and_no_classes() -> None:
 
 
 @pytest.mark.parametrize("group", CLASSES)
-def test_every_choice_has_a_frozen_dataclass_that_is_imported_without_heavy_packages(group: str) -> None:
+def test_every_choice_has_a_frozen_dataclass_that_is_imported_without_heavy_packages(
+    group: str,
+) -> None:
     for choice in CLASSES[group] if has_names(group) else [""]:
         cls: Any = class_of(group, choice)
         assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen
@@ -132,7 +145,9 @@ def test_groups_have_classes_and_their_choices_files() -> None:
         assert isinstance(known, str) or {*known} <= {*groups()[group]}
 
 
-@pytest.mark.parametrize("cls", sorted(CONFIGURED, key=lambda cls: cls.__name__), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls", sorted(CONFIGURED, key=lambda cls: cls.__name__), ids=lambda cls: cls.__name__
+)
 def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
     assert {*descriptions(cls)} == {*fields_of(cls, "cluster" if cls in (Run, Cluster) else "algo")}
     assert not [text for text in descriptions(cls).values() if text.endswith(".")]
@@ -141,15 +156,32 @@ def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format": 1}, "was written by another version of sgp-run, which this one cannot read: run it again."),
-        ({"format": None}, "was written by another version of sgp-run, which this one cannot read: run it again."),
-        ({"data": {"_target_": "os.system"}}, "data: nothing is chosen; use one of cifar10, cifar100, "),
-        ({"network": {"name": "sims"}}, "network: 'sims' is none of gloo, mpi, nccl, sim. Did you mean 'sim'?"),
-        ({"network": {"engine": "loop"}}, "network: nothing is chosen; use one of gloo, mpi, nccl, sim."),
+        (
+            {"format": 1},
+            "was written by another version of sgp-run, which this one cannot read: run it again.",
+        ),
+        (
+            {"format": None},
+            "was written by another version of sgp-run, which this one cannot read: run it again.",
+        ),
+        (
+            {"data": {"_target_": "os.system"}},
+            "data: nothing is chosen; use one of cifar10, cifar100, ",
+        ),
+        (
+            {"network": {"name": "sims"}},
+            "network: 'sims' is none of gloo, mpi, nccl, sim. Did you mean 'sim'?",
+        ),
+        (
+            {"network": {"engine": "loop"}},
+            "network: nothing is chosen; use one of gloo, mpi, nccl, sim.",
+        ),
         ({"algo": {"name": "resnet8"}}, "algo: 'resnet8' is none of ad_psgd, "),
     ],
 )
-def test_a_stored_configuration_that_cannot_be_read_is_one_sentence(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+def test_a_stored_configuration_that_cannot_be_read_is_one_sentence(
+    change: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored(make_experiment(tree())) | change))
     with pytest.raises(ConfigError) as refused:
         load_experiment(tmp_path / "config.yaml", None)
@@ -169,34 +201,100 @@ BAD: list[tuple[str, object, str, str]] = [
     ("optim.lr", "fast", "optim.lr", "'fast' is not a number."),
     ("optim.lr", False, "optim.lr", "false is not a number."),
     ("optim.nesterov", 1, "optim.nesterov", "1 is not true or false."),
-    ("optim.momentun", 0.5, "optim.momentun", "there is no such setting. Did you mean 'optim.momentum'?"),
-    ("optim.lr_reference_batch", 0.5, "optim.lr_reference_batch", "0.5 is not a whole number or null."),
-    ("optim.schedule", "steps", "optim.schedule", "'steps' is none of constant, cosine, inverse_sqrt, steps."),
+    (
+        "optim.momentun",
+        0.5,
+        "optim.momentun",
+        "there is no such setting. Did you mean 'optim.momentum'?",
+    ),
+    (
+        "optim.lr_reference_batch",
+        0.5,
+        "optim.lr_reference_batch",
+        "0.5 is not a whole number or null.",
+    ),
+    (
+        "optim.schedule",
+        "steps",
+        "optim.schedule",
+        "'steps' is none of constant, cosine, inverse_sqrt, steps.",
+    ),
     ("optim.schedule.milestones", 3, "optim.schedule.milestones", "3 is not a list such as [1,2]."),
     ("optim.schedule.milestones", [1, "x"], "optim.schedule.milestones[1]", "'x' is not a number."),
-    ("optim.schedule", {"warmup": 3}, "optim.schedule", "nothing is chosen; use one of constant, cosine,"),
+    (
+        "optim.schedule",
+        {"warmup": 3},
+        "optim.schedule",
+        "nothing is chosen; use one of constant, cosine,",
+    ),
     ("algo.base", None, "algo.base", "nothing is chosen; use one of ar_sgd, d_psgd, local_sgd,"),
     ("algo.base.tau", -1, "algo.base.tau", "-1 must be 0 or more steps."),
-    ("algo.base.layout", "papr", "algo.base.layout", "'papr' is none of paper, released, released_2019. Did you mean 'paper'?"),
-    ("algo.base.topology.peers", "two", "algo.base.topology.peers", "'two' is not a whole number or a mapping such as {0: 2}."),
+    (
+        "algo.base.layout",
+        "papr",
+        "algo.base.layout",
+        "'papr' is none of paper, released, released_2019. Did you mean 'paper'?",
+    ),
+    (
+        "algo.base.topology.peers",
+        "two",
+        "algo.base.topology.peers",
+        "'two' is not a whole number or a mapping such as {0: 2}.",
+    ),
     ("algo.base.topology.peers", 0, "algo.base.topology.peers", "0 must be at least 1"),
-    ("cluster.node_factors", {"three": 2.0}, "cluster.node_factors", "'three' is not a whole number;"),
-    ("cluster.step_seconds", {"default": "x"}, "cluster.step_seconds.default", "'x' is not a number."),
+    (
+        "cluster.node_factors",
+        {"three": 2.0},
+        "cluster.node_factors",
+        "'three' is not a whole number;",
+    ),
+    (
+        "cluster.step_seconds",
+        {"default": "x"},
+        "cluster.step_seconds.default",
+        "'x' is not a number.",
+    ),
     ("results", 2024, "results", "2024 is not text; quote it: \"results='2024'\"."),
-    ("logger._target_", "os.system", "logger._target_", "there is no such setting; logger has no settings."),
+    (
+        "logger._target_",
+        "os.system",
+        "logger._target_",
+        "there is no such setting; logger has no settings.",
+    ),
     ("logger.name", "os.system", "logger", "'os.system' is none of jsonl, wandb."),
     ("logger.name", ["wandb"], "logger", "['wandb'] is none of jsonl, wandb."),
     ("network", {"name": "jsonl"}, "network", "'jsonl' is none of gloo, mpi, nccl, sim."),
-    ("algo.base", {"name": "ad_psgd"}, "algo.base", "'ad_psgd' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp."),
-    ("algo.base.name", "wmt16_en_de_large_batch", "algo.base", "'wmt16_en_de_large_batch' is none of ar_sgd, "),
-    ("data.name", "wmt16_en_de_large_batch", "data", "'wmt16_en_de_large_batch' is none of cifar10, "),
+    (
+        "algo.base",
+        {"name": "ad_psgd"},
+        "algo.base",
+        "'ad_psgd' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
+    ),
+    (
+        "algo.base.name",
+        "wmt16_en_de_large_batch",
+        "algo.base",
+        "'wmt16_en_de_large_batch' is none of ar_sgd, ",
+    ),
+    (
+        "data.name",
+        "wmt16_en_de_large_batch",
+        "data",
+        "'wmt16_en_de_large_batch' is none of cifar10, ",
+    ),
     ("faults.name", "none", "faults.name", "there is no such setting."),
     ("checkpoint", {"name": "faults"}, "checkpoint.name", "there is no such setting."),
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "named", "sentence"), BAD, ids=[f"{key}={value}"[:50] for key, value, *_ in BAD])
-def test_what_does_not_fit_is_refused_by_name(key: str, value: object, named: str, sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "named", "sentence"),
+    BAD,
+    ids=[f"{key}={value}"[:50] for key, value, *_ in BAD],
+)
+def test_what_does_not_fit_is_refused_by_name(
+    key: str, value: object, named: str, sentence: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         make_experiment(changed(key, value))
     assert caught.value.key == named
@@ -207,5 +305,7 @@ def test_what_does_not_fit_is_refused_by_name(key: str, value: object, named: st
 def test_a_part_that_is_left_out_is_missed() -> None:
     without = tree()
     del without["optim"]["schedule"]
-    with pytest.raises(ConfigError, match=r"^optim.schedule: nothing is chosen; use one of constant, cosine"):
+    with pytest.raises(
+        ConfigError, match=r"^optim.schedule: nothing is chosen; use one of constant, cosine"
+    ):
         make_experiment(without)

@@ -9,7 +9,17 @@ import torch
 
 from sgp_runner.core import flat
 from sgp_runner.core.flat import PIECE, in_pieces
-from sgp_runner.core.optim import SGD, Adam, Constant, Cosine, Horizon, InverseSqrt, Schedule, Steps, lr_at
+from sgp_runner.core.optim import (
+    SGD,
+    Adam,
+    Constant,
+    Cosine,
+    Horizon,
+    InverseSqrt,
+    Schedule,
+    Steps,
+    lr_at,
+)
 from sgp_runner.core.push_sum import split
 from sgp_runner.utils.errors import ConfigError
 
@@ -17,34 +27,58 @@ from sgp_runner.utils.errors import ConfigError
 GOYAL = Horizon(epochs=90, steps_per_epoch=156, nodes=32, global_batch=8192)
 
 
-def test_a_long_vector_is_worked_on_in_pieces_and_the_bits_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_vector_is_worked_on_in_pieces_and_the_bits_are_those_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     start, g = torch.randn(2, 2 * PIECE + 37, generator=torch.Generator().manual_seed(0))
     outcomes = []
     for piece in (PIECE, len(start)):
         monkeypatch.setattr(flat, "PIECE", piece)
         assert len(list(in_pieces(start))) == (3 if piece == PIECE else 1)
-        for optim in (SGD(Constant(), weight_decay=0.02), SGD(Constant(), nesterov=False), SGD(Constant(), momentum=0.0)):
+        for optim in (
+            SGD(Constant(), weight_decay=0.02),
+            SGD(Constant(), nesterov=False),
+            SGD(Constant(), momentum=0.0),
+        ):
             buffers = optim.buffers(start)
             steps = [optim.direction(g.clone(), start, buffers, 0.1) for _ in range(2)]
             outcomes.append([*steps, *buffers.values()])
         kept = start.clone()
         outcomes.append([split(kept, 3), kept])
     whole, pieces = outcomes[len(outcomes) // 2 :], outcomes[: len(outcomes) // 2]
-    assert all(torch.equal(a, b) for one, other in zip(whole, pieces, strict=True) for a, b in zip(one, other, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for one, other in zip(whole, pieces, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
     ("ours", "reference"),
     [
-        (SGD(Constant(), lr=0.1, momentum=0.0, weight_decay=0.0), lambda p: torch.optim.SGD(p, 0.1)),
-        (SGD(Constant(), lr=0.1, nesterov=False, weight_decay=0.02), lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.02)),
-        (SGD(Constant(), lr=0.1, weight_decay=0.02), lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.02, nesterov=True)),
+        (
+            SGD(Constant(), lr=0.1, momentum=0.0, weight_decay=0.0),
+            lambda p: torch.optim.SGD(p, 0.1),
+        ),
+        (
+            SGD(Constant(), lr=0.1, nesterov=False, weight_decay=0.02),
+            lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.02),
+        ),
+        (
+            SGD(Constant(), lr=0.1, weight_decay=0.02),
+            lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.02, nesterov=True),
+        ),
         (Adam(Constant(), lr=0.1), lambda p: torch.optim.Adam(p, 0.1, (0.9, 0.98), 1e-8)),
-        (Adam(Constant(), lr=0.1, weight_decay=0.02), lambda p: torch.optim.Adam(p, 0.1, (0.9, 0.98), 1e-8, 0.02)),
+        (
+            Adam(Constant(), lr=0.1, weight_decay=0.02),
+            lambda p: torch.optim.Adam(p, 0.1, (0.9, 0.98), 1e-8, 0.02),
+        ),
     ],
     ids=["SGD", "momentum", "Nesterov", "Adam", "Adam with decay"],
 )
-def test_steps_equal_pytorchs(ours: SGD | Adam, reference: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> None:
+def test_steps_equal_pytorchs(
+    ours: SGD | Adam, reference: Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(5, generator=generator, dtype=torch.float64)
     parameter = x.clone().requires_grad_()
@@ -80,7 +114,9 @@ def test_goyals_recipe(epoch: float, lr: float) -> None:
 def test_milestones_scale_with_the_length_of_the_run() -> None:
     longer = Horizon(epochs=270, steps_per_epoch=156, nodes=32, global_batch=8192)
     steps = Steps()
-    assert [steps.factor(epoch, longer) for epoch in (89.9, 90, 179.9, 180, 240)] == pytest.approx([1, 0.1, 0.1, 0.01, 0.001])
+    assert [steps.factor(epoch, longer) for epoch in (89.9, 90, 179.9, 180, 240)] == pytest.approx(
+        [1, 0.1, 0.1, 0.01, 0.001]
+    )
 
 
 def test_warm_up_can_start_at_one_nth_or_at_zero() -> None:
@@ -88,19 +124,28 @@ def test_warm_up_can_start_at_one_nth_or_at_zero() -> None:
     assert Steps(warmup_from="one_over_n").factor(0, horizon) == 1 / 8
     assert Steps(warmup_from="one_over_n").factor(2.5, horizon) == pytest.approx((1 + 1 / 8) / 2)
     assert Steps(warmup_from="zero").factor(1, horizon) == pytest.approx(0.2)
-    assert Steps(warmup_from="reference").factor(0, horizon) == 1.0  # a batch below the reference needs no warm-up
+    assert (
+        Steps(warmup_from="reference").factor(0, horizon) == 1.0
+    )  # a batch below the reference needs no warm-up
 
 
 def test_inverse_square_root() -> None:
-    schedule, horizon = InverseSqrt(warmup_steps=100), Horizon(epochs=10, steps_per_epoch=100, nodes=4, global_batch=128)
+    schedule, horizon = (
+        InverseSqrt(warmup_steps=100),
+        Horizon(epochs=10, steps_per_epoch=100, nodes=4, global_batch=128),
+    )
     at_step = {0: 0.01, 49: 0.5, 99: 1.0, 399: 0.5, 899: 1 / 3}
-    assert {step: pytest.approx(schedule.factor(step / 100, horizon)) for step in at_step} == at_step
+    assert {
+        step: pytest.approx(schedule.factor(step / 100, horizon)) for step in at_step
+    } == at_step
 
 
 def test_cosine() -> None:
     horizon = Horizon(epochs=10, steps_per_epoch=1, nodes=1, global_batch=1)
     assert [Cosine(0).factor(epoch, horizon) for epoch in (0, 5, 10)] == pytest.approx([1, 0.5, 0])
-    assert [Cosine(2).factor(epoch, horizon) for epoch in (0, 1, 2, 6, 10)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    assert [Cosine(2).factor(epoch, horizon) for epoch in (0, 1, 2, 6, 10)] == pytest.approx(
+        [0, 0.5, 1, 0.5, 0]
+    )
     assert Cosine(20).factor(10, horizon) == 0.5  # a warm-up longer than the run
 
 

@@ -31,7 +31,9 @@ def test_a_collective_under_way_is_saved_by_its_number_and_with_its_value_if_it_
     pending: Future[torch.Tensor] = Future(("all-reduce", 7, {1, 2}))
     ended: Future[torch.Tensor] = Future(("all-reduce", 6, None))
     ended.value, ended.done = torch.tensor([2.0]), True
-    state = unpacked(reloaded(packed({"pipeline": [pending, ended], "count": 3, "pairs": [(1, 2)]})))
+    state = unpacked(
+        reloaded(packed({"pipeline": [pending, ended], "count": 3, "pairs": [(1, 2)]}))
+    )
     assert (state["count"], state["pairs"]) == (3, [(1, 2)])
     first, second = state["pipeline"]
     assert not first.done and first.what[1] == 7
@@ -58,7 +60,11 @@ def test_a_worker_that_loads_the_state_of_another_has_the_same_state() -> None:
     fresh = run(Custom(nothing), 2, 3).workers[0]
     fresh.load_state_dict(states[0])
     assert str(fresh.state_dict()) == str(states[0])
-    assert fresh.steps_taken == 2 and fresh.comm.num_bytes_sent == 8 and len(states[0]["comm"]["mailbox"]) == 1
+    assert (
+        fresh.steps_taken == 2
+        and fresh.comm.num_bytes_sent == 8
+        and len(states[0]["comm"]["mailbox"]) == 1
+    )
 
 
 async def nothing(worker: Worker) -> None:
@@ -81,7 +87,9 @@ def test_events_are_saved_with_all_that_they_say() -> None:
     again = VirtualClock(None)
     again.load_state_dict(reloaded(clock.state_dict()), EVENTS)
     assert str(again.state_dict()) == str(clock.state_dict())
-    assert [type(event) for _, _, event in sorted(again.events)] == [type(event) for event in events]
+    assert [type(event) for _, _, event in sorted(again.events)] == [
+        type(event) for event in events
+    ]
     assert EVENTS.keys() == {event.kind for event in events}
     clock.at(9.0, Call(print))
     with pytest.raises(TypeError, match="^a call cannot be saved$"):
@@ -93,7 +101,9 @@ def test_a_fabric_that_loads_a_state_delivers_when_the_other_one_does() -> None:
         arrived: list[tuple[int, float]] = []
         clock = VirtualClock(holder := SimpleNamespace())
         cluster = machines(bandwidth=8.0, latency=10.0)
-        holder.fabric = Fabric(cluster, Faults(), clock, 3, lambda sent: arrived.append((sent.tag, clock.now)))
+        holder.fabric = Fabric(
+            cluster, Faults(), clock, 3, lambda sent: arrived.append((sent.tag, clock.now))
+        )
         return clock, holder.fabric, arrived
 
     clock, fabric, arrived = network()

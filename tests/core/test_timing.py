@@ -1,4 +1,6 @@
-"""Timing studies: sizes, compute-time laws, samples of a schedule, and the published rows that profiles were not fitted on."""
+"""Timing studies: sizes, compute-time laws, samples of a schedule, and the published rows that
+profiles were not fitted on.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,11 @@ def test_compute_time_is_proportional_to_the_batch_where_the_law_says_so() -> No
 
 def test_input_is_loaded_while_a_node_waits_for_messages_but_not_for_an_all_reduce() -> None:
     def end(algo: ARSGD | SGP, input_seconds: float) -> float:
-        # 6 parameters and a weight in float64 at 8 bit/s: a message of 56 bytes takes 56 s, an all-reduce of 48 bytes on two nodes 48 s.
-        cluster = Cluster({"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, input_seconds=input_seconds)
+        # 6 parameters and a weight in float64 at 8 bit/s: a message of 56 bytes takes 56 s, an
+        # all-reduce of 48 bytes on two nodes 48 s.
+        cluster = Cluster(
+            {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, input_seconds=input_seconds
+        )
         return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
 
     params = machines_bytes()
@@ -61,23 +66,42 @@ def machines_bytes() -> int:
 
 def test_a_host_that_adds_up_slows_every_round() -> None:
     def seconds(collective: str, host: float) -> float:
-        cluster = Cluster({}, ConstantTime(), 8.0, 0.0, {}, host_seconds_per_byte=host, collective=collective)  # type: ignore[arg-type]
+        cluster = Cluster(
+            {}, ConstantTime(), 8.0, 0.0, {}, host_seconds_per_byte=host, collective=collective
+        )  # type: ignore[arg-type]
         return cluster.all_reduce_seconds(8, 100.0)
 
     assert seconds("recursive_doubling", 0.5) - seconds("recursive_doubling", 0.0) == 3 * 50
     assert seconds("tree", 0.5) - seconds("tree", 0.0) == 3 * 50
     for collective in ("ring", "halving_doubling"):
-        assert seconds(collective, 0.5) - seconds(collective, 0.0) == pytest.approx(7 / 8 * 50, rel=1e-12)
+        assert seconds(collective, 0.5) - seconds(collective, 0.0) == pytest.approx(
+            7 / 8 * 50, rel=1e-12
+        )
 
 
 def test_a_sample_is_extended_in_proportion() -> None:
-    assert Study(real=3600, simulated=100).extended(50.0) == {"ms_per_iteration": 500.0, "hours": 0.5, "iterations": 3600}
-    assert Study(real=None, simulated=100).extended(50.0) == {"ms_per_iteration": 500.0, "hours": None, "iterations": None}
+    assert Study(real=3600, simulated=100).extended(50.0) == {
+        "ms_per_iteration": 500.0,
+        "hours": 0.5,
+        "iterations": 3600,
+    }
+    assert Study(real=None, simulated=100).extended(50.0) == {
+        "ms_per_iteration": 500.0,
+        "hours": None,
+        "iterations": None,
+    }
 
 
 def test_a_sample_has_the_time_of_the_whole_schedule(tmp_path: Path) -> None:
     # 40 epochs of 36 steps, the first 10 with two peers; the sample has 144 of the 1440 steps.
-    words = ["algo=sgp", "algo.topology.peers={0: 2, 10: 1}", "epochs=40", "nodes=4", "cluster=sgp_ethernet", "data.size=36864"]
+    words = [
+        "algo=sgp",
+        "algo.topology.peers={0: 2, 10: 1}",
+        "epochs=40",
+        "nodes=4",
+        "cluster=sgp_ethernet",
+        "data.size=36864",
+    ]
     whole = timed(tmp_path / "whole", *words, "model.sample_steps=null")
     sample = timed(tmp_path / "sample", *words, "model.sample_steps=144")
     assert (whole["steps"], sample["steps"]) == (1440, 144)
@@ -90,11 +114,15 @@ def test_a_sample_has_the_time_of_the_whole_schedule(tmp_path: Path) -> None:
 def test_a_sample_needs_at_least_one_step_and_an_epoch_at_least_one_batch(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^model\.sample_steps: 0 must be at least 1\.$"):
         timed(tmp_path, "model.sample_steps=0")
-    with pytest.raises(ConfigError, match=r"^batch_size: 100 training samples do not fill one batch of 2048, all nodes together\.$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^batch_size: 100 training samples do not fill one batch of 2048, all nodes together\.$",
+    ):
         timed(tmp_path, "data.size=100")
 
 
-# Published milliseconds per iteration: of the SGP paper hours / (epochs x 1,281,167 / 8192 iterations).
+# Published milliseconds per iteration: of the SGP paper hours / (epochs x 1,281,167 / 8192
+# iterations).
 PUBLISHED = {
     "sgp_ar_sgd_90": 1304.4,
     "sgp_sgp_90": 383.7,
@@ -121,7 +149,9 @@ FITTED = {
 }
 
 
-def test_published_times_are_predicted_within_ten_percent_and_five_on_average(tmp_path: Path) -> None:
+def test_published_times_are_predicted_within_ten_percent_and_five_on_average(
+    tmp_path: Path,
+) -> None:
     errors = {}
     for row, published in PUBLISHED.items():
         summary = timed(tmp_path, f"experiment={row}", "model.sample_steps=240")

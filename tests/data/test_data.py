@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from sgp_runner.data import pieces
 from sgp_runner.data.dataset import DataConfig, TensorSplit
 from sgp_runner.data.digits import Digits, table
-from sgp_runner.data.number_words import english, english_ordinal, english_year, german, german_ordinal, german_year
+from sgp_runner.data.number_words import (
+    english,
+    english_ordinal,
+    english_year,
+    german,
+    german_ordinal,
+    german_year,
+)
 from sgp_runner.data.numbers_en_de import NumbersEnDe, sentences
 from sgp_runner.data.phrases import DAY, EURO, HOUR, KINDS, clock, quantity
 from sgp_runner.data.quadratic import QuadraticData
@@ -43,7 +50,9 @@ def test_seed_is_the_same_on_every_machine() -> None:
 
 
 def test_generator_repeats() -> None:
-    assert torch.equal(torch.rand(4, generator=generator(3, 4)), torch.rand(4, generator=generator(3, 4)))
+    assert torch.equal(
+        torch.rand(4, generator=generator(3, 4)), torch.rand(4, generator=generator(3, 4))
+    )
 
 
 # Samplers
@@ -83,7 +92,9 @@ def test_small_alpha_gives_few_labels_and_large_alpha_all_in_equal_parts() -> No
     labels = torch.arange(10_000) % 10
 
     def largest_share(alpha: float) -> float:
-        counts = [labels[shard].bincount(minlength=10) for shard in deal(labels, 8, 1, alpha, seed=0)]
+        counts = [
+            labels[shard].bincount(minlength=10) for shard in deal(labels, 8, 1, alpha, seed=0)
+        ]
         return sum(float(c.max() / c.sum()) for c in counts) / 8
 
     assert largest_share(1000.0) < 0.12
@@ -113,13 +124,17 @@ def test_too_large_a_batch_is_refused_with_the_largest_that_works() -> None:
 
 def test_dirichlet_needs_labels() -> None:
     with pytest.raises(ConfigError, match=r"Use data\.partition=iid"):
-        Dirichlet().sampler(TensorSplit((), torch.zeros(100), None), workers=2, batch_size=2, seed=0)
+        Dirichlet().sampler(
+            TensorSplit((), torch.zeros(100), None), workers=2, batch_size=2, seed=0
+        )
 
 
 def test_the_fields_of_a_data_config_choose_the_partition() -> None:
     assert partition_of(Digits()) == IID()
     assert partition_of(Digits(partition="dirichlet", alpha=0.3)) == Dirichlet(0.3)
-    with pytest.raises(ConfigError, match=r"data\.partition: 'dirichlett' .* Did you mean 'dirichlet'"):
+    with pytest.raises(
+        ConfigError, match=r"data\.partition: 'dirichlett' .* Did you mean 'dirichlet'"
+    ):
         Digits(partition="dirichlett")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"data\.alpha"):
         Digits(partition="dirichlet", alpha=0.0)
@@ -138,23 +153,41 @@ def test_digits_are_those_that_scikit_learn_loads() -> None:
 
 def test_digits_has_a_fixed_split() -> None:
     data = Digits().load(torch.float64)
-    assert (len(data.train), len(data.valid), data.input_shape, data.num_classes) == (1437, 360, (1, 8, 8), 10)
+    assert (len(data.train), len(data.valid), data.input_shape, data.num_classes) == (
+        1437,
+        360,
+        (1, 8, 8),
+        10,
+    )
     (images,), targets = data.train.batch(torch.arange(1437))
     assert images.shape == (1437, 1, 8, 8) and images.dtype == torch.float64
     assert abs(float(images.mean())) < 1e-12 and abs(float(images.std()) - 1) < 1e-12
     assert targets[:8].tolist() == [9, 4, 5, 5, 5, 0, 5, 6]
 
 
-@pytest.mark.parametrize("make", [Digits, lambda **kw: Shapes(train_size=50, valid_size=10, **kw), lambda **kw: NumbersEnDe(50, 10, **kw)])
-def test_a_share_of_the_training_set_validates_in_place_of_the_validation_set(make: Callable[..., DataConfig]) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        Digits,
+        lambda **kw: Shapes(train_size=50, valid_size=10, **kw),
+        lambda **kw: NumbersEnDe(50, 10, **kw),
+    ],
+)
+def test_a_share_of_the_training_set_validates_in_place_of_the_validation_set(
+    make: Callable[..., DataConfig],
+) -> None:
     whole, divided = (make(**options).load(torch.float32) for options in ({}, {"holdout": 0.2}))
     total, rest = len(whole.train), {1437: 1150, 50: 40}[len(whole.train)]
     (train, *_), train_labels = divided.train.batch(torch.arange(rest))
     (valid, *_), valid_labels = divided.valid.batch(torch.arange(total - rest))
     (images, *_), labels = whole.train.batch(torch.arange(total))
     assert (len(divided.train), len(divided.valid)) == (rest, total - rest)
-    assert torch.equal(torch.cat([train, valid]), images) and torch.equal(torch.cat([train_labels, valid_labels]), labels)
-    assert divided.train.labels is not None and len(divided.train.labels) == rest  # what Dirichlet deals
+    assert torch.equal(torch.cat([train, valid]), images) and torch.equal(
+        torch.cat([train_labels, valid_labels]), labels
+    )
+    assert (
+        divided.train.labels is not None and len(divided.train.labels) == rest
+    )  # what Dirichlet deals
 
 
 @pytest.mark.parametrize("share", [1.0, -0.1, 1e-9])
@@ -188,10 +221,14 @@ def test_quadratic_has_the_declared_curvature_and_optimum() -> None:
 
 
 def test_quadratic_labels_shift_the_optimum() -> None:
-    data = QuadraticData(dimension=2, samples=40, groups=4, noise=0.0, heterogeneity=1.0).load(torch.float64)
+    data = QuadraticData(dimension=2, samples=40, groups=4, noise=0.0, heterogeneity=1.0).load(
+        torch.float64
+    )
     _, targets = data.train.batch(torch.arange(40))
     assert len(torch.unique(targets, dim=0)) == 4
-    flat = QuadraticData(dimension=2, samples=40, groups=4, noise=0.0, heterogeneity=0.0).load(torch.float64)
+    flat = QuadraticData(dimension=2, samples=40, groups=4, noise=0.0, heterogeneity=0.0).load(
+        torch.float64
+    )
     assert len(torch.unique(flat.train.batch(torch.arange(40))[1], dim=0)) == 1
 
 
@@ -202,8 +239,12 @@ def test_a_teachers_targets_are_noisy_anew_at_every_reading_and_right_on_average
     (inputs,), noisy = data.train.batch(everything, seed=1)
     assert torch.equal(inputs[4:8], clean_inputs) and torch.equal(inputs[:4], clean_inputs)
     noise = noisy - clean.repeat(20_000, 1)
-    assert abs(float(noise.mean())) < 0.03 and abs(float(noise.std()) - 2) < 0.02  # about four standard errors
-    assert torch.equal(data.train.batch(everything[7:9], seed=1)[1], noisy[7:9])  # whichever others are read
+    assert (
+        abs(float(noise.mean())) < 0.03 and abs(float(noise.std()) - 2) < 0.02
+    )  # about four standard errors
+    assert torch.equal(
+        data.train.batch(everything[7:9], seed=1)[1], noisy[7:9]
+    )  # whichever others are read
     assert not torch.equal(data.train.batch(everything[7:9], seed=2)[1], noisy[7:9])
 
 
@@ -357,7 +398,9 @@ def test_classification_counts_every_sample_once() -> None:
 
 
 def test_regression_is_half_the_squared_distance() -> None:
-    assert float(Regression().loss(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.zeros(2, 2))) == 6.25
+    assert (
+        float(Regression().loss(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.zeros(2, 2))) == 6.25
+    )
 
 
 def test_regression_reports_the_gradient_of_the_whole_split() -> None:
@@ -365,7 +408,10 @@ def test_regression_reports_the_gradient_of_the_whole_split() -> None:
     split = TensorSplit((torch.tensor([[1.0], [2.0]]),), torch.tensor([[0.0], [0.0]]), None)
     with torch.no_grad():
         module.weight.fill_(3.0)
-        assert Regression().evaluate(module, split) == {"loss": 11.25, "gradient_norm": 7.5}  # w^2 E[x^2] / 2 and w E[x^2]
+        assert Regression().evaluate(module, split) == {
+            "loss": 11.25,
+            "gradient_norm": 7.5,
+        }  # w^2 E[x^2] / 2 and w E[x^2]
     assert module.weight.grad is None
 
 
@@ -398,7 +444,9 @@ class Copier(nn.Module):
 
 
 def test_greedy_decoding_scores_exact_matches_and_bleu() -> None:
-    task = Translation(0, 1, 2, ("<pad>", "<bos>", "<eos>", "eins", "▁", "zwei"), label_smoothing=0.0)
+    task = Translation(
+        0, 1, 2, ("<pad>", "<bos>", "<eos>", "eins", "▁", "zwei"), label_smoothing=0.0
+    )
     source = torch.tensor([[3, 4, 5, 2], [3, 2, 0, 0], [5, 2, 0, 0], [5, 4, 5, 2]])
     targets = source.clone()
     targets[3, 0] = 3
@@ -418,10 +466,16 @@ def test_shapes_are_the_same_every_time_in_equal_numbers() -> None:
     first, second = data.load(torch.float32), data.load(torch.float32)
     everything = torch.arange(250)
     (images,), labels = first.train.batch(everything)
-    assert images.shape == (250, 3, 32, 32) and (len(first.valid), first.input_shape, first.num_classes) == (50, (3, 32, 32), 10)
+    assert images.shape == (250, 3, 32, 32) and (
+        len(first.valid),
+        first.input_shape,
+        first.num_classes,
+    ) == (50, (3, 32, 32), 10)
     assert torch.equal(images, second.train.batch(everything)[0][0])
     assert labels.bincount().tolist() == [25] * 10
-    assert images.mean((0, 2, 3)).abs().max() < 1e-5 and (images.std((0, 2, 3)) - 1).abs().max() < 1e-5
+    assert (
+        images.mean((0, 2, 3)).abs().max() < 1e-5 and (images.std((0, 2, 3)) - 1).abs().max() < 1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -439,13 +493,17 @@ def test_shapes_are_the_same_every_time_in_equal_numbers() -> None:
         (9, (-0.44, 0.0), (-0.46, 0.0)),
     ],
 )
-def test_a_shape_has_its_outline(kind: int, inner: tuple[float, float], outer: tuple[float, float]) -> None:
+def test_a_shape_has_its_outline(
+    kind: int, inner: tuple[float, float], outer: tuple[float, float]
+) -> None:
     x, y = (torch.tensor([[[inner[i], outer[i]]]]) for i in (0, 1))
     depth = inside(torch.tensor([kind]), x, y)[0, 0]
     assert depth[0] > 0 > depth[1]
 
 
-@pytest.mark.parametrize(("field", "value"), [("image_size", 7), ("train_size", 0), ("noise", -0.1)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("image_size", 7), ("train_size", 0), ("noise", -0.1)]
+)
 def test_impossible_shapes_are_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"^data\.{field}: must "):
         Shapes(**{field: value})

@@ -1,4 +1,6 @@
-"""Image data sets: what comes out of their files, whoever decodes them and however often a run is cut off."""
+"""Image data sets: what comes out of their files, whoever decodes them and however often a run is
+cut off.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,17 @@ def pixels(data: Dataset, indices: list[int], seed: int = 0) -> torch.Tensor:
 
 
 def test_an_image_folder_has_its_classes_in_order(dataset: Dataset) -> None:
-    assert (len(dataset.train), len(dataset.valid), dataset.num_classes, dataset.input_shape) == (72, 18, 3, (3, 32, 32))
-    assert dataset.train.labels is not None and dataset.train.labels.bincount().tolist() == [24, 24, 24]
+    assert (len(dataset.train), len(dataset.valid), dataset.num_classes, dataset.input_shape) == (
+        72,
+        18,
+        3,
+        (3, 32, 32),
+    )
+    assert dataset.train.labels is not None and dataset.train.labels.bincount().tolist() == [
+        24,
+        24,
+        24,
+    ]
     (images,), labels = dataset.valid.batch(torch.tensor([17, 0]))
     assert (images.shape, images.dtype, labels.tolist()) == ((2, 3, 32, 32), torch.uint8, [2, 0])
     assert images.float().mean((2, 3)).argmax(1).tolist() == [2, 0]  # the colours of their classes
@@ -64,7 +75,11 @@ def test_evaluation_sees_the_centre(root: Path, dataset: Dataset) -> None:
     (images,), _ = dataset.valid.batch(torch.tensor([0]))
     with Image.open(root / "val" / WNIDS[0] / f"{WNIDS[0]}_0.JPEG") as image:  # 48 x 40
         small = image.resize((44, 37), Image.Resampling.BILINEAR).crop((6, 2, 38, 34))
-    by_hand = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).view(32, 32, 3).permute(2, 0, 1)
+    by_hand = (
+        torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
+        .view(32, 32, 3)
+        .permute(2, 0, 1)
+    )
     assert torch.equal(images[0], by_hand)
 
 
@@ -78,12 +93,24 @@ def test_augmentation_depends_on_seed_and_sample_alone(dataset: Dataset) -> None
 
 
 def test_processes_decode_what_this_one_does(root: Path) -> None:
-    alone, helped = (ImageNet(root=str(root), image_size=48, workers=workers).load(torch.float32) for workers in (0, 3))
-    assert torch.equal(pixels(alone, [71, 0, 3, 9], seed=2**62), pixels(helped, [71, 0, 3, 9], seed=2**62))
+    alone, helped = (
+        ImageNet(root=str(root), image_size=48, workers=workers).load(torch.float32)
+        for workers in (0, 3)
+    )
+    assert torch.equal(
+        pixels(alone, [71, 0, 3, 9], seed=2**62), pixels(helped, [71, 0, 3, 9], seed=2**62)
+    )
     helped.train.close()
 
 
-SETTINGS = ("data=imagenet", "data.image_size=32", "nodes=2", "batch_size=6", "log_every=1", "checkpoint.every_minutes=null")
+SETTINGS = (
+    "data=imagenet",
+    "data.image_size=32",
+    "nodes=2",
+    "batch_size=6",
+    "log_every=1",
+    "checkpoint.every_minutes=null",
+)
 
 
 def settings(root: Path, *more: str) -> tuple[str, ...]:
@@ -91,13 +118,19 @@ def settings(root: Path, *more: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet8"])
-def test_a_run_has_the_same_bytes_with_and_without_processes(model: str, root: Path, tmp_path: Path) -> None:
+def test_a_run_has_the_same_bytes_with_and_without_processes(
+    model: str, root: Path, tmp_path: Path
+) -> None:
     ends = []
     for workers in (0, 2):
-        words = settings(root, f"model={model}", "optim.lr=0.01", "epochs=1", f"data.workers={workers}")
+        words = settings(
+            root, f"model={model}", "optim.lr=0.01", "epochs=1", f"data.workers={workers}"
+        )
         experiment = make_experiment(tmp_path / str(workers), *words)
         assert execute(instrumented(experiment)) is not None
-        records = [{**record, "real_s": 0, "run_dir": ""} for record in read_metrics(experiment.directory)]
+        records = [
+            {**record, "real_s": 0, "run_dir": ""} for record in read_metrics(experiment.directory)
+        ]
         ends.append((experiment.name, final_parameters(experiment), records))
     assert ends[0][0] == ends[1][0]  # workers are no part of the name
     assert all(torch.equal(a, b) for a, b in zip(ends[0][1], ends[1][1], strict=True))
@@ -105,24 +138,38 @@ def test_a_run_has_the_same_bytes_with_and_without_processes(model: str, root: P
 
 
 def test_colours_are_learnt_and_called_what_they_are(root: Path, tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path, *settings(root, "model=mlp", "epochs=4", "optim.lr=0.01", "data.workers=2"))
+    experiment = make_experiment(
+        tmp_path, *settings(root, "model=mlp", "epochs=4", "optim.lr=0.01", "data.workers=2")
+    )
     summary = execute(experiment)
     assert summary is not None and summary["average"] == 1.0
     assert summary["label"] == "trained on imagenet; time simulated"
 
 
 def test_dirichlet_deals_unequal_classes(root: Path, tmp_path: Path) -> None:
-    words = settings(root, "model=mlp", "data.partition=dirichlet", "data.alpha=0.05", "data.workers=0")
+    words = settings(
+        root, "model=mlp", "data.partition=dirichlet", "data.alpha=0.05", "data.workers=0"
+    )
     problem = make_experiment(tmp_path, *words).run.make_problem()
     labels = problem.dataset.train.labels
     assert labels is not None
-    shares = [torch.cat([labels[problem.sampler.indices(rank, step)] for step in range(6)]).bincount(minlength=3) for rank in (0, 1)]
+    shares = [
+        torch.cat([labels[problem.sampler.indices(rank, step)] for step in range(6)]).bincount(
+            minlength=3
+        )
+        for rank in (0, 1)
+    ]
     assert max(int(share.max()) for share in shares) > 18  # of 36; 12 would be equal
 
 
 def test_real_ranks_decode_too(root: Path, tmp_path: Path) -> None:
-    words = settings(root, "model=mlp", "epochs=1", "optim.lr=0.01", "dtype=float64", "data.workers=1")
-    simulated, real = (make_experiment(tmp_path / network, *words, f"network={network}") for network in ("sim", "gloo"))
+    words = settings(
+        root, "model=mlp", "epochs=1", "optim.lr=0.01", "dtype=float64", "data.workers=1"
+    )
+    simulated, real = (
+        make_experiment(tmp_path / network, *words, f"network={network}")
+        for network in ("sim", "gloo")
+    )
     execute(instrumented(simulated))
     launch(real, program=(REAL_RANK, "-1"))
     assert steps_taken(real) == [6, 6]
@@ -138,7 +185,10 @@ def children_of(parent: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            number, above = int(path.parent.name), int(path.read_text().rpartition(")")[2].split()[1])
+            number, above = (
+                int(path.parent.name),
+                int(path.read_text().rpartition(")")[2].split()[1]),
+            )
         except OSError:
             continue
         if above == parent:
@@ -149,7 +199,11 @@ def children_of(parent: int) -> list[int]:
 def unheard_by(process: int) -> set[int]:
     """The signals that a process blocks or ignores."""
     masks = re.findall(r"Sig(?:Blk|Ign):\s+(\w+)", Path(f"/proc/{process}/status").read_text())
-    return {number for number in range(1, 65) if any(int(mask, 16) >> (number - 1) & 1 for mask in masks)}
+    return {
+        number
+        for number in range(1, 65)
+        if any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    }
 
 
 def alike(root: Path, *words: str) -> tuple[str, ...]:
@@ -160,11 +214,22 @@ def decoding(folder: Path, root: Path, *words: str) -> subprocess.Popen[str]:
     """The command, once it has recorded steps made of what its processes decode."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "sgp_runner", *alike(root, *words)]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def lines(folder: Path) -> list[str]:
-    return [line for path in folder.glob("results/runs/*/metrics.jsonl") for line in path.read_text().splitlines()]
+    return [
+        line
+        for path in folder.glob("results/runs/*/metrics.jsonl")
+        for line in path.read_text().splitlines()
+    ]
 
 
 def wait_for_lines(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
@@ -174,7 +239,10 @@ def wait_for_lines(folder: Path, count: int, process: subprocess.Popen[str]) -> 
 
 def gone(processes: list[int]) -> bool:
     deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{number}").exists() for number in processes) and time.monotonic() < deadline:
+    while (
+        any(Path(f"/proc/{number}").exists() for number in processes)
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     return not any(Path(f"/proc/{number}").exists() for number in processes)
 
@@ -192,8 +260,13 @@ def test_a_run_that_is_cut_off_ends_with_the_same_bytes_and_leaves_no_process(
         process = decoding(cut, root, "epochs=8", "checkpoint.every_steps=2")
         wait_for_lines(cut, len(lines(cut)) + 12, process)
         family = children_of(process.pid)
-        assert len(family) == 4  # two that decode, one that starts them, one that watches over shared memory
-        assert all({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2} <= unheard_by(child) for child in family)
+        assert (
+            len(family) == 4
+        )  # two that decode, one that starts them, one that watches over shared memory
+        assert all(
+            {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2} <= unheard_by(child)
+            for child in family
+        )
         if number == signal.SIGKILL:
             process.kill()
         else:
@@ -202,7 +275,10 @@ def test_a_run_that_is_cut_off_ends_with_the_same_bytes_and_leaves_no_process(
         codes.append(process.returncode)
         assert gone(family)
         if number != signal.SIGKILL:
-            assert re.fullmatch(rf"sgp-run: stopped by {number.name}; saved in \S+. Run the same command again to resume.\n", error)
+            assert re.fullmatch(
+                rf"sgp-run: stopped by {number.name}; saved in \S+. Run the same command again to resume.\n",
+                error,
+            )
     assert codes == [-signal.SIGKILL, 75]
     last = decoding(cut, root, "epochs=8")
     out, error = last.communicate(timeout=60)
@@ -215,7 +291,9 @@ def test_a_process_that_dies_is_named(root: Path, tmp_path: Path) -> None:
     wait_for_lines(tmp_path, 10, process)
     family = children_of(process.pid)
     for number in family:
-        if b"forkserver" in Path(f"/proc/{number}/cmdline").read_bytes() and not children_of(number):
+        if b"forkserver" in Path(f"/proc/{number}/cmdline").read_bytes() and not children_of(
+            number
+        ):
             os.kill(number, signal.SIGKILL)
             break
     _, error = process.communicate(timeout=60)
@@ -231,7 +309,9 @@ def test_a_damaged_image_is_named(workers: int, tmp_path: Path) -> None:
     path = root / "train" / WNIDS[1] / f"{WNIDS[1]}_1.JPEG"
     path.write_bytes(path.read_bytes()[:100])
     data = ImageNet(root=str(root), image_size=32, workers=workers).load(torch.float32)
-    with pytest.raises(DataError, match=rf"^{path} cannot be read as an image \(.+\); copy or download it again.$"):
+    with pytest.raises(
+        DataError, match=rf"^{path} cannot be read as an image \(.+\); copy or download it again.$"
+    ):
         data.train.batch(torch.arange(6))
     data.train.close()
 
@@ -239,42 +319,85 @@ def test_a_damaged_image_is_named(workers: int, tmp_path: Path) -> None:
 # CIFAR
 
 
-@pytest.mark.parametrize(("name", "classes", "sizes"), [("cifar10", 10, (200, 40)), ("cifar100", 100, (200, 200))])
+@pytest.mark.parametrize(
+    ("name", "classes", "sizes"), [("cifar10", 10, (200, 40)), ("cifar100", 100, (200, 200))]
+)
 def test_cifar_is_read_by_torchvision(
-    name: Literal["cifar10", "cifar100"], classes: int, sizes: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: Literal["cifar10", "cifar100"],
+    classes: int,
+    sizes: tuple[int, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = cifar(tmp_path, monkeypatch)
     data = Cifar(name, root=str(root)).load(torch.float32)
-    assert (len(data.train), len(data.valid), data.num_classes, data.input_shape) == (*sizes, classes, (3, 32, 32))
+    assert (len(data.train), len(data.valid), data.num_classes, data.input_shape) == (
+        *sizes,
+        classes,
+        (3, 32, 32),
+    )
     (images,), labels = data.valid.batch(torch.tensor([1, 2, 3]))
     assert images.dtype == torch.uint8 and labels.tolist() == [1, 2, 3]
     assert images.float().mean((2, 3)).argmax(1).tolist() == [1, 2, 0]
 
 
-@pytest.mark.parametrize(("data", "model"), [("cifar10", "resnet20"), pytest.param("cifar100", "resnet18", marks=pytest.mark.slow)])
-def test_residual_networks_train_on_cifar(data: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [("cifar10", "resnet20"), pytest.param("cifar100", "resnet18", marks=pytest.mark.slow)],
+)
+def test_residual_networks_train_on_cifar(
+    data: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = cifar(tmp_path / "data", monkeypatch)
-    words = (f"data={data}", f"data.root={root}", f"model={model}", "nodes=2", "batch_size=25", "epochs=0.25", "log_every=1")
+    words = (
+        f"data={data}",
+        f"data.root={root}",
+        f"model={model}",
+        "nodes=2",
+        "batch_size=25",
+        "epochs=0.25",
+        "log_every=1",
+    )
     experiment = make_experiment(tmp_path, *words)
     summary = execute(experiment)
-    losses = [record["loss"] for record in read_metrics(experiment.directory) if record["kind"] == "train"]
+    losses = [
+        record["loss"] for record in read_metrics(experiment.directory) if record["kind"] == "train"
+    ]
     assert summary is not None and summary["label"] == f"trained on {data}; time simulated"
-    assert losses[0] == pytest.approx(torch.tensor(10.0 if data == "cifar10" else 100.0).log().item(), abs=0.1)  # nothing is known yet
+    assert losses[0] == pytest.approx(
+        torch.tensor(10.0 if data == "cifar10" else 100.0).log().item(), abs=0.1
+    )  # nothing is known yet
 
 
-def test_other_files_than_the_published_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_than_the_published_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = cifar(tmp_path, monkeypatch)
     with (root / "cifar-10-batches-py" / "data_batch_3").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(ConfigError, match="cifar-10-batches-py is missing, or not all of cifar10; get it with: curl"):
+    with pytest.raises(
+        ConfigError,
+        match="cifar-10-batches-py is missing, or not all of cifar10; get it with: curl",
+    ):
         Cifar("cifar10", root=str(root)).load(torch.float32)
 
 
 def test_an_image_is_moved_and_mirrored() -> None:
     image = torch.arange(1, 26, dtype=torch.uint8).view(1, 1, 5, 5)
-    down, right = MARGIN + 1, MARGIN - 2  # rows and columns of the window, counted from the margin's corner
-    plain, mirrored = (moved(image, torch.tensor([down | right << 16 | flip << 32])) for flip in (0, 1))
-    assert plain[0, 0].tolist() == [[0, 0, 6, 7, 8], [0, 0, 11, 12, 13], [0, 0, 16, 17, 18], [0, 0, 21, 22, 23], [0, 0, 0, 0, 0]]
+    down, right = (
+        MARGIN + 1,
+        MARGIN - 2,
+    )  # rows and columns of the window, counted from the margin's corner
+    plain, mirrored = (
+        moved(image, torch.tensor([down | right << 16 | flip << 32])) for flip in (0, 1)
+    )
+    assert plain[0, 0].tolist() == [
+        [0, 0, 6, 7, 8],
+        [0, 0, 11, 12, 13],
+        [0, 0, 16, 17, 18],
+        [0, 0, 21, 22, 23],
+        [0, 0, 0, 0, 0],
+    ]
     assert torch.equal(mirrored, plain.flip(3))
     assert torch.equal(moved(image, torch.tensor([MARGIN | MARGIN << 16])), image)
 
@@ -316,7 +439,9 @@ def test_classes_without_images_are_refused(tmp_path: Path) -> None:
         ImageNet(root=str(root)).load(torch.float32)
     (root / "train" / "n09999999").rmdir()
     (root / "val" / "n09999999").mkdir()
-    with pytest.raises(ConfigError, match="/val has the class n09999999, which .*/train does not have."):
+    with pytest.raises(
+        ConfigError, match="/val has the class n09999999, which .*/train does not have."
+    ):
         ImageNet(root=str(root)).load(torch.float32)
     (root / "val" / "n09999999").rmdir()
     for path in root.glob("val/*/*"):

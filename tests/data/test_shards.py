@@ -50,7 +50,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(root: Path) -> Path:
     """Shards by scripts/make_shards.py."""
-    command = [sys.executable, str(SCRIPT), f"--root={root}", f"--out={root.parent / 'made'}", "--samples=10"]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        f"--root={root}",
+        f"--out={root.parent / 'made'}",
+        "--samples=10",
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     report = f"{root.parent}/made: 72 training images (complete: 1281167), 18 validation images (complete: 50000)\n"
@@ -69,21 +75,35 @@ def shuffled(root: Path) -> tuple[Path, dict[str, list[Path]]]:
     folder.mkdir()
     orders = {}
     for part in PARTS:
-        orders[part] = random.Random(3).sample(paths := sorted((root / part).glob("*/*")), len(paths))
-        with webdataset.ShardWriter(str(folder / f"{part}-%06d.tar"), maxcount=7, verbose=0) as writer:
+        orders[part] = random.Random(3).sample(
+            paths := sorted((root / part).glob("*/*")), len(paths)
+        )
+        with webdataset.ShardWriter(
+            str(folder / f"{part}-%06d.tar"), maxcount=7, verbose=0
+        ) as writer:
             for path in orders[part]:
-                sample = {"jpg": path.read_bytes(), "cls": WNIDS.index(path.parent.name), "json": {"name": path.name}}
+                sample = {
+                    "jpg": path.read_bytes(),
+                    "cls": WNIDS.index(path.parent.name),
+                    "json": {"name": path.name},
+                }
                 writer.write({"__key__": key_of(path), **sample})
     return folder, orders
 
 
 def load(shards: Path, workers: int = 0) -> Dataset:
-    return ImageNet(root="nowhere", shards=str(shards), image_size=32, workers=workers).load(torch.float32)
+    return ImageNet(root="nowhere", shards=str(shards), image_size=32, workers=workers).load(
+        torch.float32
+    )
 
 
 def contents(split: object) -> list[bytes]:
     assert isinstance(split, ImageFiles)
-    return [file.open().read() for file in map(split.files.__getitem__, range(len(split))) if not isinstance(file, str)]
+    return [
+        file.open().read()
+        for file in map(split.files.__getitem__, range(len(split)))
+        if not isinstance(file, str)
+    ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -92,12 +112,24 @@ def test_shards_of_webdataset_hold_the_images_of_the_folders(
 ) -> None:
     folder, orders = shuffled
     assert len(list(folder.glob("train-*.tar"))) == 11
-    data, plain = load(folder, workers), ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32)
-    assert (len(data.train), len(data.valid), data.num_classes, data.input_shape) == (72, 18, 3, (3, 32, 32))
+    data, plain = (
+        load(folder, workers),
+        ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32),
+    )
+    assert (len(data.train), len(data.valid), data.num_classes, data.input_shape) == (
+        72,
+        18,
+        3,
+        (3, 32, 32),
+    )
     for split, part in ((data.train, "train"), (data.valid, "val")):
         assert contents(split) == [path.read_bytes() for path in orders[part]]
-        assert split.labels is not None and split.labels.tolist() == [WNIDS.index(path.parent.name) for path in orders[part]]
-    places = torch.tensor([sorted((root / "val").glob("*/*")).index(path) for path in orders["val"]])
+        assert split.labels is not None and split.labels.tolist() == [
+            WNIDS.index(path.parent.name) for path in orders[part]
+        ]
+    places = torch.tensor(
+        [sorted((root / "val").glob("*/*")).index(path) for path in orders["val"]]
+    )
     (images,), labels = data.valid.batch(torch.arange(18))
     (same,), targets = plain.valid.batch(places)
     assert torch.equal(images, same) and torch.equal(labels, targets)
@@ -105,22 +137,49 @@ def test_shards_of_webdataset_hold_the_images_of_the_folders(
 
 
 def test_webdataset_reads_what_the_script_makes(root: Path, made: Path) -> None:
-    assert [path.name for path in sorted(made.glob("*.tar"))][:2] == ["train-000000.tar", "train-000001.tar"]
+    assert [path.name for path in sorted(made.glob("*.tar"))][:2] == [
+        "train-000000.tar",
+        "train-000001.tar",
+    ]
     for part in PARTS:
         paths = sorted((root / part).glob("*/*"))
-        samples = list(webdataset.WebDataset(sorted(map(str, made.glob(f"{part}-*.tar"))), shardshuffle=False))
+        samples = list(
+            webdataset.WebDataset(sorted(map(str, made.glob(f"{part}-*.tar"))), shardshuffle=False)
+        )
         assert [sample["__key__"] for sample in samples] == [key_of(path) for path in paths]
         assert [sample["jpg"] for sample in samples] == [path.read_bytes() for path in paths]
-        assert [int(sample["cls"]) for sample in samples] == [WNIDS.index(path.parent.name) for path in paths]
+        assert [int(sample["cls"]) for sample in samples] == [
+            WNIDS.index(path.parent.name) for path in paths
+        ]
 
 
-def test_a_run_on_shards_has_the_bytes_of_one_on_folders(root: Path, made: Path, tmp_path: Path) -> None:
-    words = ("data=imagenet", "data.image_size=32", "nodes=2", "batch_size=6", "log_every=1", "model=mlp", "optim.lr=0.01", "epochs=2")
+def test_a_run_on_shards_has_the_bytes_of_one_on_folders(
+    root: Path, made: Path, tmp_path: Path
+) -> None:
+    words = (
+        "data=imagenet",
+        "data.image_size=32",
+        "nodes=2",
+        "batch_size=6",
+        "log_every=1",
+        "model=mlp",
+        "optim.lr=0.01",
+        "epochs=2",
+    )
     ends, names = [], []
-    for choice in (f"data.root={root}", f"data.shards={made}", f"data.shards={made} data.workers=2"):
-        experiment = make_experiment(tmp_path / str(len(ends)), *words, "data.workers=0", *choice.split())
+    for choice in (
+        f"data.root={root}",
+        f"data.shards={made}",
+        f"data.shards={made} data.workers=2",
+    ):
+        experiment = make_experiment(
+            tmp_path / str(len(ends)), *words, "data.workers=0", *choice.split()
+        )
         assert execute(instrumented(experiment)) is not None
-        records = [{**record, "real_s": 0, "run_dir": "", "name": ""} for record in read_metrics(experiment.directory)]
+        records = [
+            {**record, "real_s": 0, "run_dir": "", "name": ""}
+            for record in read_metrics(experiment.directory)
+        ]
         ends.append((records, [parameters.tolist() for parameters in final_parameters(experiment)]))
         names.append(experiment.name)
     assert ends[0] == ends[1] == ends[2]
@@ -133,22 +192,30 @@ def test_a_run_on_shards_has_the_bytes_of_one_on_folders(root: Path, made: Path,
 def test_shards_are_made_once(root: Path, made: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert made_again(root, out, "--samples=10") == (0, "")
-    assert {path.name: path.read_bytes() for path in out.glob("*.tar")} == {path.name: path.read_bytes() for path in made.glob("*.tar")}
+    assert {path.name: path.read_bytes() for path in out.glob("*.tar")} == {
+        path.name: path.read_bytes() for path in made.glob("*.tar")
+    }
     (out / "train-000002.tar").unlink()
     (out / ".train-000002.tar.part").write_bytes(b"half")
     (out / "train-000001.tar").touch()
     times = {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar")}
     assert made_again(root, out, "--samples=10") == (0, "")
-    assert times.items() < {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar")}.items()
+    assert (
+        times.items() < {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar")}.items()
+    )
     assert not list(out.glob(".*"))
     assert (out / "train-000002.tar").read_bytes() == (made / "train-000002.tar").read_bytes()
-    sentence = f"make_shards.py: {out} has other shards too, or with another --samples; remove them.\n"
+    sentence = (
+        f"make_shards.py: {out} has other shards too, or with another --samples; remove them.\n"
+    )
     assert made_again(root, out, "--samples=7") == (2, sentence)
 
 
 def test_shards_of_no_images_are_refused(tmp_path: Path) -> None:
     code, error = made_again(tmp_path, tmp_path / "out")
-    assert code == 2 and error.startswith(f"make_shards.py: data.root: there is no ImageNet at {tmp_path}, ")
+    assert code == 2 and error.startswith(
+        f"make_shards.py: data.root: there is no ImageNet at {tmp_path}, "
+    )
     code, error = made_again(tmp_path, tmp_path / "out", "--samples=0")
     assert code == 2 and error.endswith("error: --samples must be at least 1, not 0\n")
     assert list(tmp_path.iterdir()) == []
@@ -161,9 +228,17 @@ def test_shards_of_no_images_are_refused(tmp_path: Path) -> None:
 def few(tmp_path: Path) -> Path:
     """A training shard of five samples and one of a single sample, and a validation shard."""
     add(
-        tmp_path / "train-000000.tar", **{f"{i}.{kind}": value for i in range(5) for kind, value in (("jpg", "image"), ("cls", f"{i % 3}"))}
+        tmp_path / "train-000000.tar",
+        **{
+            f"{i}.{kind}": value
+            for i in range(5)
+            for kind, value in (("jpg", "image"), ("cls", f"{i % 3}"))
+        },
     )
-    add(tmp_path / "train-000001.tar", **{"5.png": "image", "5.cls": "2\n", "README": "", "__meta__.txt": "", "6.json": "{}"})
+    add(
+        tmp_path / "train-000001.tar",
+        **{"5.png": "image", "5.cls": "2\n", "README": "", "__meta__.txt": "", "6.json": "{}"},
+    )
     add(tmp_path / "val-000000.tar", **{"0.jpg": "image", "0.cls": "2"})
     return tmp_path
 
@@ -185,7 +260,10 @@ def test_samples_are_searched_for_once(few: Path) -> None:
     shard.write_bytes(bytes(len(whole)))  # no samples, if somebody looked
     assert contents(load(few).train)[5] == b"image"
     shard.write_bytes(bytes(len(whole) + 512))
-    with pytest.raises(ConfigError, match=f"data.shards: {shard} has no samples, <key>.jpg and <key>.cls; copy it again"):
+    with pytest.raises(
+        ConfigError,
+        match=f"data.shards: {shard} has no samples, <key>.jpg and <key>.cls; copy it again",
+    ):
         load(few)
     shard.write_bytes(whole)
     for damaged in (b"", b"PK\x03\x04", (few / "train-index.npz").read_bytes()[:-50]):
@@ -194,7 +272,9 @@ def test_samples_are_searched_for_once(few: Path) -> None:
         assert (few / "train-index.npz").stat().st_size > len(damaged)
 
 
-def test_a_folder_that_cannot_be_written_is_read(few: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_is_read(
+    few: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (few / "train-index.npz").mkdir()
     assert len(load(few).train) == 6
     error = capsys.readouterr().err
@@ -206,11 +286,16 @@ def test_a_folder_that_cannot_be_written_is_read(few: Path, capsys: pytest.Captu
 # Damage
 
 
-def test_missing_shards_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_shards_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["data=imagenet", "data.shards=nowhere", "logger=jsonl"]) == 2
     make = "make shards of ImageNet's folders with scripts/make_shards.py, or read the folders with data.shards=null"
-    assert capsys.readouterr().err == f"sgp-run: data.shards: there are no train-*.tar in nowhere; {make}.\n"
+    assert (
+        capsys.readouterr().err
+        == f"sgp-run: data.shards: there are no train-*.tar in nowhere; {make}.\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,8 +310,13 @@ def garbled(folder: Path) -> None:
 
 
 AGAIN = "copy it again, or remove it and make it with scripts/make_shards.py."
-NO_ARCHIVE = r"data.shards: {0}/train-000000.tar is no tar archive, or not all of one \(.+\); " + AGAIN
-NO_SAMPLE = r"data.shards: the sample 0 of {0}/train-000000.tar is not one image \(.jpg\) and one class \(.cls, a number from 0\); " + AGAIN
+NO_ARCHIVE = (
+    r"data.shards: {0}/train-000000.tar is no tar archive, or not all of one \(.+\); " + AGAIN
+)
+NO_SAMPLE = (
+    r"data.shards: the sample 0 of {0}/train-000000.tar is not one image \(.jpg\) and one class \(.cls, a number from 0\); "
+    + AGAIN
+)
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty": (cut(0), NO_ARCHIVE),
     "cut within a header": (cut(1124), NO_ARCHIVE),
@@ -234,17 +324,32 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut within a class": (cut(1536), NO_ARCHIVE),
     "cut between samples": (cut(2048), NO_ARCHIVE),
     "a header overwritten": (garbled, NO_ARCHIVE),
-    "no class": (lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "1.cls": "0"}), NO_SAMPLE),
-    "two images": (lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "a", "0.png": "b", "0.cls": "0"}), NO_SAMPLE),
-    "no number": (lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "0.cls": "cat"}), NO_SAMPLE),
-    "a negative number": (lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "0.cls": "-1"}), NO_SAMPLE),
+    "no class": (
+        lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "1.cls": "0"}),
+        NO_SAMPLE,
+    ),
+    "two images": (
+        lambda folder: add(
+            folder / "train-000000.tar", **{"0.jpg": "a", "0.png": "b", "0.cls": "0"}
+        ),
+        NO_SAMPLE,
+    ),
+    "no number": (
+        lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "0.cls": "cat"}),
+        NO_SAMPLE,
+    ),
+    "a negative number": (
+        lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "0.cls": "-1"}),
+        NO_SAMPLE,
+    ),
     "a gap": (
         lambda folder: add(folder / "train-000003.tar", **{"0.jpg": "image", "0.cls": "0"}),
         "data.shards: the shard after {0}/train-000001.tar is missing; copy it, or make it with scripts/make_shards.py.",
     ),
     "gone elsewhere": (
         lambda folder: (folder / "train-000002.tar").symlink_to(folder / "nowhere"),
-        r"data.shards: {0}/train-000002.tar is no tar archive, or not all of one \(.+No such file.+\); " + AGAIN,
+        r"data.shards: {0}/train-000002.tar is no tar archive, or not all of one \(.+No such file.+\); "
+        + AGAIN,
     ),
     "classes from 1": (
         lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "0.cls": "3"}),
@@ -274,7 +379,8 @@ def test_damaged_shards_are_one_sentence(damage: str, few: Path) -> None:
 def test_a_damaged_image_is_named(workers: int, few: Path) -> None:
     data = load(few, workers)
     with pytest.raises(
-        DataError, match=rf"^{few}/train-000000.tar, at byte 512, cannot be read as an image \(.+\); copy or download it again.$"
+        DataError,
+        match=rf"^{few}/train-000000.tar, at byte 512, cannot be read as an image \(.+\); copy or download it again.$",
     ):
         data.train.batch(torch.tensor([0, 5]))
     data.train.close()

@@ -1,4 +1,6 @@
-"""Collectives: several under way at once, on every backend; and what networks with an order of their own need under random delays."""
+"""Collectives: several under way at once, on every backend; and what networks with an order of
+their own need under random delays.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,26 @@ RANK = str(TESTS / "collective_rank.py")
 
 @pytest.mark.parametrize(
     ("network", "devices", "said"),
-    [("gloo", 1, None), ("paired", 1, "in one order"), ("gloo", 2, "in one order"), ("paired", 2, "in one order")],
+    [
+        ("gloo", 1, None),
+        ("paired", 1, "in one order"),
+        ("gloo", 2, "in one order"),
+        ("paired", 2, "in one order"),
+    ],
 )
-def test_collectives_and_pairs_of_messages_of_real_ranks_that_are_late_at_random(network: str, devices: int, said: str | None) -> None:
+def test_collectives_and_pairs_of_messages_of_real_ranks_that_are_late_at_random(
+    network: str, devices: int, said: str | None
+) -> None:
     """Over pairs, and where devices share messages, activities of all ranks wake in the same order."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", RANK, network, str(devices)]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=4",
+        RANK,
+        network,
+        str(devices),
+    ]
     done = subprocess.run(torchrun, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(" 36\n") and done.stdout.startswith(said or "in ")
@@ -45,12 +62,18 @@ def test_simulated_collectives_under_way_together() -> None:
         first = worker.comm.all_reduce(torch.tensor([float(worker.rank)]))
         gathered = worker.comm.all_gather(torch.tensor([10.0 * worker.rank]))
         second = worker.comm.all_reduce(torch.tensor([float(worker.rank**2), 6.0]))
-        values = [*(await second).tolist(), *[float(part) for part in await gathered], *(await first).tolist()]
+        values = [
+            *(await second).tolist(),
+            *[float(part) for part in await gathered],
+            *(await first).tolist(),
+        ]
         seen[worker.rank] = values
 
     run(Custom(body), 3, 1, cluster=machines(LogNormalTime(0.5), latency=0.3))
     assert sorted(seen) == [0, 1, 2]
-    assert all(values == pytest.approx([5 / 3, 6.0, 0.0, 10.0, 20.0, 1.0]) for values in seen.values())
+    assert all(
+        values == pytest.approx([5 / 3, 6.0, 0.0, 10.0, 20.0, 1.0]) for values in seen.values()
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,35 @@ from sgp_runner.utils.place import Part, Place
 
 HERE = TESTS
 # Eight steps of a network without BatchNorm, whose statistics are each device's own.
-TINY = ("dtype=float64", "model=mlp", "data=digits", "nodes=2", "batch_size=8", "epochs=0.09", "log_every=1")
+TINY = (
+    "dtype=float64",
+    "model=mlp",
+    "data=digits",
+    "nodes=2",
+    "batch_size=8",
+    "epochs=0.09",
+    "log_every=1",
+)
 TWO = ("nodes=2", "gpus_per_node=2")
 WITHOUT_SERVER = {name: options for name, options in SYNCHRONOUS.items() if name != "ps_sgd"}
-GOSSIP = {"shards": WITHOUT_SERVER, "leader": {name: options for name, options in SYNCHRONOUS.items() if " " not in name}}
+GOSSIP = {
+    "shards": WITHOUT_SERVER,
+    "leader": {name: options for name, options in SYNCHRONOUS.items() if " " not in name},
+}
 # Several peers in a step, in every order that the graphs have; and a node that sits out.
 PAIRED = {
     **WITHOUT_SERVER,
-    # Steps of 50 ms: in the simulator too, every message comes after the second step and before the third.
-    "osgp two steps late": ("algo.tau=2", "compute_time@cluster.compute_time=constant", "cluster.latency_seconds=0.075"),
-    **{f"sgp over {graph}": (f"topology@algo.topology={graph}",) for graph in ("ring", "static_exponential", "torus", "complete")},
+    # Steps of 50 ms: in the simulator too, every message comes after the second step and before the
+    # third.
+    "osgp two steps late": (
+        "algo.tau=2",
+        "compute_time@cluster.compute_time=constant",
+        "cluster.latency_seconds=0.075",
+    ),
+    **{
+        f"sgp over {graph}": (f"topology@algo.topology={graph}",)
+        for graph in ("ring", "static_exponential", "torus", "complete")
+    },
     "sgp over pairs of three": ("topology@algo.topology=random_matching", "nodes=3"),
     "sgp with devices": ("nodes=2", "gpus_per_node=2"),
     "pipe_sgd with devices": ("algo.compression=truncate16", "nodes=2", "gpus_per_node=2"),
@@ -43,7 +62,14 @@ def start(experiments: list[Experiment], program: str) -> None:
     """One launch for all of them, which have the same number of processes."""
     *first, last = experiments
     words = ["-1"] if program == "real_rank.py" else []
-    launch(last, program=(str(HERE / program), *words, *(str(each.directory / "config.yaml") for each in first)))
+    launch(
+        last,
+        program=(
+            str(HERE / program),
+            *words,
+            *(str(each.directory / "config.yaml") for each in first),
+        ),
+    )
 
 
 Devices = tuple[dict[str, Results], dict[str, Experiment]]
@@ -52,21 +78,33 @@ ASYNCHRONOUS = ("ad_psgd", "osgp", "gap_aware")
 
 @pytest.fixture(scope="module")
 def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
-    """Synchronous runs by how they gossip, and asynchronous ones; two launches, of four and of five processes, run them all."""
+    """Synchronous runs by how they gossip, and asynchronous ones; two launches, of four and of five
+    processes, run them all.
+    """
     folder = tmp_path_factory.mktemp("devices")
     synchronous = {
-        gossip: simulate_all(folder / gossip, "gloo", *TWO, f"network.gossip={gossip}", tiny=TINY, variants=variants)
+        gossip: simulate_all(
+            folder / gossip, "gloo", *TWO, f"network.gossip={gossip}", tiny=TINY, variants=variants
+        )
         for gossip, variants in GOSSIP.items()
     }
     words = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
-    asynchronous = {algorithm: make_experiment(folder, *words, f"algo={algorithm}") for algorithm in ASYNCHRONOUS}
-    every_real = [*(real for some in synchronous.values() for _, real in some.values()), *asynchronous.values()]
+    asynchronous = {
+        algorithm: make_experiment(folder, *words, f"algo={algorithm}")
+        for algorithm in ASYNCHRONOUS
+    }
+    every_real = [
+        *(real for some in synchronous.values() for _, real in some.values()),
+        *asynchronous.values(),
+    ]
     for ranks in (4, 5):
         start([each for each in every_real if each.run.ranks == ranks], "real_rank.py")
     return synchronous, asynchronous
 
 
-@pytest.mark.parametrize(("gossip", "name"), [(gossip, name) for gossip, variants in GOSSIP.items() for name in variants])
+@pytest.mark.parametrize(
+    ("gossip", "name"), [(gossip, name) for gossip, variants in GOSSIP.items() for name in variants]
+)
 def test_nodes_of_two_devices_end_as_nodes_of_one(gossip: str, name: str, devices: Devices) -> None:
     synchronous, _ = devices
     check_same_end(*synchronous[gossip][name])
@@ -76,10 +114,16 @@ def test_a_node_of_two_devices_is_recorded_as_one(devices: Devices) -> None:
     synchronous, _ = devices
     simulated, real = synchronous["shards"]["sgp"]
     records = read_metrics(real.directory)
-    assert sorted(path.name for path in real.directory.glob("metrics*")) == ["metrics.jsonl", "metrics.rank1.jsonl"]
+    assert sorted(path.name for path in real.directory.glob("metrics*")) == [
+        "metrics.jsonl",
+        "metrics.rank1.jsonl",
+    ]
     expected = [record for record in read_metrics(simulated.directory) if record["kind"] == "train"]
     for rank in (0, 1):
-        ours, theirs = ([each for each in some if each["kind"] == "train" and each["rank"] == rank] for some in (records, expected))
+        ours, theirs = (
+            [each for each in some if each["kind"] == "train" and each["rank"] == rank]
+            for some in (records, expected)
+        )
         assert [each["bytes_sent"] for each in ours] == [each["bytes_sent"] for each in theirs]
         assert [each["step"] for each in ours] == [each["step"] for each in theirs]
     assert read_summary(real.directory)["bytes_per_node"] == ours[-1]["bytes_sent"]  # type: ignore[index]
@@ -87,11 +131,15 @@ def test_a_node_of_two_devices_is_recorded_as_one(devices: Devices) -> None:
 
 @pytest.fixture(scope="module")
 def paired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Experiment]:
-    """The runs of `PAIRED`, and one that leaves checkpoints; two launches, of three and of four processes, run them all."""
+    """The runs of `PAIRED`, and one that leaves checkpoints; two launches, of three and of four
+    processes, run them all.
+    """
     folder = tmp_path_factory.mktemp("paired")
     tiny = (*TINY, "nodes=4", "epochs=0.18")
     results = simulate_all(folder, "gloo", tiny=(*tiny, "gpus_per_node=1"), variants=PAIRED)
-    saved = make_experiment(folder, *tiny, "network=gloo", "algo=osgp", "algo.tau=2", "checkpoint.every_steps=3")
+    saved = make_experiment(
+        folder, *tiny, "network=gloo", "algo=osgp", "algo.tau=2", "checkpoint.every_steps=3"
+    )
     every_real = [*(real for _, real in results.values()), saved]
     for ranks in (3, 4):
         start([each for each in every_real if each.run.ranks == ranks], "paired_rank.py")
@@ -99,7 +147,9 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Experimen
 
 
 @pytest.mark.parametrize("name", PAIRED)
-def test_messages_in_pairs_end_with_the_simulators_parameters(name: str, paired: tuple[Results, Experiment]) -> None:
+def test_messages_in_pairs_end_with_the_simulators_parameters(
+    name: str, paired: tuple[Results, Experiment]
+) -> None:
     results, _ = paired
     check_same_end(*results[name])
 
@@ -117,7 +167,9 @@ def test_messages_on_their_way_in_pairs_are_part_of_a_checkpoint(
 
 
 @pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
-def test_asynchronous_algorithms_learn_on_nodes_of_two_devices(algorithm: str, devices: Devices) -> None:
+def test_asynchronous_algorithms_learn_on_nodes_of_two_devices(
+    algorithm: str, devices: Devices
+) -> None:
     _, asynchronous = devices
     experiment = asynchronous[algorithm]
     summary = read_summary(experiment.directory)
@@ -127,8 +179,12 @@ def test_asynchronous_algorithms_learn_on_nodes_of_two_devices(algorithm: str, d
 
 
 @pytest.mark.parametrize("gossip", ["shards", "leader"])
-def test_an_error_ends_all_devices(gossip: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    experiment = make_experiment(tmp_path, "network=gloo", *TWO, "model=mlp", "epochs=50", f"network.gossip={gossip}")
+def test_an_error_ends_all_devices(
+    gossip: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    experiment = make_experiment(
+        tmp_path, "network=gloo", *TWO, "model=mlp", "epochs=50", f"network.gossip={gossip}"
+    )
     with pytest.raises(RankFailed, match=r"^rank 1, step 2: ZeroDivisionError: made to fail$"):
         launch(experiment, program=(str(HERE / "real_rank.py"), "1"))
     assert "made to fail" in capfd.readouterr().out
@@ -136,10 +192,19 @@ def test_an_error_ends_all_devices(gossip: str, tmp_path: Path, capfd: pytest.Ca
 
 
 def test_the_devices_of_a_node_agree_on_what_has_arrived() -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", str(HERE / "device_messages.py")]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=4",
+        str(HERE / "device_messages.py"),
+    ]
     done = subprocess.run(torchrun, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "alike after waiting [[0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 3.0], [0.0], []]\n"
+    assert (
+        done.stdout
+        == "alike after waiting [[0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 3.0], [0.0], []]\n"
+    )
 
 
 def test_places() -> None:
@@ -166,8 +231,14 @@ def test_parts() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ("gpus_per_node=3 batch_size=8", "batch_size: 8 samples per node do not divide among 3 devices: use batch_size=6, or another"),
-        ("gpus_per_node=4 batch_size=2", "batch_size: 2 samples per node do not divide among 4 devices: use batch_size=4, or another"),
+        (
+            "gpus_per_node=3 batch_size=8",
+            "batch_size: 8 samples per node do not divide among 3 devices: use batch_size=6, or another",
+        ),
+        (
+            "gpus_per_node=4 batch_size=2",
+            "batch_size: 2 samples per node do not divide among 4 devices: use batch_size=4, or another",
+        ),
         (
             "gpus_per_node=2 algo=ad_psgd network.gossip=shards",
             "network.gossip: AD-PSGD is asynchronous, so one device must speak for its node",
@@ -176,8 +247,14 @@ def test_parts() -> None:
             "gpus_per_node=2 algo=ps_sgd network.gossip=shards",
             "network.gossip: PS-SGD has a server, so one device must speak for its node",
         ),
-        ("network.autocast=bf16 dtype=float64", "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none"),
-        ("network=mpi gpus_per_node=2", "gpus_per_node: network=mpi runs one process per node: use gpus_per_node=1, or network=gloo."),
+        (
+            "network.autocast=bf16 dtype=float64",
+            "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none",
+        ),
+        (
+            "network=mpi gpus_per_node=2",
+            "gpus_per_node: network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(settings: str, sentence: str, tmp_path: Path) -> None:
@@ -188,8 +265,19 @@ def test_what_cannot_work_is_refused(settings: str, sentence: str, tmp_path: Pat
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("launcher", [[], ["torch.distributed.run", "--nproc-per-node=2", "-m"]])
 def test_nccl_is_refused_without_a_gpu(launcher: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", *launcher, "sgp_runner", "network=nccl", "nodes=2", "model=mlp", "logger=jsonl"]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        *launcher,
+        "sgp_runner",
+        "network=nccl",
+        "nodes=2",
+        "model=mlp",
+        "logger=jsonl",
+    ]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert [line for line in done.stderr.splitlines() if line.startswith("sgp-run")] == [
         "sgp-run: network: nccl needs a GPU, and PyTorch finds none on this machine: use network=gloo."
     ]
@@ -197,7 +285,9 @@ def test_nccl_is_refused_without_a_gpu(launcher: list[str], tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_devices_of_a_node_drop_different_elements_and_read_different_samples(tmp_path: Path) -> None:
+def test_devices_of_a_node_drop_different_elements_and_read_different_samples(
+    tmp_path: Path,
+) -> None:
     from dataclasses import replace
 
     run = make_experiment(tmp_path, *TINY).run
@@ -215,13 +305,17 @@ def test_devices_of_a_node_drop_different_elements_and_read_different_samples(tm
 def test_a_compiled_model_has_the_same_gradients(tmp_path: Path) -> None:
     """Alone and averaged: a hybrid computes both."""
     variant = {"hybrid": ("algo.switch_epoch=0.05",)}
-    ((simulated, real),) = simulate_all(tmp_path, "gloo", "network.compile=true", tiny=TINY, variants=variant).values()
+    ((simulated, real),) = simulate_all(
+        tmp_path, "gloo", "network.compile=true", tiny=TINY, variants=variant
+    ).values()
     start([real], "real_rank.py")
     check_same_end(simulated, real)
 
 
 def gradient_with(compute: Compute, tmp_path: Path) -> torch.Tensor:
-    problem = make_experiment(tmp_path / str(hash(compute)), "model=resnet8", "batch_size=8").run.make_problem(compute)
+    problem = make_experiment(
+        tmp_path / str(hash(compute)), "model=resnet8", "batch_size=8"
+    ).run.make_problem(compute)
     return problem.gradient(problem.start() + 0.01, problem.flat.fresh_buffers(), 0, 0)[0]
 
 
@@ -247,7 +341,9 @@ def test_an_overflow_halves_the_scale_and_counts_as_no_gradient() -> None:
 
 @pytest.mark.slow
 def test_a_real_run_learns_in_half_precision(tmp_path: Path) -> None:
-    real = make_experiment(tmp_path, "network=gloo", "network.autocast=fp16", "nodes=2", "model=resnet8", "epochs=3")
+    real = make_experiment(
+        tmp_path, "network=gloo", "network.autocast=fp16", "nodes=2", "model=resnet8", "epochs=3"
+    )
     start([real], "real_rank.py")
     summary = read_summary(real.directory)
     assert summary is not None and float(str(summary["average"])) > 0.9

@@ -1,4 +1,6 @@
-"""Real ranks that are killed: the others go on without them, or all end with one sentence that names them."""
+"""Real ranks that are killed: the others go on without them, or all end with one sentence that
+names them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import RankFailed, Stopped
 
 REAL_RANK = str(TESTS / "real_rank.py")
-SETTINGS = ("model=mlp", "dtype=float64", "batch_size=32", "nodes=4", "eval_every=100", "log_every=1")
+SETTINGS = (
+    "model=mlp",
+    "dtype=float64",
+    "batch_size=32",
+    "nodes=4",
+    "eval_every=100",
+    "log_every=1",
+)
 
 
 def kill_rank(experiment: Experiment, rank: int) -> dict[str, object]:
@@ -33,30 +42,47 @@ def kill_rank(experiment: Experiment, rank: int) -> dict[str, object]:
 
 
 def test_the_survivors_end_with_the_simulators_parameters(tmp_path: Path) -> None:
-    """Rank 2 has taken three steps when it goes; the others have come as far as they can without it."""
+    """Rank 2 has taken three steps when it goes; the others have come as far as they can without
+    it.
+    """
     settings = (*SETTINGS, "algo=sgp", "epochs=1", "on_failure=continue")
-    machines = ("cluster.step_seconds.default=0.2", "faults.events=[{what: crash, ranks: [2], start: 0.7}]")
-    simulated, real = make_experiment(tmp_path, *settings, *machines), make_experiment(tmp_path, *settings, "network=gloo")
+    machines = (
+        "cluster.step_seconds.default=0.2",
+        "faults.events=[{what: crash, ranks: [2], start: 0.7}]",
+    )
+    simulated, real = (
+        make_experiment(tmp_path, *settings, *machines),
+        make_experiment(tmp_path, *settings, "network=gloo"),
+    )
     execute(instrumented(simulated))
     summary = kill_rank(real, 2)
     assert summary["lost"] == [2]
     (lost,) = (record for record in read_metrics(real.directory) if record["kind"] == "lost")
     assert (lost["ranks"], lost["nodes"]) == ([2], 3)
     for rank in range(3):
-        assert float((saved(simulated, rank)["params"] - saved(real, rank)["params"]).abs().max()) < 1e-10
+        assert (
+            float((saved(simulated, rank)["params"] - saved(real, rank)["params"]).abs().max())
+            < 1e-10
+        )
     assert not ranks_of(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["d_psgd", "gap_aware", "ad_psgd"])
 def test_the_survivors_spend_the_budget(algo: str, tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path, *SETTINGS, "network=gloo", f"algo={algo}", "epochs=60", "on_failure=continue")
+    experiment = make_experiment(
+        tmp_path, *SETTINGS, "network=gloo", f"algo={algo}", "epochs=60", "on_failure=continue"
+    )
 
     def strike() -> None:
         wait_for_ranks(tmp_path, experiment.run.ranks)
         while len(list(read_metrics(experiment.directory))) < 20:
             time.sleep(0.05)
-        (victim,) = (pid for pid in ranks_of(tmp_path) if b"\0RANK=2\0" in Path(f"/proc/{pid}/environ").read_bytes())
+        (victim,) = (
+            pid
+            for pid in ranks_of(tmp_path)
+            if b"\0RANK=2\0" in Path(f"/proc/{pid}/environ").read_bytes()
+        )
         os.kill(victim, signal.SIGKILL)
 
     striker = Thread(target=strike)
@@ -64,13 +90,21 @@ def test_the_survivors_spend_the_budget(algo: str, tmp_path: Path) -> None:
     summary = launch(experiment)
     striker.join()
     assert summary["lost"] == [2] and float(str(summary["average"])) > 0.9
-    last = max(int(str(record["step"])) for record in read_metrics(experiment.directory) if record["kind"] == "train")
+    last = max(
+        int(str(record["step"]))
+        for record in read_metrics(experiment.directory)
+        if record["kind"] == "train"
+    )
     nodes = 3 if experiment.run.algo.asynchronous else 1
-    assert last == 60 * 14 * nodes - 1  # three nodes have 14 steps in an epoch; asynchronous ones count those of all
+    assert (
+        last == 60 * 14 * nodes - 1
+    )  # three nodes have 14 steps in an epoch; asynchronous ones count those of all
 
 
 @pytest.mark.slow
-def test_a_smaller_crew_is_saved_and_goes_on_to_the_same_bytes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_smaller_crew_is_saved_and_goes_on_to_the_same_bytes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = (*SETTINGS, "network=gloo", "algo=sgp", "epochs=60", "on_failure=continue")
     whole = make_experiment(tmp_path / "whole", *words)
     kill_rank(whole, 2)
@@ -93,7 +127,10 @@ def test_a_smaller_crew_is_saved_and_goes_on_to_the_same_bytes(tmp_path: Path, c
     assert re.search(sentence, capfd.readouterr().out, re.MULTILINE)
     for rank in range(3):
         assert torch.equal(saved(whole, rank)["params"], saved(cut, rank)["params"])
-    steps = {name: [each["step"] for each in read_metrics(cut.directory) if each.get("rank") == name] for name in (0, 1, 3)}
+    steps = {
+        name: [each["step"] for each in read_metrics(cut.directory) if each.get("rank") == name]
+        for name in (0, 1, 3)
+    }
     assert all(each[-1] == 60 * 14 - 1 for each in steps.values())
 
 
@@ -113,13 +150,27 @@ def test_a_rank_that_stands_still_for_less_than_the_timeout_is_waited_for(tmp_pa
     started = time.monotonic()
     summary = launch(experiment)
     striker.join()
-    assert summary["steps"] == 100 * 11 and "lost" not in summary and time.monotonic() - started > 2 * SILENCE_SECONDS
+    assert (
+        summary["steps"] == 100 * 11
+        and "lost" not in summary
+        and time.monotonic() - started > 2 * SILENCE_SECONDS
+    )
 
 
-@pytest.mark.parametrize(("algo", "failure"), [("ar_sgd", "stop"), ("sgp", "stop"), ("sgp", "continue")])
-def test_a_run_that_cannot_go_on_names_the_rank_and_keeps_its_checkpoint(algo: str, failure: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algo", "failure"), [("ar_sgd", "stop"), ("sgp", "stop"), ("sgp", "continue")]
+)
+def test_a_run_that_cannot_go_on_names_the_rank_and_keeps_its_checkpoint(
+    algo: str, failure: str, tmp_path: Path
+) -> None:
     rank = 0 if failure == "continue" else 2
-    words = (f"algo={algo}", "epochs=30", "checkpoint.every_steps=2", f"on_failure={failure}", "network=gloo")
+    words = (
+        f"algo={algo}",
+        "epochs=30",
+        "checkpoint.every_steps=2",
+        f"on_failure={failure}",
+        "network=gloo",
+    )
     experiment = make_experiment(tmp_path, *SETTINGS, *words)
     with pytest.raises(RankFailed, match=f"^rank {rank} was killed by signal SIGKILL"):
         kill_rank(experiment, rank)

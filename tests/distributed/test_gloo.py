@@ -1,4 +1,6 @@
-"""Real processes: the same algorithm files as in the simulator, with the same results, and none left behind."""
+"""Real processes: the same algorithm files as in the simulator, with the same results, and none
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -32,33 +34,48 @@ REAL_RANK = str(TESTS / "real_rank.py")
 ODD_RANK = str(TESTS / "odd_rank.py")
 
 
-EPOCHS = {"ad_psgd": 8, "gap_aware": 4, "osgp": 4}  # on a busy machine one rank of AD-PSGD may do nearly all the work
+EPOCHS = {
+    "ad_psgd": 8,
+    "gap_aware": 4,
+    "osgp": 4,
+}  # on a busy machine one rank of AD-PSGD may do nearly all the work
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, Experiment]]:
-    """Every synchronous algorithm, simulated and real, and asynchronous ones; two launches, of four and of five ranks, run them all."""
+    """Every synchronous algorithm, simulated and real, and asynchronous ones; two launches, of four
+    and of five ranks, run them all.
+    """
     folder = tmp_path_factory.mktemp("runs")
     synchronous = simulate_all(folder, "gloo")
     asynchronous = {
-        algo: make_experiment(folder, "network=gloo", "nodes=4", f"algo={algo}", "model=mlp", f"epochs={epochs}")
+        algo: make_experiment(
+            folder, "network=gloo", "nodes=4", f"algo={algo}", "model=mlp", f"epochs={epochs}"
+        )
         for algo, epochs in EPOCHS.items()
     }
     every_real = [*(real for _, real in synchronous.values()), *asynchronous.values()]
     for ranks in (4, 5):
         *first, last = (each for each in every_real if each.run.ranks == ranks)
-        launch(last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)))
+        launch(
+            last,
+            program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)),
+        )
     return synchronous, asynchronous
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, runs: tuple[Results, dict[str, Experiment]]) -> None:
+def test_synchronous_algorithms_end_with_the_simulators_parameters(
+    name: str, runs: tuple[Results, dict[str, Experiment]]
+) -> None:
     synchronous, _ = runs
     check_same_end(*synchronous[name])
 
 
 @pytest.mark.parametrize("algorithm", EPOCHS)
-def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm: str, runs: tuple[Results, dict[str, Experiment]]) -> None:
+def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(
+    algorithm: str, runs: tuple[Results, dict[str, Experiment]]
+) -> None:
     _, asynchronous = runs
     experiment = asynchronous[algorithm]
     summary = read_summary(experiment.directory)
@@ -73,10 +90,15 @@ def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm:
     assert {record["rank"] for record in records if record["kind"] == "train"} == {0, 1, 2, 3}
 
 
-def test_an_error_in_one_rank_is_reported_once_with_its_rank(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_one_rank_is_reported_once_with_its_rank(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     start = time.monotonic()
     with pytest.raises(RankFailed, match=r"^rank 2, step 2: ZeroDivisionError: made to fail$"):
-        launch(make_experiment(tmp_path, "network=gloo", "nodes=4", "model=mlp", "epochs=50"), program=(REAL_RANK, "2"))
+        launch(
+            make_experiment(tmp_path, "network=gloo", "nodes=4", "model=mlp", "epochs=50"),
+            program=(REAL_RANK, "2"),
+        )
     out = capfd.readouterr().out
     assert out.count("made to fail") == 1
     assert out.count("Aborted") == 3
@@ -100,7 +122,10 @@ def test_ranks_that_did_not_start_alike_refuse_to_train(what: str, tmp_path: Pat
 
 
 def test_settings_that_do_not_fit_the_data_are_refused_as_in_the_simulator(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="^batch_size: 1437 training samples do not fill one batch of 1000 on each of 2 nodes"):
+    with pytest.raises(
+        ConfigError,
+        match="^batch_size: 1437 training samples do not fill one batch of 1000 on each of 2 nodes",
+    ):
         launch(make_experiment(tmp_path, "network=gloo", "nodes=2", "model=mlp", "batch_size=1000"))
 
 
@@ -114,7 +139,9 @@ def test_a_killed_rank_is_named_and_nobody_survives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_stopping_the_launching_process_stops_the_ranks(number: signal.Signals, tmp_path: Path) -> None:
+def test_stopping_the_launching_process_stops_the_ranks(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     command = start_long_run(tmp_path, nodes=2)
     wait_for_ranks(tmp_path, 2)
     command.send_signal(number)
@@ -128,15 +155,22 @@ def test_stopping_the_launching_process_stops_the_ranks(number: signal.Signals, 
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     run = ["-m", "sgp_runner", "network=gloo", "nodes=2", "model=mlp", "epochs=1", "logger=jsonl"]
-    done = subprocess.run([*torchrun, *run], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [*torchrun, *run], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("accuracy of the averaged model") == 1
     (directory,) = (tmp_path / "results" / "runs").iterdir()
     assert read_summary(directory) is not None
-    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {0, 1}
+    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {
+        0,
+        1,
+    }
 
 
-def test_ranks_that_do_not_start_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_do_not_start_are_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from sgp_runner.distributed import processes as groups
 
     monkeypatch.setattr(groups, "START", timedelta(seconds=1))
@@ -150,7 +184,14 @@ def test_ranks_that_do_not_start_are_not_waited_for_without_end(monkeypatch: pyt
 
 
 def start_long_run(folder: Path, nodes: int) -> subprocess.Popen[str]:
-    overrides = ["network=gloo", f"nodes={nodes}", "model=mlp", "epochs=100000", "logger=jsonl", f"results={folder}"]
+    overrides = [
+        "network=gloo",
+        f"nodes={nodes}",
+        "model=mlp",
+        "epochs=100000",
+        "logger=jsonl",
+        f"results={folder}",
+    ]
     command = [sys.executable, "-m", "sgp_runner", *overrides]
     return subprocess.Popen(
         command,
@@ -163,13 +204,22 @@ def start_long_run(folder: Path, nodes: int) -> subprocess.Popen[str]:
 
 
 def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection() -> None:
-    """Gloo says so if it is killed in the middle, as one of four is, and nothing if before or after."""
+    """Gloo says so if it is killed in the middle, as one of four is, and nothing if before or
+    after.
+    """
     said = ""
     for _ in range(5):
         (port,) = free_ports(1)
-        where = {**os.environ, "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        where = {
+            **os.environ,
+            "WORLD_SIZE": "8",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
         command = [sys.executable, str(TESTS / "flooding_rank.py")]
-        said = subprocess.run(command, env=where, check=True, stdout=subprocess.PIPE, text=True, timeout=100).stdout
+        said = subprocess.run(
+            command, env=where, check=True, stdout=subprocess.PIPE, text=True, timeout=100
+        ).stdout
         if said:
             break
     assert said == "LostConnection: rank 0 lost a connection over which a message was announced"
@@ -191,14 +241,28 @@ def test_a_message_begins_when_the_head_of_the_one_before_has_been_moved() -> No
             events.append(f"move {piece.numel()} of {name}")
             return Moved(f"{piece.numel()} of {name}")
 
-        return lambda: Transfer(1, zeros(num_bytes, dtype=uint8), move, lambda: events.append(f"{name} is complete"))
+        return lambda: Transfer(
+            1, zeros(num_bytes, dtype=uint8), move, lambda: events.append(f"{name} is complete")
+        )
 
-    for each in (message("a", TAIL + 5), message("b", TAIL + 1), message("c", 3), message("d", 0), None):
+    for each in (
+        message("a", TAIL + 5),
+        message("b", TAIL + 1),
+        message("c", 3),
+        message("d", 0),
+        None,
+    ):
         queue.put(each)
     one_after_the_other(queue)
     assert events == [
         *("move 5 of a", f"move {TAIL} of a", "moved 5 of a"),
-        *("move 1 of b", f"move {TAIL} of b", f"moved {TAIL} of a", "a is complete", "moved 1 of b"),
+        *(
+            "move 1 of b",
+            f"move {TAIL} of b",
+            f"moved {TAIL} of a",
+            "a is complete",
+            "moved 1 of b",
+        ),
         *("move 3 of c", f"moved {TAIL} of b", "b is complete"),
         *("moved 3 of c", "c is complete", "d is complete"),
     ]

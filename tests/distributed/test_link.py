@@ -29,9 +29,16 @@ def test_messages_wait_for_each_other_in_both_directions() -> None:
     link = Link(bandwidth=800.0, latency_seconds=0.5, now=clock)  # 100 bytes a second
     assert [link.leave(200), link.leave(100), link.leave(0)] == [10.0, 12.0, 13.0]
     clock.now = 20.0
-    assert [link.leave(50), link.leave(50)] == [20.0, 20.5]  # nothing was saved up while the link was idle
+    assert [link.leave(50), link.leave(50)] == [
+        20.0,
+        20.5,
+    ]  # nothing was saved up while the link was idle
     # What leaves others at 20 and 20.25 arrives in turn; a later one finds the link free.
-    assert [link.arrive(100, 20.0), link.arrive(100, 20.25), link.arrive(100, 30.0)] == [21.5, 22.5, 31.5]
+    assert [link.arrive(100, 20.0), link.arrive(100, 20.25), link.arrive(100, 30.0)] == [
+        21.5,
+        22.5,
+        31.5,
+    ]
     assert link.leave(1) == 21.0  # the two directions do not disturb each other
 
 
@@ -63,15 +70,46 @@ def test_without_a_bandwidth_only_latency_counts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_real_runs_are_as_slow_as_their_links_and_end_where_they_would_without(tmp_path: Path) -> None:
-    variants = {"sgp": (), "ar_sgd": (), "ar_sgd of parameters": ("algo.average=parameters",), "osgp": ("algo.tau=0",)}
-    tiny = ("dtype=float64", "model=mlp", "data=digits", "nodes=2", "batch_size=8", "epochs=0.1", "log_every=1")
-    results = simulate_all(tmp_path, "gloo", "network.bandwidth=1e6", "network.latency_seconds=0.02", tiny=tiny, variants=variants)
+def test_real_runs_are_as_slow_as_their_links_and_end_where_they_would_without(
+    tmp_path: Path,
+) -> None:
+    variants = {
+        "sgp": (),
+        "ar_sgd": (),
+        "ar_sgd of parameters": ("algo.average=parameters",),
+        "osgp": ("algo.tau=0",),
+    }
+    tiny = (
+        "dtype=float64",
+        "model=mlp",
+        "data=digits",
+        "nodes=2",
+        "batch_size=8",
+        "epochs=0.1",
+        "log_every=1",
+    )
+    results = simulate_all(
+        tmp_path,
+        "gloo",
+        "network.bandwidth=1e6",
+        "network.latency_seconds=0.02",
+        tiny=tiny,
+        variants=variants,
+    )
     real = [real for _, real in results.values()]
-    launch(real[-1], program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in real[:-1])))
+    launch(
+        real[-1],
+        program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in real[:-1])),
+    )
     for simulated, each in results.values():
         check_same_end(simulated, each)
         problem = each.run.make_problem()
-        message = 8 * sum(problem.flat.layers)  # bytes, and what each of two nodes sends in an all-reduce
-        end = max(float(str(record["time_s"])) for record in read_metrics(each.directory) if record["kind"] == "train")
+        message = 8 * sum(
+            problem.flat.layers
+        )  # bytes, and what each of two nodes sends in an all-reduce
+        end = max(
+            float(str(record["time_s"]))
+            for record in read_metrics(each.directory)
+            if record["kind"] == "train"
+        )
         assert end >= each.run.steps(problem) * (message * 8 / 1e6 + 0.02)

@@ -1,4 +1,6 @@
-"""Real processes under ``mpirun``: the simulator's results, errors that end every rank, and none left behind."""
+"""Real processes under ``mpirun``: the simulator's results, errors that end every rank, and none
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ HERE = TESTS
 
 def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [*MPIRUN, "-n", str(ranks), sys.executable, *words]
-    return subprocess.run(command, check=False, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        command, check=False, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240
+    )
 
 
 def run_ranks(*experiments: Experiment, fail_on_rank: int = -1) -> subprocess.CompletedProcess[str]:
@@ -41,11 +45,16 @@ ASYNCHRONOUS = ("ad_psgd", "osgp", "gap_aware")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, Experiment]]:
-    """Every synchronous algorithm, simulated and real, and asynchronous ones; two launches, of four and of five ranks, run them all."""
+    """Every synchronous algorithm, simulated and real, and asynchronous ones; two launches, of four
+    and of five ranks, run them all.
+    """
     folder = tmp_path_factory.mktemp("runs")
     synchronous = simulate_all(folder, "mpi")
     words = ("network=mpi", "nodes=4", "model=mlp", "epochs=8")
-    asynchronous = {algorithm: make_experiment(folder, f"algo={algorithm}", *words) for algorithm in ASYNCHRONOUS}
+    asynchronous = {
+        algorithm: make_experiment(folder, f"algo={algorithm}", *words)
+        for algorithm in ASYNCHRONOUS
+    }
     every_real = [*(real for _, real in synchronous.values()), *asynchronous.values()]
     for ranks in (4, 5):
         done = run_ranks(*(each for each in every_real if each.run.ranks == ranks))
@@ -54,13 +63,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, E
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, runs: tuple[Results, dict[str, Experiment]]) -> None:
+def test_synchronous_algorithms_end_with_the_simulators_parameters(
+    name: str, runs: tuple[Results, dict[str, Experiment]]
+) -> None:
     synchronous, _ = runs
     check_same_end(*synchronous[name])
 
 
 @pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
-def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm: str, runs: tuple[Results, dict[str, Experiment]]) -> None:
+def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(
+    algorithm: str, runs: tuple[Results, dict[str, Experiment]]
+) -> None:
     _, asynchronous = runs
     experiment = asynchronous[algorithm]
     summary = read_summary(experiment.directory)
@@ -72,31 +85,62 @@ def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(algorithm:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("algo=ar_sgd",), ("algo=pipe_sgd", "algo.depth=3"), ("algo=sgp",)], ids=" ".join)
-def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("algo=ar_sgd",), ("algo=pipe_sgd", "algo.depth=3"), ("algo=sgp",)], ids=" ".join
+)
+def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     settings = ("network=mpi", "nodes=2", "model=mlp", "epochs=60", "eval_every=1000", *words)
     whole = make_experiment(tmp_path / "whole", *settings)
     assert run_ranks(whole).returncode == 0
     cut = make_experiment(tmp_path / "cut", *settings)
     configuration = str(cut.directory / "config.yaml")
     command = [*MPIRUN, "-n", "2", sys.executable, str(HERE / "real_rank.py"), "-1", configuration]
-    first = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     os.kill(wait_for_ranks(tmp_path / "cut", 2)[1], signal.SIGUSR1)
     _, error = first.communicate(timeout=60)
     assert first.returncode == 75, error
     assert len(saved_steps(cut.checkpoints)) == 1
     again = run_ranks(cut)
-    assert again.returncode == 0 and "This run was interrupted and resumes from step" in again.stdout
+    assert (
+        again.returncode == 0 and "This run was interrupted and resumes from step" in again.stdout
+    )
     for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
         assert torch.equal(a, b)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "wait"), [("sgp", r"a message from rank \d"), ("local_sgd", "an all-reduce")])
-def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, wait: str, tmp_path: Path) -> None:
-    words = ["network=mpi", "network.timeout_seconds=10", "nodes=3", "model=mlp", "epochs=100000", "logger=jsonl", f"algo={algo}"]
-    command = [*MPIRUN, "-n", "3", sys.executable, "-m", "sgp_runner", *words, f"results={tmp_path}"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+@pytest.mark.parametrize(
+    ("algo", "wait"), [("sgp", r"a message from rank \d"), ("local_sgd", "an all-reduce")]
+)
+def test_a_rank_that_is_stopped_ends_the_run_with_one_report(
+    algo: str, wait: str, tmp_path: Path
+) -> None:
+    words = [
+        "network=mpi",
+        "network.timeout_seconds=10",
+        "nodes=3",
+        "model=mlp",
+        "epochs=100000",
+        "logger=jsonl",
+        f"algo={algo}",
+    ]
+    command = [
+        *MPIRUN,
+        "-n",
+        "3",
+        sys.executable,
+        "-m",
+        "sgp_runner",
+        *words,
+        f"results={tmp_path}",
+    ]
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         os.kill(wait_for_ranks(tmp_path, 3)[1], signal.SIGSTOP)
         _, error = process.communicate(timeout=100)
     assert process.returncode == 1
@@ -122,8 +166,17 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(tmp_path: Path) -> None:
-    words = ["network=mpi", "network.timeout_seconds=2", "nodes=3", "model=mlp", "logger=jsonl", f"results={tmp_path}"]
+def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(
+    tmp_path: Path,
+) -> None:
+    words = [
+        "network=mpi",
+        "network.timeout_seconds=2",
+        "nodes=3",
+        "model=mlp",
+        "logger=jsonl",
+        f"results={tmp_path}",
+    ]
     done = mpirun(3, "-c", LATE, *words)
     assert done.returncode == 1
     (line,) = (line for line in done.stderr.splitlines() if "sgp-run:" in line)
@@ -144,12 +197,25 @@ def test_messages_of_every_type_and_length_arrive_in_order() -> None:
 
 
 def test_the_command_runs_under_mpirun(tmp_path: Path) -> None:
-    done = mpirun(2, "-m", "sgp_runner", "network=mpi", "nodes=2", "model=mlp", "epochs=1", "logger=jsonl", cwd=tmp_path)
+    done = mpirun(
+        2,
+        "-m",
+        "sgp_runner",
+        "network=mpi",
+        "nodes=2",
+        "model=mlp",
+        "epochs=1",
+        "logger=jsonl",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("accuracy of the averaged model") == 1
     (directory,) = (tmp_path / "results" / "runs").iterdir()
     assert read_summary(directory) is not None
-    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {0, 1}
+    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {
+        0,
+        1,
+    }
 
 
 def test_settings_that_cannot_work_are_refused_once(tmp_path: Path) -> None:
@@ -163,17 +229,32 @@ def test_settings_that_cannot_work_are_refused_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "missing", "sentence"),
     [
-        ("sgp", "", "mpi runs under mpirun: start it with mpirun -n 4 sgp-run network=mpi nodes=4 ..."),
-        ("gap_aware", "", "mpi runs under mpirun: start it with mpirun -n 5 sgp-run network=mpi nodes=4 ..."),
+        (
+            "sgp",
+            "",
+            "mpi runs under mpirun: start it with mpirun -n 4 sgp-run network=mpi nodes=4 ...",
+        ),
+        (
+            "gap_aware",
+            "",
+            "mpi runs under mpirun: start it with mpirun -n 5 sgp-run network=mpi nodes=4 ...",
+        ),
         ("sgp", "mpi4py", "mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ("),
     ],
 )
-def test_what_is_missing_is_said_with_the_command_that_helps(algorithm: str, missing: str, sentence: str, tmp_path: Path) -> None:
+def test_what_is_missing_is_said_with_the_command_that_helps(
+    algorithm: str, missing: str, sentence: str, tmp_path: Path
+) -> None:
     launched = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"} if missing else {}
     code = f"import sys; sys.modules['{missing}'] = None; from sgp_runner.cli.main import main; sys.exit(main(sys.argv[1:]))"
     words = [f"algo={algorithm}", "network=mpi", "nodes=4", "model=mlp"]
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], check=False, cwd=tmp_path, env={**os.environ, **launched}, capture_output=True, text=True
+        [sys.executable, "-c", code, *words],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **launched},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 2
     assert done.stderr.startswith(f"sgp-run: network: {sentence}")
@@ -199,8 +280,17 @@ def test_an_error_in_one_rank_is_reported_once_with_its_rank_and_ends_all(tmp_pa
         pytest.param(signal.SIGTERM, "mpirun", marks=pytest.mark.slow),
     ],
 )
-def test_whatever_is_killed_nobody_survives(number: signal.Signals, victim: str, tmp_path: Path) -> None:
-    words = ["network=mpi", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl", f"results={tmp_path}"]
+def test_whatever_is_killed_nobody_survives(
+    number: signal.Signals, victim: str, tmp_path: Path
+) -> None:
+    words = [
+        "network=mpi",
+        "nodes=2",
+        "model=mlp",
+        "epochs=100000",
+        "logger=jsonl",
+        f"results={tmp_path}",
+    ]
     command = subprocess.Popen(
         [*MPIRUN, "-n", "2", sys.executable, "-m", "sgp_runner", *words],
         env=ENVIRONMENT,

@@ -14,30 +14,44 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.recorder import read_summary
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"), pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    pytest.mark.timeout(900),
+]
 GPUS = torch.cuda.device_count()
 REAL_RANK = str(TESTS / "real_rank.py")
 TINY = ("dtype=float64", "model=mlp", "data=digits", "batch_size=8", "epochs=0.09", "log_every=4")
 # Every message is folded in as late as it may be; so it is in the simulator with steps of 50 ms.
 LATE = ("algo.tau=2", "compute_time@cluster.compute_time=constant", "cluster.latency_seconds=0.075")
-VARIANTS = {**SYNCHRONOUS, "osgp two steps late": LATE, "sgp over a ring": ("topology@algo.topology=ring",)}
+VARIANTS = {
+    **SYNCHRONOUS,
+    "osgp two steps late": LATE,
+    "sgp over a ring": ("topology@algo.topology=ring",),
+}
 
 
 def start(experiments: list[Experiment]) -> None:
     *first, last = experiments
-    launch(last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)))
+    launch(
+        last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first))
+    )
 
 
 @pytest.fixture(scope="module")
 def one_gpu_per_node(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    results = simulate_all(tmp_path_factory.mktemp("nccl"), "nccl", tiny=(*TINY, f"nodes={GPUS}"), variants=VARIANTS)
+    results = simulate_all(
+        tmp_path_factory.mktemp("nccl"), "nccl", tiny=(*TINY, f"nodes={GPUS}"), variants=VARIANTS
+    )
     for ranks in (GPUS, GPUS + 1):
         start([real for _, real in results.values() if real.run.ranks == ranks])
     return results
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_synchronous_algorithms_end_with_the_simulators_parameters(name: str, one_gpu_per_node: Results) -> None:
+def test_synchronous_algorithms_end_with_the_simulators_parameters(
+    name: str, one_gpu_per_node: Results
+) -> None:
     check_same_end(*one_gpu_per_node[name])
 
 
@@ -46,8 +60,18 @@ def two_gpus_per_node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Res
     folder = tmp_path_factory.mktemp("nodes")
     machines = (f"nodes={GPUS // 2}", "gpus_per_node=2")
     results = {
-        gossip: simulate_all(folder / gossip, "nccl", *machines, f"network.gossip={gossip}", tiny=(*TINY, machines[0]), variants=variants)
-        for gossip, variants in (("shards", {name: VARIANTS[name] for name in VARIANTS if name != "ps_sgd"}), ("leader", VARIANTS))
+        gossip: simulate_all(
+            folder / gossip,
+            "nccl",
+            *machines,
+            f"network.gossip={gossip}",
+            tiny=(*TINY, machines[0]),
+            variants=variants,
+        )
+        for gossip, variants in (
+            ("shards", {name: VARIANTS[name] for name in VARIANTS if name != "ps_sgd"}),
+            ("leader", VARIANTS),
+        )
     }
     real = [real for some in results.values() for _, real in some.values()]
     for ranks in {each.run.ranks for each in real}:
@@ -57,7 +81,9 @@ def two_gpus_per_node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Res
 
 @pytest.mark.skipif(GPUS < 2, reason="one GPU")
 @pytest.mark.parametrize("gossip", ["shards", "leader"])
-def test_nodes_of_two_gpus_end_as_nodes_of_one(gossip: str, two_gpus_per_node: dict[str, Results]) -> None:
+def test_nodes_of_two_gpus_end_as_nodes_of_one(
+    gossip: str, two_gpus_per_node: dict[str, Results]
+) -> None:
     for simulated, real in two_gpus_per_node[gossip].values():
         check_same_end(simulated, real)
 
@@ -66,7 +92,15 @@ def test_nodes_of_two_gpus_end_as_nodes_of_one(gossip: str, two_gpus_per_node: d
 def test_asynchronous_algorithms_learn_over_pinned_memory(algorithm: str, tmp_path: Path) -> None:
     if algorithm == "ad_psgd" and GPUS % 2:
         pytest.skip("AD-PSGD needs an even number of nodes")
-    experiment = make_experiment(tmp_path, "network=nccl", f"nodes={GPUS}", "model=mlp", "batch_size=16", "epochs=3", f"algo={algorithm}")
+    experiment = make_experiment(
+        tmp_path,
+        "network=nccl",
+        f"nodes={GPUS}",
+        "model=mlp",
+        "batch_size=16",
+        "epochs=3",
+        f"algo={algorithm}",
+    )
     start([experiment])
     summary = read_summary(experiment.directory)
     assert summary is not None
@@ -75,7 +109,15 @@ def test_asynchronous_algorithms_learn_over_pinned_memory(algorithm: str, tmp_pa
 
 def test_bf16_channels_last_and_compile_learn(tmp_path: Path) -> None:
     options = ("network.autocast=bf16", "network.channels_last=true", "network.compile=true")
-    experiment = make_experiment(tmp_path, "network=nccl", f"nodes={GPUS}", "algo=sgp", "model=resnet8", "epochs=10", *options)
+    experiment = make_experiment(
+        tmp_path,
+        "network=nccl",
+        f"nodes={GPUS}",
+        "algo=sgp",
+        "model=resnet8",
+        "epochs=10",
+        *options,
+    )
     start([experiment])
     summary = read_summary(experiment.directory)
     assert summary is not None

@@ -1,4 +1,6 @@
-"""Runs on real processes that are killed, or asked to stop, and started again: synchronous ones end with the same bytes."""
+"""Runs on real processes that are killed, or asked to stop, and started again: synchronous ones end
+with the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,31 @@ from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import RankFailed, Stopped
 
 REAL_RANK = str(TESTS / "real_rank.py")
-SETTINGS = ("network=gloo", "nodes=3", "model=mlp", "batch_size=16", "epochs=15", "log_every=1", "eval_every=1000")
+SETTINGS = (
+    "network=gloo",
+    "nodes=3",
+    "model=mlp",
+    "batch_size=16",
+    "epochs=15",
+    "log_every=1",
+    "eval_every=1000",
+)
 LED = ("nodes=2", "gpus_per_node=2", "network.gossip=leader", "checkpoint.every_steps=40")
-SYNCHRONOUS: dict[str, tuple[signal.Signals | str, ...]] = {  # with the signal that one process gets
+SYNCHRONOUS: dict[
+    str, tuple[signal.Signals | str, ...]
+] = {  # with the signal that one process gets
     "ar_sgd": (signal.SIGKILL, "nodes=2", "model=resnet8", "epochs=2", "checkpoint.every_steps=9"),
     "sgp": (signal.SIGUSR1, "algo.topology.peers=2"),
     "ps_sgd": (signal.SIGTERM, "nodes=2", "epochs=10"),
 }
 MORE: dict[str, tuple[signal.Signals | str, ...]] = {
     "d_psgd": (signal.SIGKILL,),
-    "slowmo": (signal.SIGKILL, "algo.tau=7", "checkpoint.every_steps=null", "checkpoint.every_minutes=0.005"),
+    "slowmo": (
+        signal.SIGKILL,
+        "algo.tau=7",
+        "checkpoint.every_steps=null",
+        "checkpoint.every_minutes=0.005",
+    ),
     "local_sgd": (signal.SIGUSR2, "algo.tau=5"),
     "pipe_sgd": (signal.SIGKILL, "algo.depth=3"),
     "pipe_sgd compressed": (signal.SIGUSR1, "algo.compression=quantize8"),
@@ -45,7 +62,9 @@ MORE: dict[str, tuple[signal.Signals | str, ...]] = {
 
 
 def run_to_the_end(experiment: Experiment, random: Random, number: int, times: int) -> int:
-    """Start the run until it ends. Until it was cut off ``times`` times, a process of it gets ``number`` once there is a new checkpoint."""
+    """Start the run until it ends. Until it was cut off ``times`` times, a process of it gets
+    ``number`` once there is a new checkpoint.
+    """
     cut_off = 0
 
     def strike(before: int) -> None:
@@ -57,13 +76,21 @@ def run_to_the_end(experiment: Experiment, random: Random, number: int, times: i
 
     while True:
         ended = False
-        striker = Thread(target=strike, args=(max(saved_steps(experiment.checkpoints), default=0) if cut_off < times else 10**9,))
+        striker = Thread(
+            target=strike,
+            args=(
+                max(saved_steps(experiment.checkpoints), default=0) if cut_off < times else 10**9,
+            ),
+        )
         striker.start()
         try:
             launch(experiment, program=(REAL_RANK, "-1"))
             return cut_off
         except Stopped as stopped:
-            assert f"stopped by {signal.Signals(number).name}; saved in {experiment.checkpoints}/step-" in str(stopped)
+            assert (
+                f"stopped by {signal.Signals(number).name}; saved in {experiment.checkpoints}/step-"
+                in str(stopped)
+            )
         except RankFailed as failed:
             assert "was killed by signal SIGKILL" in str(failed)
         finally:
@@ -90,7 +117,10 @@ def run_all(experiments: list[Experiment]) -> None:
     """One launch for all those of as many ranks."""
     for ranks in {each.run.ranks for each in experiments}:
         *first, last = (each for each in experiments if each.run.ranks == ranks)
-        launch(last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)))
+        launch(
+            last,
+            program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +150,9 @@ def check_same_end(whole: Experiment, folder: Path, name: str, times: int) -> No
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_a_run_that_was_cut_off_ends_with_the_same_bytes(name: str, whole: dict[str, Experiment], tmp_path: Path) -> None:
+def test_a_run_that_was_cut_off_ends_with_the_same_bytes(
+    name: str, whole: dict[str, Experiment], tmp_path: Path
+) -> None:
     check_same_end(whole[name], tmp_path, name, times=1)
 
 
@@ -133,38 +165,86 @@ def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", ["algo=ad_psgd", "algo=gap_aware", "algo=ad_psgd gpus_per_node=2"])
-def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(settings: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings", ["algo=ad_psgd", "algo=gap_aware", "algo=ad_psgd gpus_per_node=2"]
+)
+def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(
+    settings: str, tmp_path: Path
+) -> None:
     experiment = make_experiment(
-        tmp_path, *SETTINGS, "nodes=2", "model=resnet8", "epochs=12", *settings.split(), "checkpoint.every_steps=40"
+        tmp_path,
+        *SETTINGS,
+        "nodes=2",
+        "model=resnet8",
+        "epochs=12",
+        *settings.split(),
+        "checkpoint.every_steps=40",
     )
     assert run_to_the_end(experiment, Random(3), signal.SIGUSR1, 1) == 1
     taken = steps_taken(experiment)
     assert sum(taken[:2]) == 2 * 12 * 44
     summary = read_summary(experiment.directory)
     assert summary is not None and float(str(summary["average"])) > 0.93
-    times = [float(str(record["time_s"])) for record in read_metrics(experiment.directory) if record.get("rank") == 0]
+    times = [
+        float(str(record["time_s"]))
+        for record in read_metrics(experiment.directory)
+        if record.get("rank") == 0
+    ]
     assert times == sorted(times)
 
 
 def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sgp_runner", "network=gloo", "algo=osgp", "model=mlp", "nodes=2", "epochs=200"]
+    command = [
+        sys.executable,
+        "-m",
+        "sgp_runner",
+        "network=gloo",
+        "algo=osgp",
+        "model=mlp",
+        "nodes=2",
+        "epochs=200",
+    ]
     command += ["logger=jsonl", f"results={tmp_path}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_ranks(tmp_path, 2)
     process.send_signal(signal.SIGTERM)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert re.fullmatch(r"sgp-run: stopped by SIGTERM; saved in \S+/checkpoints/step-\d+. Run the same command again to resume.\n", error)
+    assert re.fullmatch(
+        r"sgp-run: stopped by SIGTERM; saved in \S+/checkpoints/step-\d+. Run the same command again to resume.\n",
+        error,
+    )
     assert "Traceback" not in out
 
 
 @pytest.mark.slow
 def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--max-restarts", "1", "-m", "sgp_runner"]
-    words = ["network=gloo", "nodes=2", "model=mlp", "epochs=10", "checkpoint.every_steps=300", "eval_every=1000", "logger=jsonl"]
+    torchrun = [
+        str(Path(sys.executable).with_name("torchrun")),
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "1",
+        "-m",
+        "sgp_runner",
+    ]
+    words = [
+        "network=gloo",
+        "nodes=2",
+        "model=mlp",
+        "epochs=10",
+        "checkpoint.every_steps=300",
+        "eval_every=1000",
+        "logger=jsonl",
+    ]
     subprocess.run([*torchrun, *words, "name=whole"], cwd=tmp_path, check=True, capture_output=True)
-    process = subprocess.Popen([*torchrun, *words, "name=run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [*torchrun, *words, "name=run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     directory, whole = (tmp_path / "results" / "runs" / name for name in ("run", "whole"))
     while process.poll() is None and not saved_steps(directory / "checkpoints"):
         time.sleep(0.05)
@@ -175,7 +255,11 @@ def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
     assert "This run was interrupted and resumes from step" in out
     assert read_summary(directory) is not None
     learned, expected = (
-        [(record["rank"], record["step"], record["loss"]) for record in read_metrics(each) if record["kind"] in ("train", "eval")]
+        [
+            (record["rank"], record["step"], record["loss"])
+            for record in read_metrics(each)
+            if record["kind"] in ("train", "eval")
+        ]
         for each in (directory, whole)
     )
     assert sorted(map(str, learned)) == sorted(map(str, expected))

@@ -29,7 +29,11 @@ from sgp_runner.utils.errors import RankFailed
 ROGUE = str(TESTS / "rogue_rank.py")
 WORDS = ["nodes=2", "model=mlp", "epochs=1", "logger=jsonl"]
 NOT_JSON = r"sgp-run: rank 1 sent something that is not JSON \(UnicodeDecodeError\): is it a rank of this run\?\n"
-LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}  # as the kernel writes addresses
+LOOPBACK = {
+    "0100007F",
+    "00000000000000000000000001000000",
+    "0000000000000000FFFF00000100007F",
+}  # as the kernel writes addresses
 
 
 def listens_on(pid: int) -> set[str]:
@@ -38,26 +42,50 @@ def listens_on(pid: int) -> set[str]:
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
             inodes.add(match[1])
-    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and line[9] in inodes}
 
 
 def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path) -> None:
-    """They listen on the loopback interface alone, and who may not read a private folder does not find them."""
-    words = ["network=gloo", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl", f"results={tmp_path}"]
+    """They listen on the loopback interface alone, and who may not read a private folder does not
+    find them.
+    """
+    words = [
+        "network=gloo",
+        "nodes=2",
+        "model=mlp",
+        "epochs=100000",
+        "logger=jsonl",
+        f"results={tmp_path}",
+    ]
     command = [sys.executable, "-m", "sgp_runner", *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as launcher:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as launcher:
         try:
             ranks = wait_for_ranks(tmp_path, 2)
             assert listens_on(launcher.pid) == set()
             for rank in ranks:
                 assert listens_on(rank) and listens_on(rank) <= LOOPBACK
-            environment = dict(word.split("=", 1) for word in Path(f"/proc/{ranks[0]}/environ").read_text().split("\0") if "=" in word)
+            environment = dict(
+                word.split("=", 1)
+                for word in Path(f"/proc/{ranks[0]}/environ").read_text().split("\0")
+                if "=" in word
+            )
             store = Path(environment["SGP_RUN_STORE"])
             assert stat.S_IMODE(store.parent.stat().st_mode) == 0o700 and store.stat().st_size > 0
             if os.getuid() == 0:
-                done = subprocess.run(["cat", str(store)], user=65534, check=False, capture_output=True, text=True)
-                assert (done.returncode, done.stdout) == (1, "") and "Permission denied" in done.stderr
+                done = subprocess.run(
+                    ["cat", str(store)], user=65534, check=False, capture_output=True, text=True
+                )
+                assert (done.returncode, done.stdout) == (
+                    1,
+                    "",
+                ) and "Permission denied" in done.stderr
         finally:
             launcher.send_signal(signal.SIGTERM)
     assert not store.parent.exists()
@@ -68,9 +96,21 @@ def test_a_rank_that_answers_with_a_pickle_does_not_run_code_here(tmp_path: Path
     (port,) = free_ports(1)
     where = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     harm = tmp_path / "harm"
-    with subprocess.Popen([sys.executable, ROGUE, "gloo", str(harm)], env={**where, "RANK": "1"}, stderr=subprocess.DEVNULL) as rogue:
+    with subprocess.Popen(
+        [sys.executable, ROGUE, "gloo", str(harm)],
+        env={**where, "RANK": "1"},
+        stderr=subprocess.DEVNULL,
+    ) as rogue:
         command = [sys.executable, "-m", "sgp_runner", "network=gloo", *WORDS]
-        done = subprocess.run(command, check=False, cwd=tmp_path, env={**where, "RANK": "0"}, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=tmp_path,
+            env={**where, "RANK": "0"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
         rogue.kill()
     assert not harm.exists()
     assert done.returncode == 1 and re.search(NOT_JSON, done.stderr), done.stderr
@@ -80,7 +120,15 @@ def test_a_rank_that_answers_with_a_pickle_over_mpi_does_not_run_code_here(tmp_p
     harm = tmp_path / "harm"
     command = [*MPIRUN, "-n", "1", sys.executable, "-m", "sgp_runner", "network=mpi", *WORDS]
     command += [":", "-n", "1", sys.executable, ROGUE, "mpi", str(harm)]
-    done = subprocess.run(command, check=False, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command,
+        check=False,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert not harm.exists()
     assert done.returncode == 1 and re.search(NOT_JSON, done.stderr), done.stderr
 
@@ -90,11 +138,17 @@ def test_values_come_back_as_they_were_and_others_are_refused() -> None:
     assert unpack(pack(value), 1) == value
     assert math.isnan(unpack(pack(float("nan")), 1))
     for bad in (b"\x80\x04.", b"{", b"[" * 100_000):
-        with pytest.raises(RankFailed, match=r"^rank 3 sent something that is not JSON \(\w+\): is it a rank of this run\?$"):
+        with pytest.raises(
+            RankFailed,
+            match=r"^rank 3 sent something that is not JSON \(\w+\): is it a rank of this run\?$",
+        ):
             unpack(torch.frombuffer(bytearray(bad), dtype=torch.uint8), 3)
     check_lengths([1, 2**24], [0, 1])
     for length in (-1, 0, 2**24 + 1, 2**62):
-        with pytest.raises(RankFailed, match=rf"^rank 5 announced a value of {length} bytes, more than 16777216 or none: is it"):
+        with pytest.raises(
+            RankFailed,
+            match=rf"^rank 5 announced a value of {length} bytes, more than 16777216 or none: is it",
+        ):
             check_lengths([1, length], [2, 5])
 
 
@@ -103,7 +157,8 @@ def test_messages_that_no_rank_announces_are_refused() -> None:
     check_header(1, 2**40, len(DTYPES) - 1)
     for length, dtype in ((-1, 0), (2**40 + 1, 0), (2**62, 0), (5, len(DTYPES)), (5, -2)):
         with pytest.raises(
-            RankFailed, match=rf"^process 1 announced a message of {length} numbers of type {dtype}: is it a rank of this run"
+            RankFailed,
+            match=rf"^process 1 announced a message of {length} numbers of type {dtype}: is it a rank of this run",
         ):
             check_header(1, length, dtype)
 
@@ -111,24 +166,47 @@ def test_messages_that_no_rank_announces_are_refused() -> None:
 def test_a_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
+        for name, value in {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
         with pytest.raises(
-            RankFailed, match=rf"^port {port} of 127\.0\.0\.1 is not free \(Address already in use\): set another MASTER_PORT\.$"
+            RankFailed,
+            match=rf"^port {port} of 127\.0\.0\.1 is not free \(Address already in use\): set another MASTER_PORT\.$",
         ):
             DistributedWorld()
 
 
 def test_nothing_in_the_package_can_unpickle_what_comes_over_a_network() -> None:
     """Object collectives of PyTorch and the lower-case methods of mpi4py do."""
-    objects = {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list", "send_object_list", "recv_object_list"}
+    objects = {
+        "all_gather_object",
+        "broadcast_object_list",
+        "gather_object",
+        "scatter_object_list",
+        "send_object_list",
+        "recv_object_list",
+    }
     found = []
     for path in Path(sgp_runner.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            forbidden = objects | {"allgather", "bcast", "recv", "sendrecv"} if path.name == "mpi.py" else objects
-            if isinstance(node, ast.Attribute) and node.attr in forbidden and ast.unparse(node) != "self.mailbox.recv":
+            forbidden = (
+                objects | {"allgather", "bcast", "recv", "sendrecv"}
+                if path.name == "mpi.py"
+                else objects
+            )
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in forbidden
+                and ast.unparse(node) != "self.mailbox.recv"
+            ):
                 found.append(f"{path.name}: {node.attr}")
-            if isinstance(node, ast.Import) and any(name.name in ("pickle", "dill", "cloudpickle", "shelve") for name in node.names):
+            if isinstance(node, ast.Import) and any(
+                name.name in ("pickle", "dill", "cloudpickle", "shelve") for name in node.names
+            ):
                 found.append(f"{path.name}: {node.names[0].name}")
     assert found == []

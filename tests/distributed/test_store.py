@@ -1,4 +1,6 @@
-"""The store of the ranks of one machine: what it promises, from several processes, also when one is killed at any moment."""
+"""The store of the ranks of one machine: what it promises, from several processes, also when one is
+killed at any moment.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 from sgp_runner.distributed.store import LocalStore
 
 FORKSERVER = get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["sgp_runner.distributed.store"])  # writers are forks of a process that has imported PyTorch
+FORKSERVER.set_forkserver_preload(
+    ["sgp_runner.distributed.store"]
+)  # writers are forks of a process that has imported PyTorch
 
 
 def write(path: Path, times: int, name: str) -> None:
@@ -37,11 +41,23 @@ def test_a_store_does_what_pytorch_expects_of_one(tmp_path: Path) -> None:
     inside, other = PrefixStore("a", store), PrefixStore("a", clone := store.clone())
     assert not inside.check(["x"])
     inside.set("x", "1")
-    assert other.get("x") == b"1" and clone.get("a/x") == b"1" and other.check(["x"]) and not other.check(["x", "y"])
-    assert [other.add("n", 2), inside.add("n", 3), inside.add("n", 0)] == [2, 5, 5] and inside.get("n") == b"5"
-    assert inside.compare_set("new", "", "first") == b"first" and other.compare_set("new", "", "second") == b"first"
+    assert (
+        other.get("x") == b"1"
+        and clone.get("a/x") == b"1"
+        and other.check(["x"])
+        and not other.check(["x", "y"])
+    )
+    assert [other.add("n", 2), inside.add("n", 3), inside.add("n", 0)] == [2, 5, 5] and inside.get(
+        "n"
+    ) == b"5"
+    assert (
+        inside.compare_set("new", "", "first") == b"first"
+        and other.compare_set("new", "", "second") == b"first"
+    )
     assert other.compare_set("new", "first", "third") == b"third" and inside.get("new") == b"third"
-    assert inside.compare_set("none", "expected", "new") == b"expected" and not inside.check(["none"])
+    assert inside.compare_set("none", "expected", "new") == b"expected" and not inside.check(
+        ["none"]
+    )
     inside.set("bytes", bytes(range(256)).decode("latin-1"))
     assert inside.get("bytes") == bytes(range(256)).decode("latin-1").encode()
     with pytest.raises(RuntimeError, match="timed out waiting for a/never in "):

@@ -21,23 +21,41 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("algo", ["sgp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ar_sgd", "local_sgd"))])
+@pytest.mark.parametrize(
+    "algo",
+    ["sgp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ar_sgd", "local_sgd"))],
+)
 def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path: Path) -> None:
-    # Ten seconds: while a busy machine starts three ranks they wait for one another longer than two.
-    words = ["network=gloo", "network.timeout_seconds=10", "nodes=3", "model=mlp", "epochs=100000", "logger=jsonl", f"algo={algo}"]
+    # Ten seconds: while a busy machine starts three ranks they wait for one another longer than
+    # two.
+    words = [
+        "network=gloo",
+        "network.timeout_seconds=10",
+        "nodes=3",
+        "model=mlp",
+        "epochs=100000",
+        "logger=jsonl",
+        f"algo={algo}",
+    ]
     command = [sys.executable, "-m", "sgp_runner", *words, f"results={tmp_path}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         stopped = wait_for_ranks(tmp_path, 3)[1]
         os.kill(stopped, signal.SIGSTOP)
         _, error = process.communicate(timeout=100)
     assert process.returncode == 1
     heading, *ranks, last = error.splitlines()
     assert heading == "The run stalled:" and len(ranks) == 3
-    (silent,) = (rank for rank, line in enumerate(ranks) if line == f"  rank {rank} does not answer")
-    assert all(re.fullmatch(rf"  rank {rank} ({WAITS[algo]}) for \d+\.\d s", line) for rank, line in enumerate(ranks) if rank != silent)
-    sentence = (
-        rf"sgp-run: the run stalled \(network.timeout_seconds\): rank \d ({WAITS[algo]}) for [\d.]+ s; rank {silent} does not answer."
+    (silent,) = (
+        rank for rank, line in enumerate(ranks) if line == f"  rank {rank} does not answer"
     )
+    assert all(
+        re.fullmatch(rf"  rank {rank} ({WAITS[algo]}) for \d+\.\d s", line)
+        for rank, line in enumerate(ranks)
+        if rank != silent
+    )
+    sentence = rf"sgp-run: the run stalled \(network.timeout_seconds\): rank \d ({WAITS[algo]}) for [\d.]+ s; rank {silent} does not answer."
     assert re.fullmatch(sentence, last)
     assert not ranks_of(tmp_path)
 
@@ -46,5 +64,7 @@ def test_waits_have_names_while_they_last() -> None:
     assert (longest_wait(), stall_report()) == (0.0, "waits for no rank")
     with waiting_for("waits for rain"), waiting_for(lambda: "waits for sun"):
         assert longest_wait() > 0
-        assert re.fullmatch(r"waits for rain for 0\.\d s; waits for sun for 0\.\d s", stall_report())
+        assert re.fullmatch(
+            r"waits for rain for 0\.\d s; waits for sun for 0\.\d s", stall_report()
+        )
     assert stall_report() == "waits for no rank"

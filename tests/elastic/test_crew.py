@@ -45,52 +45,105 @@ def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
     (lost,) = (record for record in records if record["kind"] == "lost")
     assert (lost["ranks"], lost["nodes"], lost["time_s"], summary["lost"]) == ([2], 3, 8.0, [2])
     assert lost["steps"] == 2 * 14 * (3 if algo in ("ad_psgd", "gap_aware") else 1)
-    steps = {rank: [record for record in records if record["kind"] == "train" and record["rank"] == rank] for rank in range(4)}
+    steps = {
+        rank: [record for record in records if record["kind"] == "train" and record["rank"] == rank]
+        for rank in range(4)
+    }
     assert max(float(str(record["time_s"])) for record in steps[2]) <= 3
     last = [int(str(steps[rank][-1]["step"])) for rank in (0, 1, 3)]
-    if algo in ("ad_psgd", "gap_aware"):  # 1437 samples in batches of 32 for three nodes: 14 steps of each in an epoch
+    if algo in (
+        "ad_psgd",
+        "gap_aware",
+    ):  # 1437 samples in batches of 32 for three nodes: 14 steps of each in an epoch
         assert max(last) == 2 * 14 * 3 - 1
     else:
         assert last == [2 * 14 - 1] * 3
-        assert sum(float(str(steps[rank][-1]["push_sum_weight"])) for rank in (0, 1, 3)) == pytest.approx(3, abs=1e-12)
-        again = [int(str(record["step"])) for record in steps[0] if float(str(record["time_s"])) > 8]
+        assert sum(
+            float(str(steps[rank][-1]["push_sum_weight"])) for rank in (0, 1, 3)
+        ) == pytest.approx(3, abs=1e-12)
+        again = [
+            int(str(record["step"])) for record in steps[0] if float(str(record["time_s"])) > 8
+        ]
         assert again[:-1] == list(range(round(float(str(lost["epoch"])) * 14), 28))
     assert float(str(summary["average"])) > 0.8
 
 
 def test_a_hybrid_switches_at_the_same_step_everywhere(tmp_path: Path) -> None:
     """Whatever number of steps each survivor has taken, and lost, before."""
-    words = ("algo=hybrid", "algo.first=sgp", "algo.then=d_psgd", "algo.switch_epoch=1.6", "cluster.node_factors={1: 1.3}")
+    words = (
+        "algo=hybrid",
+        "algo.first=sgp",
+        "algo.then=d_psgd",
+        "algo.switch_epoch=1.6",
+        "cluster.node_factors={1: 1.3}",
+    )
     experiment, _ = simulate(tmp_path, *words, "nodes=4", "epochs=2", DIES)
-    last = [record for record in read_metrics(experiment.directory) if record["kind"] == "train"][-3:]
+    last = [record for record in read_metrics(experiment.directory) if record["kind"] == "train"][
+        -3:
+    ]
     assert [(record["rank"], record["step"]) for record in last] == [(0, 27), (1, 27), (3, 27)]
 
 
 def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
-    """On a complete graph without momentum all models stay equal: gradient descent with four nodes' batches, then with three nodes'."""
-    words = ("algo=sgp", "algo.topology=complete", "optim.momentum=0", "optim.schedule=constant", "epochs=1.5", "nodes=4", DIES)
+    """On a complete graph without momentum all models stay equal: gradient descent with four nodes'
+    batches, then with three nodes'.
+    """
+    words = (
+        "algo=sgp",
+        "algo.topology=complete",
+        "optim.momentum=0",
+        "optim.schedule=constant",
+        "epochs=1.5",
+        "nodes=4",
+        DIES,
+    )
     experiment, _ = simulate(tmp_path, *words)
     run, smaller = experiment.run, full_membership(experiment.run).without([2]).run
     problem = run.make_problem()
     params, buffers = problem.start(), problem.flat.fresh_buffers()
-    # At 3 s rank 2 is in its 15th gradient: 14 are done, of 11 in an epoch; with three nodes an epoch has 14.
-    for nodes, steps, divided in ((4, range(14), problem), (3, range(round(14 / 11 * 14), 21), smaller.share(problem))):
+    # At 3 s rank 2 is in its 15th gradient: 14 are done, of 11 in an epoch; with three nodes an
+    # epoch has 14.
+    for nodes, steps, divided in (
+        (4, range(14), problem),
+        (3, range(round(14 / 11 * 14), 21), smaller.share(problem)),
+    ):
         for step in steps:
-            gradients = [divided.gradient(params, buffers, rank, step)[0] + run.optim.weight_decay * params for rank in range(nodes)]
+            gradients = [
+                divided.gradient(params, buffers, rank, step)[0] + run.optim.weight_decay * params
+                for rank in range(nodes)
+            ]
             params = params - run.optim.lr * torch.stack(gradients).mean(0)
-    assert all(float((saved(experiment, rank)["params"] - params).abs().max()) < 1e-12 for rank in range(3))
+    assert all(
+        float((saved(experiment, rank)["params"] - params).abs().max()) < 1e-12 for rank in range(3)
+    )
 
 
 @pytest.mark.parametrize(
-    "algo", ["sgp", pytest.param("ad_psgd", marks=pytest.mark.slow), pytest.param("gap_aware", marks=pytest.mark.slow)]
+    "algo",
+    [
+        "sgp",
+        pytest.param("ad_psgd", marks=pytest.mark.slow),
+        pytest.param("gap_aware", marks=pytest.mark.slow),
+    ],
 )
-def test_a_killed_run_goes_on_without_them_to_the_same_bytes(algo: str, tmp_path: Path, events: list[int]) -> None:  # noqa: F811
-    settings = ("nodes=4", f"algo={algo}", "epochs=1.5", DIES, *RANDOM, "checkpoint.every_minutes=null")
+def test_a_killed_run_goes_on_without_them_to_the_same_bytes(
+    algo: str, tmp_path: Path, events: list[int]
+) -> None:
+    settings = (
+        "nodes=4",
+        f"algo={algo}",
+        "epochs=1.5",
+        DIES,
+        *RANDOM,
+        "checkpoint.every_minutes=null",
+    )
     whole, _ = simulate(tmp_path / "whole", *settings)
     needed = 10**9 - events[0]
     cut = make_experiment(tmp_path / "cut", *SETTINGS, *settings, "checkpoint.every_steps=2")
     assert finish(cut, events, Random(len(algo)), needed) > 0
-    assert all(torch.equal(saved(whole, rank)["params"], saved(cut, rank)["params"]) for rank in range(3))
+    assert all(
+        torch.equal(saved(whole, rank)["params"], saved(cut, rank)["params"]) for rank in range(3)
+    )
     assert records(whole) == records(cut)
 
 
@@ -99,26 +152,51 @@ def test_deaths_one_after_the_other_down_to_one_node(tmp_path: Path) -> None:
     experiment, summary = simulate(tmp_path, "algo=sgp", "nodes=4", "epochs=2", deaths)
     assert summary["lost"] == [0, 1, 3]
     lost = [record for record in read_metrics(experiment.directory) if record["kind"] == "lost"]
-    assert [(record["ranks"], record["nodes"], record["time_s"]) for record in lost] == [([1], 3, 6.0), ([3], 2, 7.0), ([0], 1, 14.0)]
+    assert [(record["ranks"], record["nodes"], record["time_s"]) for record in lost] == [
+        ([1], 3, 6.0),
+        ([3], 2, 7.0),
+        ([0], 1, 14.0),
+    ]
 
 
 def test_ranks_are_counted_anew(tmp_path: Path) -> None:
     words = "{what: crash, ranks: [0, 4], start: 1}, {what: pause, ranks: [1, 0], start: 2, end: 3}"
     words += ", {what: partition, ranks: [2, 3], start: 4, end: 5}"
-    settings = ("nodes=5", "faults.slow_nodes={4: 2.0, 3: 3.0}", "cluster.node_factors={1: 1.5}", f"faults.events=[{words}]")
+    settings = (
+        "nodes=5",
+        "faults.slow_nodes={4: 2.0, 3: 3.0}",
+        "cluster.node_factors={1: 1.5}",
+        f"faults.events=[{words}]",
+    )
     run = make_experiment(tmp_path, "model=mlp", "algo=sgp", "on_failure=continue", *settings).run
     membership = full_membership(run).without([0]).without([3])
     assert membership == membership_of(run, [1, 2, 3]) and isinstance(membership, Membership)
     assert (membership.original_ranks, membership.run.nodes) == ((1, 2, 3), 3)
-    assert (membership.run.faults.slow_nodes, membership.run.cluster.node_factors) == ({2: 3.0}, {0: 1.5})
-    assert membership.run.faults.events == [Event("pause", [0], 2, 3), Event("partition", [1, 2], 4, 5)]
+    assert (membership.run.faults.slow_nodes, membership.run.cluster.node_factors) == (
+        {2: 3.0},
+        {0: 1.5},
+    )
+    assert membership.run.faults.events == [
+        Event("pause", [0], 2, 3),
+        Event("partition", [1, 2], 4, 5),
+    ]
 
 
 def test_without_its_server_a_run_ends(tmp_path: Path) -> None:
-    run = make_experiment(tmp_path, "model=mlp", "algo=gap_aware", "nodes=2", "on_failure=continue").run
-    with pytest.raises(RankFailed, match=r"^rank 2 is lost, and with the parameter server the model of all.$"):
+    run = make_experiment(
+        tmp_path, "model=mlp", "algo=gap_aware", "nodes=2", "on_failure=continue"
+    ).run
+    with pytest.raises(
+        RankFailed, match=r"^rank 2 is lost, and with the parameter server the model of all.$"
+    ):
         full_membership(run).without([2])
     with pytest.raises(RankFailed, match=r"^ranks 0, 1 are lost, and no worker is left.$"):
         full_membership(run).without([0, 1])
     with pytest.raises(Deadlock, match="are down"):
-        simulate(tmp_path / "run", "algo=gap_aware", "nodes=2", "epochs=1", "faults.events=[{what: crash, ranks: [2], start: 1}]")
+        simulate(
+            tmp_path / "run",
+            "algo=gap_aware",
+            "nodes=2",
+            "epochs=1",
+            "faults.events=[{what: crash, ranks: [2], start: 1}]",
+        )

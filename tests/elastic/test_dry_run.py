@@ -1,4 +1,6 @@
-"""Before a run, every rank does what the algorithm asks for once, dry; what does not fit together is refused, by rank and step."""
+"""Before a run, every rank does what the algorithm asks for once, dry; what does not fit together
+is refused, by rank and step.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ from sgp_runner.core.optim import Adam, Constant, Optimizer
 from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.dry_run import MOST, steps_of, verify_calls
 from sgp_runner.session.execution import perform
-from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, Phase, RandomMatching, Ring
+from sgp_runner.topology.graphs import (
+    BipartiteExponential,
+    DirectedExponential,
+    Phase,
+    RandomMatching,
+    Ring,
+)
 from sgp_runner.utils.errors import ConfigError, RankFailed
 
 SGP_2_THEN_1 = SGP(DirectedExponential(peers={0: 2, 10: 1}))
@@ -67,17 +75,24 @@ def test_what_every_algorithm_does_fits_together(name: str, run_of: Callable[...
             verify_calls(run_of(GOOD[name], nodes))
 
 
-def test_momentum_buffers_and_devices_are_those_of_the_run(run_of: Callable[..., Run], tmp_path: Path) -> None:
+def test_momentum_buffers_and_devices_are_those_of_the_run(
+    run_of: Callable[..., Run], tmp_path: Path
+) -> None:
     verify_calls(run_of(SlowMo(SGP(Ring()), buffers="average"), 4, optim=Adam(Constant())))
     for words in (("algo=ad_psgd",), ("algo=sgp", "network.gossip=leader"), ("algo=gap_aware",)):
-        verify_calls(make_experiment(tmp_path / words[0][5:], "network=gloo", "nodes=4", "gpus_per_node=2", *words).run)
+        verify_calls(
+            make_experiment(
+                tmp_path / words[0][5:], "network=gloo", "nodes=4", "gpus_per_node=2", *words
+            ).run
+        )
 
 
 def test_it_is_as_long_as_every_phase_needs(run_of: Callable[..., Run]) -> None:
     assert steps_of(run_of(SGP(DirectedExponential()), 8)) == 3
     assert steps_of(run_of(OSGP(DirectedExponential(), interval=4), 8)) == 12
     assert steps_of(run_of(SlowMo(SGP(DirectedExponential())), 64)) == 48
-    # 48 local steps in each of SlowMo's periods of 12; from epoch 5 to 10 two peers on 9 nodes, 2 steps; then one, 4 steps, for 5 of 15.
+    # 48 local steps in each of SlowMo's periods of 12; from epoch 5 to 10 two peers on 9 nodes, 2
+    # steps; then one, 4 steps, for 5 of 15.
     assert GOOD["hybrid"].phases(9) == [(0.0, 12), (5.0, 2), (10.0, 4)]
     assert steps_of(run_of(GOOD["hybrid"], 9)) == 36
     assert steps_of(run_of(SGP(RandomMatching()), 300)) == MOST // 300 == 27
@@ -190,7 +205,10 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
         skips_one,
         f"in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 1 next an all-reduce of 4 numbers, in step 2{ORDER}",
     ),
-    "the last one left out": (skips_the_last, "in step 2 rank 0 would wait for rank 1 in an all-reduce of 4 numbers: rank 1 has ended"),
+    "the last one left out": (
+        skips_the_last,
+        "in step 2 rank 0 would wait for rank 1 in an all-reduce of 4 numbers: rank 1 has ended",
+    ),
     "another order": (
         another_order,
         f"in step 0 rank 0 would begin a mean of gradients of 4 numbers, but rank 1 next an all-reduce of 4 numbers, in step 0{ORDER}",
@@ -199,7 +217,10 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
         another_size,
         f"in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 0 next an all-reduce of 5 numbers, in step 1{ORDER}",
     ),
-    "what never comes": (one_leaves_early, "in step 2 rank 1 would wait for a message from rank 0 (tag 1): rank 0 has ended"),
+    "what never comes": (
+        one_leaves_early,
+        "in step 2 rank 1 would wait for a message from rank 0 (tag 1): rank 0 has ended",
+    ),
     "a circle": (
         receives_first,
         "ranks would wait in a circle: in step 0 rank 0 would wait for a message from rank 2, in step 0 rank 2 would wait for a message "
@@ -210,8 +231,14 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
         "ranks would wait in a circle: in step 0 rank 1 would wait for a message from rank 2 (tag 7), in step 0 rank 2 would wait for rank "
         "1 in an all-reduce of 4 numbers",
     ),
-    "what nobody receives": (one_too_many, "in step 2 rank 2 would send rank 0 a message (tag 3) that is never received"),
-    "anybody": (waits_for_anybody, "in step 0 rank 2 would wait for a message from any rank, but none is sent"),
+    "what nobody receives": (
+        one_too_many,
+        "in step 2 rank 2 would send rank 0 a message (tag 3) that is never received",
+    ),
+    "anybody": (
+        waits_for_anybody,
+        "in step 0 rank 2 would wait for a message from any rank, but none is sent",
+    ),
     "a collective that is not awaited": (
         does_not_await,
         "in step 2 rank 0 would begin an all-reduce of 4 numbers, in which rank 2 does not take part",
@@ -222,20 +249,31 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_does_not_fit_is_refused_by_rank_and_step(name: str, run_of: Callable[..., Run]) -> None:
+def test_what_does_not_fit_is_refused_by_rank_and_step(
+    name: str, run_of: Callable[..., Run]
+) -> None:
     body, sentence = BAD[name]
     with pytest.raises(ConfigError) as caught:
         verify_calls(run_of(Wrong(body), 3))
-    assert (caught.value.key, caught.value.sentence) == ("algo", f"Wrong cannot run on 3 nodes: {sentence}.")
+    assert (caught.value.key, caught.value.sentence) == (
+        "algo",
+        f"Wrong cannot run on 3 nodes: {sentence}.",
+    )
 
 
 def test_a_long_circle_is_cut_short(run_of: Callable[..., Run]) -> None:
-    with pytest.raises(ConfigError, match=r"rank 7 would wait .*rank 6 would wait for a message from rank 5, and so on, 8 ranks\.$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"rank 7 would wait .*rank 6 would wait for a message from rank 5, and so on, 8 ranks\.$",
+    ):
         verify_calls(run_of(Wrong(receives_first), 8))
 
 
 def test_servers_take_no_part_in_collectives(run_of: Callable[..., Run]) -> None:
-    with pytest.raises(ConfigError, match="in step 0 rank 2, a server, would take part in an all-reduce of 4 numbers, which"):
+    with pytest.raises(
+        ConfigError,
+        match="in step 0 rank 2, a server, would take part in an all-reduce of 4 numbers, which",
+    ):
         verify_calls(run_of(Wrong(all_take_part, servers=1), 2))
 
 
@@ -247,9 +285,17 @@ def test_an_algorithm_that_fails_by_itself_is_refused(run_of: Callable[..., Run]
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
 def test_nothing_has_been_written_or_started_by_then(network: str, tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path / "made", "model=mlp", f"network={network}", "nodes=2", f"results={tmp_path}")
-    wrong = replace(experiment, run=replace(experiment.run, algo=Wrong(skips_one), results=str(tmp_path / "results")))
-    with pytest.raises(ConfigError, match="^algo: Wrong cannot run on 2 nodes: in step 1 rank 0 would begin an all-reduce"):
+    experiment = make_experiment(
+        tmp_path / "made", "model=mlp", f"network={network}", "nodes=2", f"results={tmp_path}"
+    )
+    wrong = replace(
+        experiment,
+        run=replace(experiment.run, algo=Wrong(skips_one), results=str(tmp_path / "results")),
+    )
+    with pytest.raises(
+        ConfigError,
+        match="^algo: Wrong cannot run on 2 nodes: in step 1 rank 0 would begin an all-reduce",
+    ):
         perform(wrong)
     assert not (tmp_path / "results").exists()
 
@@ -261,5 +307,8 @@ def test_the_survivors_of_a_loss_are_proved_again(run_of: Callable[..., Run]) ->
         if worker.size < 3:
             await receives_first(worker, k)
 
-    with pytest.raises(RankFailed, match="^rank 1 is lost, and the others cannot continue: algo: Wrong cannot run on 2 nodes: ranks"):
+    with pytest.raises(
+        RankFailed,
+        match="^rank 1 is lost, and the others cannot continue: algo: Wrong cannot run on 2 nodes: ranks",
+    ):
         full_membership(run_of(Wrong(needs_three), 3)).without([1])

@@ -42,7 +42,9 @@ def _images(channels: int, pixels: int, classes: int) -> Dataset:
         (MLP(hidden=(64,)), 1, 8, 10, 4_810),
     ],
 )
-def test_size_and_output_shape(model: ModelConfig, channels: int, pixels: int, classes: int, parameters: int) -> None:
+def test_size_and_output_shape(
+    model: ModelConfig, channels: int, pixels: int, classes: int, parameters: int
+) -> None:
     data = _images(channels, pixels, classes)
     with torch.device("meta"):  # shapes without arithmetic
         module = model.build(data)
@@ -52,9 +54,16 @@ def test_size_and_output_shape(model: ModelConfig, channels: int, pixels: int, c
 
 def test_small_images_keep_their_size_in_the_stem() -> None:
     with torch.device("meta"):
-        small, large = ResNet("resnet18").build(_images(1, 63, 10)), ResNet("resnet18").build(_images(1, 64, 10))
-    assert small.get_parameter("conv1.weight").shape == (64, 1, 3, 3) and isinstance(small.maxpool, nn.Identity)
-    assert large.get_parameter("conv1.weight").shape == (64, 1, 7, 7) and isinstance(large.maxpool, nn.MaxPool2d)
+        small, large = (
+            ResNet("resnet18").build(_images(1, 63, 10)),
+            ResNet("resnet18").build(_images(1, 64, 10)),
+        )
+    assert small.get_parameter("conv1.weight").shape == (64, 1, 3, 3) and isinstance(
+        small.maxpool, nn.Identity
+    )
+    assert large.get_parameter("conv1.weight").shape == (64, 1, 7, 7) and isinstance(
+        large.maxpool, nn.MaxPool2d
+    )
 
 
 @pytest.mark.parametrize("model", [ResNet("resnet8"), ResNet("resnet18")])
@@ -101,13 +110,18 @@ def test_dropout_mask_is_a_function_of_seed_layer_and_element() -> None:
         y = mask(seed, 0)
         assert sorted(set(y.flatten().tolist())) == pytest.approx([0, 1 / 0.7], rel=1e-4)
         assert abs(float((y == 0).double().mean()) - 0.3) < 0.02
-        assert abs(float((y == 0)[:, :-1].double().mul((y == 0)[:, 1:]).mean()) - 0.09) < 0.015  # neighbours
+        assert (
+            abs(float((y == 0)[:, :-1].double().mul((y == 0)[:, 1:]).mean()) - 0.09) < 0.015
+        )  # neighbours
 
 
 def test_dropout_mask_does_not_change() -> None:
     dropout = SeededDropout(0.5, layer=3)
     dropout.dropout_seed.fill_(2**62 + 1)
-    assert "".join(str(int(v > 0)) for v in dropout(torch.ones(32))) == "01111111000111101010110101110001"
+    assert (
+        "".join(str(int(v > 0)) for v in dropout(torch.ones(32)))
+        == "01111111000111101010110101110001"
+    )
 
 
 def test_dropout_is_the_identity_in_eval_mode_and_at_zero() -> None:
@@ -117,7 +131,9 @@ def test_dropout_is_the_identity_in_eval_mode_and_at_zero() -> None:
 
 
 def test_dropout_buffers_are_found_and_not_saved() -> None:
-    module = nn.Sequential(nn.BatchNorm1d(2), SeededDropout(0.1, 0), nn.Sequential(SeededDropout(0.1, 1)))
+    module = nn.Sequential(
+        nn.BatchNorm1d(2), SeededDropout(0.1, 0), nn.Sequential(SeededDropout(0.1, 1))
+    )
     assert dropout_buffers(module) == ["1.dropout_seed", "2.0.dropout_seed"]
     assert not any("dropout" in key for key in module.state_dict())
 
@@ -130,8 +146,14 @@ def test_dropout_buffers_are_found_and_not_saved() -> None:
     ("model", "data"),
     [
         (MLP(hidden=[16, 8], dropout=0.3), Digits()),
-        (Transformer(width=16, feed_forward=32, dropout=0.3), NumbersEnDe(train_size=64, valid_size=4)),
-        (Transformer(width=16, feed_forward=32, shared_embedding=False), NumbersEnDe(train_size=64, valid_size=4)),
+        (
+            Transformer(width=16, feed_forward=32, dropout=0.3),
+            NumbersEnDe(train_size=64, valid_size=4),
+        ),
+        (
+            Transformer(width=16, feed_forward=32, shared_embedding=False),
+            NumbersEnDe(train_size=64, valid_size=4),
+        ),
         (Quadratic(), QuadraticData(dimension=5, samples=64)),
     ],
 )
@@ -146,7 +168,10 @@ def test_vmap_of_grad_equals_a_loop_with_dropout(model: ModelConfig, data: Any) 
     inputs = tuple(torch.stack(column) for column in zip(*(x for x, _ in batches), strict=True))
     targets = torch.stack([y for _, y in batches])
     seeds = torch.tensor([11, 2**40, 7])
-    params = {name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in range(workers)]) for name, p in module.named_parameters()}
+    params = {
+        name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in range(workers)])
+        for name, p in module.named_parameters()
+    }
 
     def loss(params: dict[str, Tensor], seed: Tensor, x: tuple[Tensor, ...], y: Tensor) -> Tensor:
         outputs = functional_call(module, (params, dict.fromkeys(names, seed)), x)
@@ -182,7 +207,9 @@ def test_logits_do_not_see_the_future_nor_the_padding() -> None:
         other = module(source, changed)
     assert logits.shape == (8, target_in.shape[1], data.num_classes)
     assert torch.allclose(logits, longer, atol=1e-12)
-    assert torch.allclose(logits[:, :4], other[:, :4], atol=1e-12) and not torch.allclose(logits[:, 4:], other[:, 4:])
+    assert torch.allclose(logits[:, :4], other[:, :4], atol=1e-12) and not torch.allclose(
+        logits[:, 4:], other[:, 4:]
+    )
 
 
 def test_shared_embedding_is_one_parameter() -> None:
@@ -195,12 +222,18 @@ def test_shared_embedding_is_one_parameter() -> None:
 def test_data_that_a_model_cannot_read_is_refused_by_name() -> None:
     with pytest.raises(ConfigError) as error:
         check(Transformer(), Digits())
-    assert str(error.value) == ("data: model=transformer reads translation data; data=digits is classification. Use data=numbers_en_de.")
+    assert str(error.value) == (
+        "data: model=transformer reads translation data; data=digits is classification. Use data=numbers_en_de."
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "key"),
-    [({"width": 30}, "model.width"), ({"dropout": 1.0}, "model.dropout"), ({"heads": 0}, "model.heads")],
+    [
+        ({"width": 30}, "model.width"),
+        ({"dropout": 1.0}, "model.dropout"),
+        ({"heads": 0}, "model.heads"),
+    ],
 )
 def test_impossible_transformers_are_refused(arguments: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as error:

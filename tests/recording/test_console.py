@@ -53,17 +53,32 @@ def follow(listener: ConsoleListener) -> None:
     """Two workers, four steps and two epochs, one evaluation in each."""
     for step in (1, 2, 3, 4):
         for rank in (0, 1):
-            train = {"kind": "train", "rank": rank, "step": step, "epoch": step / 2, "loss": 1 / step}
+            train = {
+                "kind": "train",
+                "rank": rank,
+                "step": step,
+                "epoch": step / 2,
+                "loss": 1 / step,
+            }
             listener.write({**train, "time_s": 0.25 * step})
         if step % 2 == 0:
-            listener.write({"kind": "average", "epoch": step // 2, "time_s": 0.25 * step, "accuracy": 0.2 * step})
+            listener.write(
+                {
+                    "kind": "average",
+                    "epoch": step // 2,
+                    "time_s": 0.25 * step,
+                    "accuracy": 0.2 * step,
+                }
+            )
 
 
 def without_real_time(text: str) -> list[str]:
     return [re.sub(r"  real \d+ s$", "", line) for line in text.splitlines()]
 
 
-def test_a_pipe_gets_the_title_and_a_plain_line_per_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_the_title_and_a_plain_line_per_epoch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with ConsoleListener("SGP · mlp", 4, "simulated") as listener:
         follow(listener)
         listener.finish(SUMMARY)
@@ -74,10 +89,21 @@ def test_a_pipe_gets_the_title_and_a_plain_line_per_epoch(capsys: pytest.Capture
     ]
 
 
-def test_without_evaluations_a_line_comes_for_each_epoch_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_evaluations_a_line_comes_for_each_epoch_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with ConsoleListener("t", 100, "wall") as listener:
         for step in range(1, 101):
-            listener.write({"kind": "train", "rank": 0, "step": step, "epoch": step / 20, "time_s": 0.0, "loss": None})
+            listener.write(
+                {
+                    "kind": "train",
+                    "rank": 0,
+                    "step": step,
+                    "epoch": step / 20,
+                    "time_s": 0.0,
+                    "loss": None,
+                }
+            )
     lines = without_real_time(capsys.readouterr().out)
     assert lines[1:] == [f"  step {20 * epoch:3d}/100  epoch  {epoch}.0" for epoch in (2, 3, 4, 5)]
 
@@ -92,9 +118,19 @@ with ConsoleListener("SGP · mlp", 4, "simulated") as listener:
     listener.finish(SUMMARY)
 show(summary_table(SUMMARY))
 """
-    settings = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    settings |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"}
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env=settings)
+    settings = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("COLUMNS", "LINES", "NO_COLOR")
+    }
+    settings |= {
+        "TERM": "xterm",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONIOENCODING": "utf-8",
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env=settings
+    )
     os.close(theirs)
     output = b""
     with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
@@ -104,7 +140,9 @@ show(summary_table(SUMMARY))
     text = output.decode()
     assert child.wait() == 0, text
 
-    assert "\x1b[?25l" in text and text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is given back
+    assert "\x1b[?25l" in text and text.rindex("\x1b[?25h") > text.rindex(
+        "\x1b[?25l"
+    )  # the cursor is given back
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip("\r ") for line in text.split("\n")]
     assert max(map(len, lines)) <= 80
     title = lines.index("SGP · resnet8 · digits · 8 nodes · sim")
@@ -140,7 +178,13 @@ def test_a_translation_shows_exact_match_and_bleu_and_a_server_is_called_so() ->
 
 
 def test_a_loss_is_no_percentage_and_what_is_unknown_is_left_out() -> None:
-    loss = {**SUMMARY, "metric": "loss", "average": 0.123456, "worker_mean": None, "consensus_distance": None}
+    loss = {
+        **SUMMARY,
+        "metric": "loss",
+        "average": 0.123456,
+        "worker_mean": None,
+        "consensus_distance": None,
+    }
     text = "\n".join(plain(summary_table(loss)))
     assert "loss of the averaged model │ 0.1235 " in text
     assert "per worker" not in text and "consensus" not in text and "None" not in text

@@ -17,7 +17,16 @@ from sgp_runner.recording.checkpoint import invalid_reason, saved_steps
 from sgp_runner.recording.recorder import Recorder, read_metrics, write_summary
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 
-TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=20", "logger=jsonl", "log_every=1", "name=mine"]
+TINY = [
+    "model=quadratic",
+    "data.samples=64",
+    "data.dimension=4",
+    "nodes=2",
+    "epochs=20",
+    "logger=jsonl",
+    "log_every=1",
+    "name=mine",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +48,13 @@ def files_up_to(num_bytes: int) -> Iterator[None]:
 def test_a_record_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     with Recorder(tmp_path, 0, ()) as recorder:
         recorder.write({"kind": "train", "time_s": 0.0})
-        with files_up_to(60), pytest.raises(CannotWrite, match=r"cannot write \S+/metrics.jsonl: File too large; what was recorded"):
+        with (
+            files_up_to(60),
+            pytest.raises(
+                CannotWrite,
+                match=r"cannot write \S+/metrics.jsonl: File too large; what was recorded",
+            ),
+        ):
             recorder.write({"kind": "train", "time_s": 1.0})
         assert recorder.path.read_text() == '{"kind": "train", "time_s": 0.0}\n'
         recorder.write({"kind": "train", "time_s": 2.0})
@@ -52,32 +67,43 @@ def test_a_summary_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# Settings, a limit that records reach and checkpoints do not, and one that checkpoints exceed. What real ranks meet in has some 16 kB.
+# Settings, a limit that records reach and checkpoints do not, and one that checkpoints exceed. What
+# real ranks meet in has some 16 kB.
 LIMITS = {"sim": ([], 5000, 1500), "gloo": (["data.dimension=4000", "epochs=60"], 45_000, 20_000)}
 
 
 @pytest.mark.parametrize("network", LIMITS)
-def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(
+    network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     more, limit, _ = LIMITS[network]
     words = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
     with files_up_to(limit):
         assert main(words) == 1
-    sentence = (
-        r"sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; earlier records and checkpoints are intact.\n"
-    )
+    sentence = r"sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; earlier records and checkpoints are intact.\n"
     assert re.fullmatch(sentence, capsys.readouterr().err)
     directory = Path("results/runs/mine")
     text = (directory / "metrics.jsonl").read_text()
-    assert text.endswith("}\n") and 0 < len(text) <= limit and not (directory / "summary.json").exists()
+    assert (
+        text.endswith("}\n")
+        and 0 < len(text) <= limit
+        and not (directory / "summary.json").exists()
+    )
     assert saved_steps(directory / "checkpoints")[0] >= 4
     assert main(words) == 0
-    steps = [record["step"] for record in read_metrics(directory) if record["kind"] == "train" and record["rank"] == 0]
+    steps = [
+        record["step"]
+        for record in read_metrics(directory)
+        if record["kind"] == "train" and record["rank"] == 0
+    ]
     total = 240 if network == "gloo" else 80
     assert steps == [*range(total), total - 1]
 
 
 @pytest.mark.parametrize("network", LIMITS)
-def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(
+    network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     more, limit, lower = LIMITS[network]
     words = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
     experiment = make_experiment(Path("results"), *words)
@@ -92,21 +118,32 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(network: str, caps
     assert not list(experiment.checkpoints.glob(".part-*"))
 
 
-def test_ranks_that_cannot_meet_for_lack_of_space_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_cannot_meet_for_lack_of_space_say_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with files_up_to(6000):
         assert main([*TINY, "network=gloo"]) == 1
-    assert re.fullmatch(r"sgp-run: cannot write \S+/store: disk I/O error; what was recorded .*\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"sgp-run: cannot write \S+/store: disk I/O error; what was recorded .*\n",
+        capsys.readouterr().err,
+    )
 
 
 def test_nothing_is_written_where_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     with files_up_to(100):
         assert main(TINY) == 2
-    assert re.fullmatch(r"sgp-run: results: cannot write \S+/config.yaml: File too large; .*\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"sgp-run: results: cannot write \S+/config.yaml: File too large; .*\n",
+        capsys.readouterr().err,
+    )
     assert not Path("results").exists()
 
 
 def test_records_that_a_checkpoint_knows_of_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"kind": "train", "time_s": 0.0}) + "\n")
-    with pytest.raises(ConfigError, match=r"^resume: \S+/metrics.jsonl has 33 bytes, but its checkpoint needs 40: start over with resume"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^resume: \S+/metrics.jsonl has 33 bytes, but its checkpoint needs 40: start over with resume",
+    ):
         Recorder(tmp_path, 0, (), start=40)
     assert (tmp_path / "metrics.jsonl").stat().st_size == 33

@@ -18,7 +18,16 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import DIVERGED, Diverged
 
-TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=40", "logger=jsonl", "batch_size=8", "log_every=1"]
+TINY = [
+    "model=quadratic",
+    "data.samples=64",
+    "data.dimension=4",
+    "nodes=2",
+    "epochs=40",
+    "logger=jsonl",
+    "batch_size=8",
+    "log_every=1",
+]
 HOPELESS = [*TINY, "optim.lr=30"]
 
 
@@ -33,23 +42,37 @@ def the_run() -> Path:
 
 
 @pytest.mark.parametrize("algo", ["sgp", "ad_psgd", "gap_aware", "ps_sgd"])
-def test_a_run_that_diverges_stops_and_keeps_its_records(algo: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_diverges_stops_and_keeps_its_records(
+    algo: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert main([*HOPELESS, f"algo={algo}"]) == DIVERGED == 3
     error = capfd.readouterr().err
-    place, what = r"rank \d diverged at step (\d+)", r"its (loss is [\d.e+]+, after [\d.e+]+ at the start|parameters are no longer finite)"
+    place, what = (
+        r"rank \d diverged at step (\d+)",
+        r"its (loss is [\d.e+]+, after [\d.e+]+ at the start|parameters are no longer finite)",
+    )
     hint = "there is no checkpoint from before; lower optim.lr, which is 30, or warm up for longer."
     found = re.fullmatch(rf"sgp-run: {place}: {what}; {hint}\n", error)
     assert found
     records = read_metrics(the_run())
-    assert {record["kind"] for record in records} == {"train"} | ({"server"} if algo in ("gap_aware", "ps_sgd") else set())
+    assert {record["kind"] for record in records} == {"train"} | (
+        {"server"} if algo in ("gap_aware", "ps_sgd") else set()
+    )
     assert max(int(str(record["step"])) for record in records) == int(found[1])
-    assert sorted(path.name for path in the_run().iterdir()) == ["config.yaml", "diverged.json", "environment.json", "metrics.jsonl"]
+    assert sorted(path.name for path in the_run().iterdir()) == [
+        "config.yaml",
+        "diverged.json",
+        "environment.json",
+        "metrics.jsonl",
+    ]
 
 
 def test_it_is_not_repeated_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*HOPELESS, "checkpoint.every_steps=2"]) == 3
     first = capfd.readouterr().err
-    assert re.search(r"the last good checkpoint is results/runs/\S+/checkpoints/step-\d+; lower optim.lr", first)
+    assert re.search(
+        r"the last good checkpoint is results/runs/\S+/checkpoints/step-\d+; lower optim.lr", first
+    )
     before = {path.name: path.stat().st_mtime_ns for path in the_run().iterdir()}
     assert main([*HOPELESS, "checkpoint.every_steps=2"]) == 3
     out, again = capfd.readouterr()
@@ -64,13 +87,20 @@ def test_the_other_jobs_of_a_sweep_go_on(capfd: pytest.CaptureFixture[str]) -> N
         assert main(["-m", *TINY, "optim.lr=30,0.1"]) == 1
         out, _ = capfd.readouterr()
         table = out[out.index("Comparison") :]
-        assert table.count("diverged") == 3 and "optim.lr=30 diverged: rank" in re.sub(r"\s+", " ", table)
-    rows = [list(csv.DictReader(path.open())) for path in Path("results/sweeps").glob("*/comparison.csv")]
+        assert table.count("diverged") == 3 and "optim.lr=30 diverged: rank" in re.sub(
+            r"\s+", " ", table
+        )
+    rows = [
+        list(csv.DictReader(path.open()))
+        for path in Path("results/sweeps").glob("*/comparison.csv")
+    ]
     assert all([row["diverged"] for row in each] == ["True", ""] for each in rows)
     assert all("diverged at step" in each[0]["failed"] and not each[1]["failed"] for each in rows)
 
 
-def test_all_real_ranks_end_with_the_one_that_diverged(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_all_real_ranks_end_with_the_one_that_diverged(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main([*HOPELESS, "epochs=100000", "network=gloo", "algo=ar_sgd"]) == 3
     assert re.match(r"sgp-run: rank [01] diverged at step \d+: its loss is", capfd.readouterr().err)
     assert not ranks_of(tmp_path)
@@ -94,5 +124,7 @@ def test_what_counts_as_diverged() -> None:
         with pytest.raises(Diverged, match=re.escape(f"rank 0 diverged at step 2: {what}")):
             check_loss(worker, loss, first)
     worker.params[1] = float("nan")
-    with pytest.raises(Diverged, match="rank 0 diverged at step 2: its parameters are no longer finite"):
+    with pytest.raises(
+        Diverged, match="rank 0 diverged at step 2: its parameters are no longer finite"
+    ):
         check_parameters(worker)

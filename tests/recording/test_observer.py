@@ -15,7 +15,9 @@ from sgp_runner.session.start import execute
 TINY = ("model=mlp", "nodes=4", "batch_size=32", "epochs=3", "log_every=5")  # 11 steps per epoch
 
 
-def run(tmp_path: Path, *overrides: str) -> tuple[dict[str, object], list[dict[str, object]], list[torch.Tensor]]:
+def run(
+    tmp_path: Path, *overrides: str
+) -> tuple[dict[str, object], list[dict[str, object]], list[torch.Tensor]]:
     experiment = make_experiment(tmp_path, *TINY, *overrides)
     summary = execute(instrumented(experiment))
     assert summary is not None
@@ -29,7 +31,9 @@ def of_kind(records: list[dict[str, object]], kind: str) -> list[dict[str, objec
 def test_every_worker_is_evaluated_at_every_epoch_and_so_is_the_average(tmp_path: Path) -> None:
     summary, records, _ = run(tmp_path)
     evaluations = of_kind(records, "eval")
-    assert sorted((r["epoch"], r["rank"]) for r in evaluations) == [(e, r) for e in (1, 2, 3) for r in range(4)]
+    assert sorted((r["epoch"], r["rank"]) for r in evaluations) == [
+        (e, r) for e in (1, 2, 3) for r in range(4)
+    ]
     assert {r["step"] for r in evaluations} == {10, 21, 32}
     averages = of_kind(records, "average")
     assert [r["epoch"] for r in averages] == [1, 2, 3]
@@ -45,7 +49,14 @@ def test_every_worker_is_evaluated_at_every_epoch_and_so_is_the_average(tmp_path
 def test_batch_norms_statistics_are_re_estimated_on_thousands_of_samples(
     have: int, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("model=resnet8", "data=shapes", "data.image_size=8", f"data.train_size={have}", "data.valid_size=20", "nodes=2")
+    words = (
+        "model=resnet8",
+        "data=shapes",
+        "data.image_size=8",
+        f"data.train_size={have}",
+        "data.valid_size=20",
+        "nodes=2",
+    )
     problem = make_experiment(tmp_path, *words).run.make_problem()
     seen: list[int] = []
     batch = type(problem.dataset.train).batch
@@ -67,7 +78,10 @@ def test_without_eval_workers_only_the_average_is_evaluated_before_the_end(tmp_p
     _, records, _ = run(tmp_path / "average", "eval_workers=false")
     assert [(r["epoch"], r["rank"]) for r in of_kind(records, "eval")] == [(3, r) for r in range(4)]
     names = ("epoch", "loss", "accuracy", "consensus_distance")
-    averages, before = ([[r[name] for name in names] for r in of_kind(each, "average")] for each in (records, everything))
+    averages, before = (
+        [[r[name] for name in names] for r in of_kind(each, "average")]
+        for each in (records, everything)
+    )
     assert averages == before and len(averages) == 3
 
 
@@ -76,8 +90,12 @@ def test_training_records_hold_what_they_promise(tmp_path: Path) -> None:
     training = of_kind(records, "train")
     assert [r["step"] for r in training if r["rank"] == 0] == [0, 4, 9, 14, 19, 24, 29, 32]
     assert all(r["clock"] == "simulated" for r in training)
-    bytes_per_step = (parameters[0].numel() + 1) * 4  # one message of float32 parameters and a weight
-    assert {int(str(r["bytes_sent"])) for r in training} == {bytes_per_step * k for k in (1, 5, 10, 15, 20, 25, 30, 33)}
+    bytes_per_step = (
+        parameters[0].numel() + 1
+    ) * 4  # one message of float32 parameters and a weight
+    assert {int(str(r["bytes_sent"])) for r in training} == {
+        bytes_per_step * k for k in (1, 5, 10, 15, 20, 25, 30, 33)
+    }
     assert any(float(str(r["push_sum_weight"])) < 1 for r in training)  # mass in flight
     assert any(r["staleness"] == 1 for r in training)
 
@@ -86,7 +104,9 @@ def test_evaluation_neither_takes_simulated_time_nor_changes_the_run(tmp_path: P
     for name in ("often", "once"):
         (tmp_path / name).mkdir()
     often, _, parameters = run(tmp_path / "often", "model=resnet8", "epochs=1", "eval_every=1")
-    once, _, same = run(tmp_path / "once", "model=resnet8", "epochs=1", "eval_every=100", "log_every=1")
+    once, _, same = run(
+        tmp_path / "once", "model=resnet8", "epochs=1", "eval_every=100", "log_every=1"
+    )
     assert often["time_s"] == once["time_s"]
     assert all(torch.equal(a, b) for a, b in zip(parameters, same, strict=True))
 
@@ -104,7 +124,11 @@ def test_a_parameter_server_is_the_average(algorithm: str, tmp_path: Path) -> No
 def test_a_server_records_how_stale_its_gradients_are(tmp_path: Path) -> None:
     _, records, _ = run(tmp_path, "algo=gap_aware")
     server = of_kind(records, "server")
-    assert [r["step"] for r in server] == [0, *range(19, 4 * 33, 20), 131]  # its own steps are gradients; every log_every of a node
+    assert [r["step"] for r in server] == [
+        0,
+        *range(19, 4 * 33, 20),
+        131,
+    ]  # its own steps are gradients; every log_every of a node
     assert server[0]["staleness"] == 0
     assert 2.5 < float(str(server[3]["staleness"])) < 3.5  # four workers in turn
 
@@ -113,15 +137,21 @@ def test_asynchronous_epochs_are_counted_globally(tmp_path: Path) -> None:
     _, records, _ = run(tmp_path, "algo=ad_psgd", "faults=slow_node")
     steps = {r["rank"]: int(str(r["step"])) for r in of_kind(records, "train")}
     assert max(steps.values()) == 4 * 11 * 3 - 1
-    gradients = [sum(1 for r in of_kind(records, "train") if r["rank"] == rank) for rank in range(4)]
+    gradients = [
+        sum(1 for r in of_kind(records, "train") if r["rank"] == rank) for rank in range(4)
+    ]
     assert gradients[0] < min(gradients[1:])  # the slow node did fewer
 
 
 def test_a_timing_study_has_times_and_bytes_and_no_quality(tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path, "model=timing_only", "nodes=4", "epochs=0.01", "cluster=ideal")
+    experiment = make_experiment(
+        tmp_path, "model=timing_only", "nodes=4", "epochs=0.01", "cluster=ideal"
+    )
     summary = execute(experiment)
     assert summary is not None
-    assert summary["time_s"] == pytest.approx(13 * 0.23, rel=1e-6)  # 1,251 steps per epoch, nothing but compute time
+    assert summary["time_s"] == pytest.approx(
+        13 * 0.23, rel=1e-6
+    )  # 1,251 steps per epoch, nothing but compute time
     assert summary["bytes_per_node"] == 13 * round(2049 / 2048 * 4 * 25_557_032)
     assert "average" not in summary
     assert all(r["loss"] is None for r in of_kind(read_metrics(experiment.directory), "train"))
@@ -134,7 +164,9 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
         experiment = make_experiment(tmp_path / name, *TINY, "algo=ad_psgd")
         execute(experiment)
         lines = (experiment.directory / "metrics.jsonl").read_bytes().splitlines()
-        written.append([line for line in lines if b'"kind": "summary"' not in line])  # that one holds the real time
+        written.append(
+            [line for line in lines if b'"kind": "summary"' not in line]
+        )  # that one holds the real time
     assert len(written[0]) > 40
     assert written[0] == written[1]
 
@@ -158,10 +190,14 @@ def test_gathering_does_not_depend_on_who_comes_in_when() -> None:
             assert not gathering.complete
             gathering.add(rank, models[rank], 1.0, {"accuracy": 0.1 * rank})
         outcomes.append(gathering.outcome())
-    assert all(torch.equal(mean, outcomes[0][0]) and spread == outcomes[0][1] for mean, spread in outcomes)
+    assert all(
+        torch.equal(mean, outcomes[0][0]) and spread == outcomes[0][1] for mean, spread in outcomes
+    )
     mean, spread = outcomes[0]
     assert torch.allclose(mean, models.mean(dim=0), atol=1e-6)
-    assert spread["consensus_distance"] == pytest.approx(float((models - models.mean(dim=0)).square().sum() / 7) ** 0.5)
+    assert spread["consensus_distance"] == pytest.approx(
+        float((models - models.mean(dim=0)).square().sum() / 7) ** 0.5
+    )
 
 
 def test_gathering_finds_the_root_mean_square_distance() -> None:
@@ -171,5 +207,9 @@ def test_gathering_finds_the_root_mean_square_distance() -> None:
     mean, spread = gathering.outcome()
     assert mean.tolist() == [2.0, 1.0]
     assert spread["consensus_distance"] == pytest.approx((8 / 3) ** 0.5)
-    assert (spread["accuracy_mean"], spread["accuracy_min"], spread["accuracy_max"]) == (pytest.approx(0.7), 0.5, 0.9)
+    assert (spread["accuracy_mean"], spread["accuracy_min"], spread["accuracy_max"]) == (
+        pytest.approx(0.7),
+        0.5,
+        0.9,
+    )
     assert (spread["push_sum_weight_min"], spread["push_sum_weight_max"]) == (0.0, 4.0)

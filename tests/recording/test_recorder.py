@@ -34,7 +34,11 @@ def test_each_record_is_a_line_on_disk_before_the_listeners_see_it(tmp_path: Pat
     assert (tmp_path / "new" / "run" / "metrics.jsonl").read_text() == expected
     recorder.finish({"time_s": 0.25, "average": 0.75})
     recorder.finish(None)
-    assert read_metrics(tmp_path / "new" / "run")[-1] == {"kind": "summary", "time_s": 0.25, "average": 0.75}
+    assert read_metrics(tmp_path / "new" / "run")[-1] == {
+        "kind": "summary",
+        "time_s": 0.25,
+        "average": 0.75,
+    }
     assert listener.records == [train(0, 1, 0.25)]
     assert listener.ends == [{"time_s": 0.25, "average": 0.75}]
 
@@ -79,7 +83,9 @@ def test_a_half_written_line_is_ignored_and_then_removed(tmp_path: Path) -> None
 def test_values_that_json_lacks_are_null_and_spelt_out(tmp_path: Path) -> None:
     listener = Listening()
     with Recorder(tmp_path, 0, (listener,)) as recorder:
-        recorder.write({"kind": "average", "time_s": 1.0, "loss": math.inf, "accuracy": None, "bleu": math.nan})
+        recorder.write(
+            {"kind": "average", "time_s": 1.0, "loss": math.inf, "accuracy": None, "bleu": math.nan}
+        )
     assert read_metrics(tmp_path) == [
         {
             "kind": "average",

@@ -28,7 +28,14 @@ TAGS = ["sgp", "mlp", "4 nodes", "sim"]
 def logged_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     import wandb
 
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DIR", "WANDB_RUN_ID", "WANDB_RUN_GROUP"):
+    for name in (
+        "WANDB_API_KEY",
+        "WANDB_MODE",
+        "WANDB_BASE_URL",
+        "WANDB_DIR",
+        "WANDB_RUN_ID",
+        "WANDB_RUN_GROUP",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "wandb-config"))
@@ -52,16 +59,22 @@ def average(epoch: int) -> dict[str, object]:
     }
 
 
-def test_the_offline_file_holds_the_curve_of_accuracy_over_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run_dir = tmp_path / "run"
     listener = Wandb().open(run_dir, "sgp-mlp", {"nodes": 4, "optim": {"lr": 0.1}}, TAGS, "sweep-1")
     with Recorder(run_dir, 0, (listener,)) as recorder:
         for step in range(400):  # the file grows over more than one block
             time_s = 0.005 * step
-            recorder.write({"kind": "train", "rank": step % 2, "step": step, "time_s": time_s, "loss": 1.0})
+            recorder.write(
+                {"kind": "train", "rank": step % 2, "step": step, "time_s": time_s, "loss": 1.0}
+            )
         for epoch in (1, 2, 3):
             recorder.write(average(epoch))
-        recorder.write({"kind": "eval", "rank": 0, "step": 400, "time_s": 2.0, "loss": 0.5, "accuracy": 0.625})
+        recorder.write(
+            {"kind": "eval", "rank": 0, "step": 400, "time_s": 2.0, "loss": 0.5, "accuracy": 0.625}
+        )
         recorder.finish({"time_s": 2.0, "average": 0.875, "name": "sgp-mlp", "server": False})
 
     path = find_file(run_dir)
@@ -72,18 +85,37 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(tmp_path: Path, 
     curve = [(row["time_s"], row["average/accuracy"]) for row in rows if "average/accuracy" in row]
     assert curve == [(0.5, 0.5), (1.0, 0.75), (1.5, 0.875)]
     assert [row["eval/accuracy"] for row in rows if "eval/accuracy" in row] == [0.625]
-    spread = [tuple(row[f"eval/accuracy_{name}"] for name in ("mean", "min", "max")) for row in rows[-4:-1]]
+    spread = [
+        tuple(row[f"eval/accuracy_{name}"] for name in ("mean", "min", "max"))
+        for row in rows[-4:-1]
+    ]
     assert spread == [(0.5, 0.25, 0.75)] * 3
     assert [row["train/step"] for row in rows if "train/loss" in row] == list(range(0, 400, 2))
-    assert x_axes(records) == {"train/*": "time_s", "eval/*": "time_s", "average/*": "time_s", "server/*": "time_s"}
+    assert x_axes(records) == {
+        "train/*": "time_s",
+        "eval/*": "time_s",
+        "average/*": "time_s",
+        "server/*": "time_s",
+    }
 
     (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"][:1]
-    assert (run.project, run.display_name, run.run_group, list(run.tags)) == ("sgp-run", "sgp-mlp", "sweep-1", TAGS)
+    assert (run.project, run.display_name, run.run_group, list(run.tags)) == (
+        "sgp-run",
+        "sgp-mlp",
+        "sweep-1",
+        TAGS,
+    )
     assert run.run_id == (run_dir / "wandb_id").read_text().strip()
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert config["optim"] == {"lr": 0.1} and config["nodes"] == 4
-    summaries = [record.summary for record in records if record.WhichOneof("record_type") == "summary"]
-    final = {"/".join([item.key, *item.nested_key]): item.value_json for each in summaries for item in each.update}
+    summaries = [
+        record.summary for record in records if record.WhichOneof("record_type") == "summary"
+    ]
+    final = {
+        "/".join([item.key, *item.nested_key]): item.value_json
+        for each in summaries
+        for item in each.update
+    }
     assert any("final/average" in key and value == "0.875" for key, value in final.items())
     assert capfd.readouterr() == ("", "")
 
@@ -93,7 +125,9 @@ def test_a_resumed_run_keeps_its_id_and_continues_its_steps(tmp_path: Path) -> N
     for epochs in ((1, 2), (3,)):
         before = set(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
         listener = Wandb(group="mine").open(tmp_path, "n", {}, [], "sweep-1")
-        with Recorder(tmp_path, 0, (listener,)) as recorder:  # left without finish, as a run that is interrupted
+        with Recorder(
+            tmp_path, 0, (listener,)
+        ) as recorder:  # left without finish, as a run that is interrupted
             for epoch in epochs:
                 recorder.write(average(epoch))
         (path,) = set(tmp_path.glob("wandb/offline-run-*/run-*.wandb")) - before
@@ -106,14 +140,27 @@ def test_a_resumed_run_keeps_its_id_and_continues_its_steps(tmp_path: Path) -> N
 
 
 def test_rows_hold_the_numbers_of_rank_0_and_of_the_average() -> None:
-    train = {"kind": "train", "rank": 0, "step": 3, "time_s": 1.5, "clock": "wall", "loss": 0.5, "staleness": None}
+    train = {
+        "kind": "train",
+        "rank": 0,
+        "step": 3,
+        "time_s": 1.5,
+        "clock": "wall",
+        "loss": 0.5,
+        "staleness": None,
+    }
     assert row_of(train) == {"time_s": 1.5, "train/step": 3, "train/loss": 0.5}
     assert row_of({**train, "rank": 1}) == {}
     assert row_of({"kind": "average", "time_s": 1.0, "accuracy": None}) == {}
-    assert row_of({"kind": "average", "time_s": 1.0, "accuracy_min": 0.5}) == {"time_s": 1.0, "eval/accuracy_min": 0.5}
+    assert row_of({"kind": "average", "time_s": 1.0, "accuracy_min": 0.5}) == {
+        "time_s": 1.0,
+        "eval/accuracy_min": 0.5,
+    }
 
 
-def test_a_start_that_fails_is_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_start_that_fails_is_one_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
     listener = Wandb().open(tmp_path / "file" / "run", "n", {}, [], None)
     listener.write(average(1))
@@ -133,10 +180,29 @@ wandb.START_SECONDS = 1000.0  # longer than this test may take
 wandb.FINISH_SECONDS = 1.0
 sys.exit(main(sys.argv[1:]))
 """
-        words = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "log_every=1", "checkpoint.every_minutes=null", "name=run"]
-        server = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "WANDB_MODE": "online"}
+        words = [
+            "model=quadratic",
+            "data.samples=64",
+            "nodes=2",
+            "epochs=2",
+            "log_every=1",
+            "checkpoint.every_minutes=null",
+            "name=run",
+        ]
+        server = {
+            "WANDB_API_KEY": "0" * 40,
+            "WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "WANDB_MODE": "online",
+        }
         command = [sys.executable, "-c", code, *words]
-        done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **server}, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **server},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     assert done.stderr == (
         "warning: W&B did not finish in time, so the rest of this run is in metrics.jsonl only; sgp-sync sends it later\n"
     )
@@ -144,8 +210,18 @@ sys.exit(main(sys.argv[1:]))
     assert read_metrics(tmp_path / "results/runs/run")[-1]["kind"] == "summary"
 
 
-def test_the_mirror_can_be_made_from_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = make_experiment(tmp_path, "model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "log_every=1", "batch_size=16")
+def test_the_mirror_can_be_made_from_the_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = make_experiment(
+        tmp_path,
+        "model=quadratic",
+        "data.samples=64",
+        "nodes=2",
+        "epochs=2",
+        "log_every=1",
+        "batch_size=16",
+    )
     assert execute(experiment) is not None
     run_dir = experiment.directory
     with (run_dir / "metrics.jsonl").open("a") as file:
@@ -155,7 +231,11 @@ def test_the_mirror_can_be_made_from_the_records(tmp_path: Path, capsys: pytest.
     records = read_metrics(run_dir)
     assert capsys.readouterr().out == f"{run_dir}: {len(records)} records\n"
     rows = history(list(read_records(find_file(run_dir))))
-    expected = [(step, row) for step, record in enumerate(records) if record["kind"] != "summary" and (row := row_of(record))]
+    expected = [
+        (step, row)
+        for step, record in enumerate(records)
+        if record["kind"] != "summary" and (row := row_of(record))
+    ]
     assert [(row["_step"], row.get("train/loss"), row["time_s"]) for row in rows] == [
         (step, row.get("train/loss"), row["time_s"]) for step, row in expected
     ]
@@ -164,13 +244,19 @@ def test_the_mirror_can_be_made_from_the_records(tmp_path: Path, capsys: pytest.
 def test_what_is_no_run_is_not_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, code, sentence in (
         ([], 2, "usage: sgp-sync RUN_DIR..."),
-        ([str(tmp_path)], 2, f"sgp-sync: config.yaml: {tmp_path}/config.yaml is not the configuration of a run."),
+        (
+            [str(tmp_path)],
+            2,
+            f"sgp-sync: config.yaml: {tmp_path}/config.yaml is not the configuration of a run.",
+        ),
     ):
         assert sync_main(words) == code
         assert capsys.readouterr().err.startswith(sentence)
 
 
-def test_a_failure_while_running_is_one_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_while_running_is_one_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     import wandb
 
     listener = Wandb().open(tmp_path, "n", {}, [], None)
@@ -198,11 +284,15 @@ def test_an_unreachable_server_makes_the_run_offline(
     listener.finish({"time_s": 0.5})
     assert history(list(read_records(find_file(tmp_path))))[0]["average/accuracy"] == 0.5
     out, err = capfd.readouterr()
-    assert out == "" and err.startswith("warning: W&B did not start online, so this run is recorded offline (")
+    assert out == "" and err.startswith(
+        "warning: W&B did not start online, so this run is recorded offline ("
+    )
     assert err.count("\n") == 1
 
 
-def test_a_login_is_a_key_or_a_netrc_entry_for_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_is_a_key_or_a_netrc_entry_for_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not has_login()
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
     assert has_login()
@@ -218,7 +308,9 @@ def test_a_login_is_a_key_or_a_netrc_entry_for_the_host(tmp_path: Path, monkeypa
     assert not has_login()
 
 
-def test_wandb_mode_from_the_environment_wins_over_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_mode_from_the_environment_wins_over_auto(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     listener = Wandb().open(tmp_path, "n", {}, [], None)
     listener.write(average(1))
@@ -227,7 +319,9 @@ def test_wandb_mode_from_the_environment_wins_over_auto(tmp_path: Path, monkeypa
 
 
 def test_an_unknown_mode_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match=r"logger.mode: 'ofline' is not a mode; .* Did you mean 'offline'\?"):
+    with pytest.raises(
+        ConfigError, match=r"logger.mode: 'ofline' is not a mode; .* Did you mean 'offline'\?"
+    ):
         Wandb(mode="ofline")
 
 

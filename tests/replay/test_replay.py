@@ -1,4 +1,6 @@
-"""Recorded runs: real ones are repeated to the last bit, what is no recording is refused, and times of others follow from theirs."""
+"""Recorded runs: real ones are repeated to the last bit, what is no recording is refused, and times
+of others follow from theirs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,15 @@ RECORDED = {
 
 
 def recorded(folder: Path, network: str, algo: str) -> Experiment:
-    return make_experiment(folder, f"network={network}", "record=true", "model=mlp", "batch_size=8", f"algo={algo}", *RECORDED[algo])
+    return make_experiment(
+        folder,
+        f"network={network}",
+        "record=true",
+        "model=mlp",
+        "batch_size=8",
+        f"algo={algo}",
+        *RECORDED[algo],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,26 +55,35 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
     folder = tmp_path_factory.mktemp("runs")
     out = {algo: recorded(folder, "gloo", algo) for algo in RECORDED}
     *first, last = out.values()
-    launch(last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)))
+    launch(
+        last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first))
+    )
     return out
 
 
 @pytest.mark.parametrize("algo", ["ad_psgd", "gap_aware", "osgp"])
-def test_a_replay_ends_with_the_parameters_of_the_real_run(algo: str, runs: dict[str, Experiment]) -> None:
+def test_a_replay_ends_with_the_parameters_of_the_real_run(
+    algo: str, runs: dict[str, Experiment]
+) -> None:
     check_same_bytes(runs[algo])
 
 
 def check_same_bytes(experiment: Experiment) -> None:
     seen: list[int] = []
     result = replay(experiment.directory, lambda worker: seen.append(worker.rank))
-    assert all(torch.equal(worker.params, real) for worker, real in zip(result.workers, final_parameters(experiment), strict=True))
+    assert all(
+        torch.equal(worker.params, real)
+        for worker, real in zip(result.workers, final_parameters(experiment), strict=True)
+    )
     assert result.same == [True] * len(result.workers)
     assert not result.reduced
     assert [worker.steps_taken for worker in result.workers] == steps_taken(experiment)
     assert [seen.count(worker.rank) for worker in result.workers] == steps_taken(experiment)
 
 
-def test_a_replay_with_all_reduces_ends_with_them_up_to_rounding(runs: dict[str, Experiment]) -> None:
+def test_a_replay_with_all_reduces_ends_with_them_up_to_rounding(
+    runs: dict[str, Experiment],
+) -> None:
     check_rounding(runs["slowmo"])
 
 
@@ -72,7 +91,13 @@ def check_rounding(experiment: Experiment) -> None:
     result = replay(experiment.directory)
     assert result.reduced
     real = final_parameters(experiment)
-    assert max(float((worker.params - x).abs().max()) for worker, x in zip(result.workers, real, strict=True)) < 1e-10
+    assert (
+        max(
+            float((worker.params - x).abs().max())
+            for worker, x in zip(result.workers, real, strict=True)
+        )
+        < 1e-10
+    )
 
 
 def test_a_replay_that_computes_something_else_says_so(
@@ -80,15 +105,22 @@ def test_a_replay_that_computes_something_else_says_so(
 ) -> None:
     folder = str(runs["gap_aware"].directory)
     assert main([folder]) == 0
-    assert "All ranks end with the parameters of the real run, bit for bit." in capsys.readouterr().out
+    assert (
+        "All ranks end with the parameters of the real run, bit for bit." in capsys.readouterr().out
+    )
     monkeypatch.setattr(gap_aware, "EMA", 0.9)
     assert main([folder]) == 1
-    assert "sgp-replay: rank 0, 1, 2, 3 took the recorded decisions but ended with other parameters" in capsys.readouterr().err
+    assert (
+        "sgp-replay: rank 0, 1, 2, 3 took the recorded decisions but ended with other parameters"
+        in capsys.readouterr().err
+    )
     lines = [json.loads(line) for line in Path(folder, "replays.jsonl").read_text().splitlines()]
     assert [line["same"] for line in lines] == [[True] * 4, [False] * 4]
 
 
-def test_a_replay_that_takes_other_steps_is_stopped(runs: dict[str, Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_takes_other_steps_is_stopped(
+    runs: dict[str, Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work(self: GapAware, worker: Worker) -> None:
         for _ in worker.steps():
             await worker.grad()
@@ -97,13 +129,18 @@ def test_a_replay_that_takes_other_steps_is_stopped(runs: dict[str, Experiment],
 
     monkeypatch.setattr(GapAware, "work", work)
     with pytest.raises(
-        ReplayMismatch, match=r"^the replay departs from the recording: rank 0 computes a gradient, where the recording has a message"
+        ReplayMismatch,
+        match=r"^the replay departs from the recording: rank 0 computes a gradient, where the recording has a message",
     ):
         replay(runs["gap_aware"].directory)
 
 
-def test_the_time_of_a_real_run_is_simulated_from_its_own_gradients_and_messages(runs: dict[str, Experiment]) -> None:
-    """A rank's gradients follow one another, so none can end before the sum of its own; nothing else bounds a busy machine's time."""
+def test_the_time_of_a_real_run_is_simulated_from_its_own_gradients_and_messages(
+    runs: dict[str, Experiment],
+) -> None:
+    """A rank's gradients follow one another, so none can end before the sum of its own; nothing
+    else bounds a busy machine's time.
+    """
     directory = runs["osgp"].directory
     lines = [json.loads(line) for line in path_of(directory, 0).read_text().splitlines()[1:-1]]
     computing = sum(line[3] for line in lines if line[0] == "gradient")
@@ -118,15 +155,45 @@ BYTES = 4000
 
 
 def header(experiment: Experiment, rank: int, **others: object) -> Header:
-    own = Header(FORMAT, experiment.digest, "once", rank, 2, "one", "code", "torch", 1, False, BYTES // 4, BYTES, 4.0)
+    own = Header(
+        FORMAT,
+        experiment.digest,
+        "once",
+        rank,
+        2,
+        "one",
+        "code",
+        "torch",
+        1,
+        False,
+        BYTES // 4,
+        BYTES,
+        4.0,
+    )
     return replace(own, **others)  # type: ignore[arg-type]
 
 
-def made_up(folder: Path, ahead: float = 0.0, messages: bool = True, ended: bool = True) -> Experiment:
-    """Each sends the other four messages, which take 0.25 s. ``ahead``: by how much the clock of another machine is wrong."""
-    experiment = make_experiment(folder, "network=gloo", "record=true", "nodes=2", "model=mlp", "epochs=1", "algo=ad_psgd", "name=made")
+def made_up(
+    folder: Path, ahead: float = 0.0, messages: bool = True, ended: bool = True
+) -> Experiment:
+    """Each sends the other four messages, which take 0.25 s. ``ahead``: by how much the clock of
+    another machine is wrong.
+    """
+    experiment = make_experiment(
+        folder,
+        "network=gloo",
+        "record=true",
+        "nodes=2",
+        "model=mlp",
+        "epochs=1",
+        "algo=ad_psgd",
+        "name=made",
+    )
     for rank in range(2):
-        writer = Writer(experiment.directory, header(experiment, rank, host=f"machine {rank}" if ahead else "one"))
+        writer = Writer(
+            experiment.directory,
+            header(experiment, rank, host=f"machine {rank}" if ahead else "one"),
+        )
         clock = ahead * rank
         for k, seconds in enumerate(SECONDS[rank]):
             writer.add(["gradient", -1, float(k), seconds])
@@ -145,14 +212,16 @@ TIMES = {
     # 1 + 2 twice, each with one exchange.
     "algo=local_sgd algo.tau=2 cluster.overlap=0": 6.5,
     "algo=local_sgd algo.tau=null epochs=2": 12.0,
-    # A gradient, its message to the server and the answer: node 0 takes steps at 0, 1.5, 3, 4.5 s, node 1 at 0, 1.5, 4 and the eighth at
-    # 5.5 s, which needs 2.5 s.
+    # A gradient, its message to the server and the answer: node 0 takes steps at 0, 1.5, 3, 4.5 s,
+    # node 1 at 0, 1.5, 4 and the eighth at 5.5 s, which needs 2.5 s.
     "algo=gap_aware": 8.0,
 }
 
 
 @pytest.mark.parametrize("words", TIMES)
-def test_the_time_of_another_algorithm_follows_from_recorded_ones(words: str, tmp_path: Path) -> None:
+def test_the_time_of_another_algorithm_follows_from_recorded_ones(
+    words: str, tmp_path: Path
+) -> None:
     result = retime(made_up(tmp_path).directory, words.split())
     assert result.time_s == pytest.approx(TIMES[words], abs=1e-9)
     assert result.recorded_s == 9.0
@@ -160,32 +229,47 @@ def test_the_time_of_another_algorithm_follows_from_recorded_ones(words: str, tm
 
 
 def test_clocks_of_different_machines_are_set_to_one_another(tmp_path: Path) -> None:
-    assert retime(made_up(tmp_path, ahead=100.0).directory, ["algo=sgp"]).time_s == pytest.approx(7.0, abs=1e-9)
+    assert retime(made_up(tmp_path, ahead=100.0).directory, ["algo=sgp"]).time_s == pytest.approx(
+        7.0, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("nodes=4", "nodes: the recorded times hold for its recorded value; only algo, optim, epochs, cluster.collective"),
+        (
+            "nodes=4",
+            "nodes: the recorded times hold for its recorded value; only algo, optim, epochs, cluster.collective",
+        ),
         ("model=resnet8", "model: the recorded times hold for its recorded value"),
         ("algo=sgp,osgp", "algo: a sweep cannot be timed; give one value."),
         ("algo=nobody", "algo: 'nobody' is none of ad_psgd,"),
         ("algo.tau=0", "algo.tau: there is no such setting"),
-        ("algo=sgp", "record: the recorded run sent no messages, so there are no delays to time others by."),
+        (
+            "algo=sgp",
+            "record: the recorded run sent no messages, so there are no delays to time others by.",
+        ),
     ],
 )
-def test_what_cannot_be_timed_is_refused(words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_timed_is_refused(
+    words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment = made_up(tmp_path, messages=words != "algo=sgp")
     assert main([str(experiment.directory), "--with", words]) == 2
     assert capsys.readouterr().err.startswith(f"sgp-replay: {sentence}")
 
 
-def test_the_command_says_which_time_is_simulated_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_which_time_is_simulated_and_keeps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = made_up(tmp_path).directory
     assert main([str(directory), "--with", "algo=sgp"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{directory}: AD-PSGD took 9 s (measured)"
-    assert second == "On its compute times and message delays SGP takes 7 s (simulated), 4 steps of a node."
+    assert (
+        second
+        == "On its compute times and message delays SGP takes 7 s (simulated), 4 steps of a node."
+    )
     assert json.loads((directory / "replays.jsonl").read_text()) == {
         "kind": "retimed",
         "with": ["algo=sgp"],
@@ -199,7 +283,9 @@ def test_the_command_says_which_time_is_simulated_and_keeps_it(tmp_path: Path, c
     }
 
 
-def test_what_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_recording_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment = made_up(tmp_path)
     directory = experiment.directory
     zero, one = (path_of(directory, rank) for rank in range(2))
@@ -246,15 +332,22 @@ def test_the_help_needs_no_torch() -> None:
 
 
 def test_a_run_that_failed_has_no_time_to_compare_with(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^record: the recorded run failed before its end, so there is no time to compare with\.$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^record: the recorded run failed before its end, so there is no time to compare with\.$",
+    ):
         retime(made_up(tmp_path, ended=False).directory)
 
 
 @pytest.mark.slow
-def test_a_run_that_failed_is_replayed_until_it_fails_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_failed_is_replayed_until_it_fails_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ("network=gloo", "record=true", "nodes=4", "model=mlp", "algo=gap_aware", "epochs=50")
     experiment = make_experiment(tmp_path, *words)
-    with pytest.raises(RankFailed, match="^rank 2, step (.*): ZeroDivisionError: made to fail$") as real:
+    with pytest.raises(
+        RankFailed, match="^rank 2, step (.*): ZeroDivisionError: made to fail$"
+    ) as real:
         launch(experiment, program=(REAL_RANK, "2"))
     result = replay(experiment.directory)  # without what has made it fail
     assert not result.ended
@@ -273,12 +366,17 @@ def test_a_run_that_failed_is_replayed_until_it_fails_again(tmp_path: Path, monk
 
 @pytest.mark.slow
 def test_a_run_that_was_cut_off_before_is_not_recorded_from_the_middle(tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path, "network=gloo", "record=true", "nodes=2", "model=mlp", "epochs=1")
+    experiment = make_experiment(
+        tmp_path, "network=gloo", "record=true", "nodes=2", "model=mlp", "epochs=1"
+    )
     checkpoint = experiment.checkpoints / "step-7"
     checkpoint.mkdir(parents=True)
-    (checkpoint / "manifest.json").write_text(json.dumps({"version": VERSION, "run": experiment.digest, "files": {}}))
+    (checkpoint / "manifest.json").write_text(
+        json.dumps({"version": VERSION, "run": experiment.digest, "files": {}})
+    )
     with pytest.raises(
-        ConfigError, match="^record: this run was interrupted and would resume from step-7, but its beginning was not recorded"
+        ConfigError,
+        match="^record: this run was interrupted and would resume from step-7, but its beginning was not recorded",
     ):
         launch(experiment)
 
@@ -287,7 +385,15 @@ def test_a_run_that_was_cut_off_before_is_not_recorded_from_the_middle(tmp_path:
 def test_runs_over_mpi_are_repeated_too(tmp_path: Path) -> None:
     runs = {algo: recorded(tmp_path, "mpi", algo) for algo in RECORDED}
     pipe = make_experiment(
-        tmp_path, "network=mpi", "record=true", "model=mlp", "batch_size=8", "algo=pipe_sgd", "nodes=4", "epochs=0.5", "dtype=float64"
+        tmp_path,
+        "network=mpi",
+        "record=true",
+        "model=mlp",
+        "batch_size=8",
+        "algo=pipe_sgd",
+        "nodes=4",
+        "epochs=0.5",
+        "dtype=float64",
     )
     done = run_ranks(*runs.values(), pipe)
     assert done.returncode == 0, done.stderr

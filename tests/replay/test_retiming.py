@@ -35,7 +35,12 @@ def lines(folder: Path) -> list[str]:
 
 SETTINGS = {
     "sgp": ("algo=sgp",),
-    "two peers, faults": ("algo=sgp", "algo.topology.peers={0: 2, 1: 1}", "faults=delay", "faults.slow_nodes={1: 3.0}"),
+    "two peers, faults": (
+        "algo=sgp",
+        "algo.topology.peers={0: 2, 1: 1}",
+        "faults=delay",
+        "faults.slow_nodes={1: 3.0}",
+    ),
     "ar_sgd": ("algo=ar_sgd",),
     "d_psgd": ("algo=d_psgd", "optim=adam"),
     "osgp": ("algo=osgp", "algo.tau=0"),
@@ -49,7 +54,9 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("words", SETTINGS.values(), ids=SETTINGS.keys())
-def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     here = trained(tmp_path / "here", *words, "cluster=laptop")
     there = trained(tmp_path / "there", *words, f"cluster={FAR}")
     (folder,) = retime_all([here.directory], f"cluster={FAR}", tmp_path / "out")
@@ -57,7 +64,9 @@ def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(words: tu
     summary, expected = read_summary(folder), read_summary(there.directory)
     assert summary is not None and expected is not None
     own = {"real_s", "run_dir", "label", "retimed_from"}
-    assert {key: summary[key] for key in summary.keys() - own} == {key: expected[key] for key in expected.keys() - own}
+    assert {key: summary[key] for key in summary.keys() - own} == {
+        key: expected[key] for key in expected.keys() - own
+    }
     assert summary["label"] == f"rehearsal on digits; time simulated, re-timed from {here.name}"
 
 
@@ -70,7 +79,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED.keys())
-def test_what_depends_on_time_is_refused_in_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_depends_on_time_is_refused_in_one_sentence(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     experiment = trained(tmp_path, *words)
     with pytest.raises(ConfigError, match=REFUSED[words]) as error:
         retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")
@@ -78,14 +89,29 @@ def test_what_depends_on_time_is_refused_in_one_sentence(words: tuple[str, ...],
     assert not (tmp_path / "out").exists()
 
 
-def test_the_report_marks_what_was_retimed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_marks_what_was_retimed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment = trained(tmp_path, "algo=sgp")
     out = tmp_path / "report"
-    assert main([str(experiment.directory), "--retime", "cluster=ideal,gapaware_gamma", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                str(experiment.directory),
+                "--retime",
+                "cluster=ideal,gapaware_gamma",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     table = read_runs([experiment.directory, out / "retimed"]).table
     assert list(table["state"]) == ["finished", RETIMED, RETIMED]
     assert set(table["kind"]) == {REHEARSAL} and len(set(table["quality"])) == 1
-    assert list(table["time_s"]) == [float(str(read_summary(Path(folder))["time_s"])) for folder in table["folder"]]  # type: ignore[index]
+    assert list(table["time_s"]) == [
+        float(str(read_summary(Path(folder))["time_s"])) for folder in table["folder"]
+    ]  # type: ignore[index]
     assert len(set(table["time_s"])) == 3
     assert "re-timed" in (out / "index.html").read_text(encoding="utf-8")
     capsys.readouterr()

@@ -36,7 +36,11 @@ def settings_of(root: Path) -> list[Setting]:
 
 
 def section(settings: list[Setting], title: str, target: float | None = None) -> Section:
-    (found,) = (each for each in sections(settings, target, pairs_of(settings)) if each.title.startswith(title))
+    (found,) = (
+        each
+        for each in sections(settings, target, pairs_of(settings))
+        if each.title.startswith(title)
+    )
     return found
 
 
@@ -51,17 +55,28 @@ def test_seeds_of_a_setting_become_a_mean_and_a_range(tmp_path: Path) -> None:
     write_run(tmp_path, "a", SGP_1, seed=1)
     write_run(tmp_path, "b", SGP_2, seed=2, seconds=20.0)
     (setting,) = settings_of(tmp_path)
-    assert setting.seeds == [1, 2] and setting.finished and setting.kind == "rehearsal" and labels([setting]) == ["SGP"]
+    assert (
+        setting.seeds == [1, 2]
+        and setting.finished
+        and setting.kind == "rehearsal"
+        and labels([setting]) == ["SGP"]
+    )
     curve = setting.curve.round(12)
     assert list(curve["epoch"]) == [1, 2, 3]
     assert list(curve["quality"]) == [0.45, 0.75, 0.935]
     assert list(curve["low"]) == [0.35, 0.65, 0.92] and list(curve["high"]) == [0.55, 0.85, 0.95]
     assert list(curve["time_s"]) == [15, 30, 45] and list(curve["bytes"]) == [1000, 2000, 3000]
-    assert setting.mean("averaged") == pytest.approx(0.97, abs=1e-12) and setting.mean("ms_per_iteration") == 15000
+    assert (
+        setting.mean("averaged") == pytest.approx(0.97, abs=1e-12)
+        and setting.mean("ms_per_iteration") == 15000
+    )
 
     (plot,) = section([setting], "Accuracy against time").plots
     (series,) = plot.series
-    assert plot.x.title == "simulated time in seconds" and plot.title == "accuracy against simulated time · rehearsal, mlp on digits"
+    assert (
+        plot.x.title == "simulated time in seconds"
+        and plot.title == "accuracy against simulated time · rehearsal, mlp on digits"
+    )
     assert [round(float(y), 9) for y in series.y] == [45, 75, 93.5] and series.x == [15, 30, 45]
     (plot,) = section([setting], "Accuracy against bytes").plots
     assert plot.x.title == "kB sent per node" and plot.series[0].x == [1, 2, 3]
@@ -79,7 +94,11 @@ def test_an_epoch_counts_when_every_worker_and_every_seed_has_it(tmp_path: Path)
     write_run(tmp_path, "a", SGP_1, seed=1)
     folder = write_run(tmp_path, "b", SGP_2, seed=2)
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join(line for line in lines if not ('"eval"' in line and '"epoch": 3, "rank": 1' in line)))
+    (folder / "metrics.jsonl").write_text(
+        "".join(
+            line for line in lines if not ('"eval"' in line and '"epoch": 3, "rank": 1' in line)
+        )
+    )
     (setting,) = settings_of(tmp_path)
     assert list(setting.curve["epoch"]) == [1, 2]
 
@@ -95,10 +114,21 @@ def test_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     write_run(tmp_path, "c", SGP_1, settings={"optim": {"lr": 0.1, "decay": 0.01}}, nodes=4)
     write_run(tmp_path, "d", SGP_1, algorithm="AR-SGD")
     settings = settings_of(tmp_path)
-    assert [each.method for each in settings] == ["SGP optim.lr=0.1", "SGP optim.lr=0.1", "SGP optim.lr=0.2", "AR-SGD"]
+    assert [each.method for each in settings] == [
+        "SGP optim.lr=0.1",
+        "SGP optim.lr=0.1",
+        "SGP optim.lr=0.2",
+        "AR-SGD",
+    ]
     assert labels(settings)[:2] == ["SGP optim.lr=0.1 · 2 nodes", "SGP optim.lr=0.1 · 4 nodes"]
-    styles = [series.style for series in section(settings, "Accuracy against epochs").plots[0].series]
-    assert len(set(styles)) == 4 and styles[0].colour == styles[1].colour and styles[0].dash != styles[1].dash
+    styles = [
+        series.style for series in section(settings, "Accuracy against epochs").plots[0].series
+    ]
+    assert (
+        len(set(styles)) == 4
+        and styles[0].colour == styles[1].colour
+        and styles[0].dash != styles[1].dash
+    )
 
 
 def test_simulated_and_measured_time_are_never_in_one_plot(tmp_path: Path) -> None:
@@ -106,9 +136,15 @@ def test_simulated_and_measured_time_are_never_in_one_plot(tmp_path: Path) -> No
     write_run(tmp_path, "b", SGP_1, clock="wall")
     settings = settings_of(tmp_path)
     time = section(settings, "Accuracy against time").plots
-    assert [(plot.x.title, len(plot.series)) for plot in time] == [("simulated time in seconds", 1), ("measured time in seconds", 1)]
+    assert [(plot.x.title, len(plot.series)) for plot in time] == [
+        ("simulated time in seconds", 1),
+        ("measured time in seconds", 1),
+    ]
     (epochs,) = section(settings, "Accuracy against epochs").plots
-    assert [(series.name, series.style.fill) for series in epochs.series] == [("SGP · rehearsal", "hollow"), ("SGP · real", "full")]
+    assert [(series.name, series.style.fill) for series in epochs.series] == [
+        ("SGP · rehearsal", "hollow"),
+        ("SGP · real", "full"),
+    ]
 
 
 def test_speed_up_is_relative_to_the_fewest_nodes_of_the_method(tmp_path: Path) -> None:
@@ -117,7 +153,10 @@ def test_speed_up_is_relative_to_the_fewest_nodes_of_the_method(tmp_path: Path) 
     write_run(tmp_path, "ar16", algorithm="AR-SGD", nodes=16, seconds=0.1)
     settings = settings_of(tmp_path)
     (iteration,) = section(settings, "Time per iteration").plots
-    assert {series.name: (series.x, [round(float(y), 9) for y in series.y]) for series in iteration.series} == {
+    assert {
+        series.name: (series.x, [round(float(y), 9) for y in series.y])
+        for series in iteration.series
+    } == {
         "SGP": ([4, 8, 16], [100, 125, 200]),
         "AR-SGD": ([16], [100]),
     }
@@ -139,12 +178,22 @@ def test_time_to_a_target(tmp_path: Path) -> None:
     assert default_target(settings) == 0.92 and default_target(settings[1:]) == 0.3
     assert settings[0].times_to(0.85) == [20, 30] and settings[1].times_to(0.85) == []
     (plot,) = section(settings, "Time to a target", target=0.85).plots
-    assert (plot.series[0].x, plot.series[0].low, plot.series[0].high, plot.series[0].y) == ([25], [20], [30], ["SGP"])
-    assert "Target: 85 % accuracy, as asked." in plot.note and plot.note.endswith("Not reached by AR-SGD.")
+    assert (plot.series[0].x, plot.series[0].low, plot.series[0].high, plot.series[0].y) == (
+        [25],
+        [20],
+        [30],
+        ["SGP"],
+    )
+    assert "Target: 85 % accuracy, as asked." in plot.note and plot.note.endswith(
+        "Not reached by AR-SGD."
+    )
     (plot,) = section(settings, "Time to a target", target=0.93).plots
     assert plot.series[0].y == ["SGP (1 of 2 seeds)"] and plot.series[0].x == [30]
     (plot,) = section(settings, "Time to a target").plots
-    assert "Target: 92 % accuracy, the best that at least half of 2 settings reach with every seed." in plot.note
+    assert (
+        "Target: 92 % accuracy, the best that at least half of 2 settings reach with every seed."
+        in plot.note
+    )
 
 
 def test_a_low_loss_is_a_good_one(tmp_path: Path) -> None:
@@ -154,7 +203,9 @@ def test_a_low_loss_is_a_good_one(tmp_path: Path) -> None:
         for record in records:
             if record.pop("accuracy", None) is not None:
                 record["loss"] = losses[record["epoch"] - 1]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        (folder / "metrics.jsonl").write_text(
+            "".join(json.dumps(record) + "\n" for record in records)
+        )
     settings = settings_of(tmp_path)
     assert [each.best for each in settings] == [0.0234, 0.5] and default_target(settings) == 0.024
     assert [each.times_to(0.024) for each in settings] == [[20], []]
@@ -166,7 +217,11 @@ def test_published_rows_are_known_by_their_ids_and_derived_figures_are_marked() 
     rows = published()
     assert set(rows["sgp_sgp_90"]) == {"val_top1", "train_top1", "hours", "ms_per_iteration"}
     ms = rows["sgp_sgp_90"]["ms_per_iteration"]
-    assert ms.derived and ms.value == pytest.approx(383.65, abs=0.01) and ms.origin == "Assran et al. 2019, authors' slides (derived)"
+    assert (
+        ms.derived
+        and ms.value == pytest.approx(383.65, abs=0.01)
+        and ms.origin == "Assran et al. 2019, authors' slides (derived)"
+    )
     assert not rows["slowmo_imagenet_sgp"]["ms_per_iteration"].derived
     assert rows["slowmo_wmt16_sgp_slowmo"]["bleu"].value == 27.84
     assert rows["goyal_8k_no_warmup"]["top1_error"].spread == 0.37
@@ -183,16 +238,28 @@ def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
     pairs = {(pair.row, pair.metric, pair.kind): pair for pair in pairs_of(settings_of(tmp_path))}
     hours = pairs["sgp_sgp_90", "hours", "timing only"]
     assert hours.error == pytest.approx(10.0) and hours.ours_is == "simulated, predicted"
-    assert pairs["sgp_sgp_90", "ms_per_iteration", "timing only"].error == pytest.approx(4.26164, abs=1e-5)
-    assert pairs["sgp_sgp_270", "ms_per_iteration", "timing only"].ours_is == "simulated, fitted to it"
+    assert pairs["sgp_sgp_90", "ms_per_iteration", "timing only"].error == pytest.approx(
+        4.26164, abs=1e-5
+    )
+    assert (
+        pairs["sgp_sgp_270", "ms_per_iteration", "timing only"].ours_is == "simulated, fitted to it"
+    )
     assert ("sgp_sgp_90", "ms_per_iteration", "rehearsal") not in pairs
-    starred = [plot.title for plot in section(settings_of(tmp_path), "Time per iteration").plots if plot.series[-1].name == "published"]
+    starred = [
+        plot.title
+        for plot in section(settings_of(tmp_path), "Time per iteration").plots
+        if plot.series[-1].name == "published"
+    ]
     assert starred == ["time per iteration against nodes · timing only, simulated, of digits"]
     small = pairs["sgp_sgp_90", "val_top1", "rehearsal"]
     assert (small.ours, small.averaged, small.error) == (pytest.approx(95.0), 100.0, None)
     assert small.ours_is == "rehearsal on digits: not comparable"
     error = pairs["goyal_256", "top1_error", "real"]
-    assert error.ours == pytest.approx(24.5) and error.error == pytest.approx(100 * 0.9 / 23.6) and error.ours_is == "real"
+    assert (
+        error.ours == pytest.approx(24.5)
+        and error.error == pytest.approx(100 * 0.9 / 23.6)
+        and error.ours_is == "real"
+    )
     assert [plot.name for plot in section(settings_of(tmp_path), "Published").plots] == [
         "published-hours",
         "published-ms_per_iteration",
@@ -201,16 +268,34 @@ def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
 
 
 def test_a_run_is_compared_when_it_is_as_long_as_the_published_one(tmp_path: Path) -> None:
-    write_run(tmp_path, "full", [[0.76, 0.77]] * 90, row="sgp_sgp_90", data="imagenet", label="trained on imagenet; time simulated")
+    write_run(
+        tmp_path,
+        "full",
+        [[0.76, 0.77]] * 90,
+        row="sgp_sgp_90",
+        data="imagenet",
+        label="trained on imagenet; time simulated",
+    )
     write_run(tmp_path, "short", [[0.76, 0.77]], row="sgp_sgp_90", data="imagenet", clock="wall")
     full, short = (pair for pair in pairs_of(settings_of(tmp_path)) if pair.metric == "val_top1")
-    assert full.ours == pytest.approx(76.5) and full.error == pytest.approx(100 * 1.6 / 74.9) and full.ours_is == "trained"
+    assert (
+        full.ours == pytest.approx(76.5)
+        and full.error == pytest.approx(100 * 1.6 / 74.9)
+        and full.ours_is == "trained"
+    )
     assert short.error is None and short.ours_is == "real on imagenet: not comparable"
 
 
 def test_tables_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
     for seed in range(1, 4):
-        write_run(tmp_path, f"a{seed}", SGP_1, seed=seed, algorithm="SlowMo(Local SGD)", settings={"optim": {"lr": 0.123456}})
+        write_run(
+            tmp_path,
+            f"a{seed}",
+            SGP_1,
+            seed=seed,
+            algorithm="SlowMo(Local SGD)",
+            settings={"optim": {"lr": 0.123456}},
+        )
         write_run(tmp_path, f"b{seed}", SGP_1, seed=seed, algorithm="SlowMo(Local SGD)")
     write_run(tmp_path, "c", row="slowmo_imagenet_local_sgd_slowmo", ms_per_iteration=300.0)
     settings = settings_of(tmp_path)
@@ -224,7 +309,9 @@ def test_tables_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
     assert "+6.4 %" in text and "predicted" in text
 
 
-def test_a_report_is_complete_and_its_links_lead_somewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_complete_and_its_links_lead_somewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = tmp_path / "results" / "runs"
     write_run(runs, "a", SGP_1, seed=1)
     write_run(runs, "b", SGP_2, seed=2)
@@ -240,13 +327,20 @@ def test_a_report_is_complete_and_its_links_lead_somewhere(tmp_path: Path, capsy
     page = (out / "index.html").read_text()
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
     pictures = {path.name for path in (out / "plots").iterdir()}
-    assert pictures == {f"{figure['name']}.{kind}" for figure in figures for kind in ("png", "svg")} and len(figures) == 8
+    assert (
+        pictures == {f"{figure['name']}.{kind}" for figure in figures for kind in ("png", "svg")}
+        and len(figures) == 8
+    )
     for path in (out / "plots").glob("*.svg"):
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
     assert all(path.read_bytes()[1:4] == b"PNG" for path in (out / "plots").glob("*.png"))
 
-    markdown = "".join((out / f"{table}.md").read_text() for table in ("settings", "runs", "published"))
-    links = set(re.findall(r'href="([^"#][^"]*)"', page.split("<script")[0])) | set(re.findall(r"\]\(([^)]*)\)", markdown))
+    markdown = "".join(
+        (out / f"{table}.md").read_text() for table in ("settings", "runs", "published")
+    )
+    links = set(re.findall(r'href="([^"#][^"]*)"', page.split("<script")[0])) | set(
+        re.findall(r"\]\(([^)]*)\)", markdown)
+    )
     links.discard("data:,")
     assert "../../results/runs/a/metrics.jsonl" in links
     assert [link for link in links if not (out / link).exists()] == []
@@ -256,7 +350,10 @@ def test_a_report_is_complete_and_its_links_lead_somewhere(tmp_path: Path, capsy
         assert all(COMMIT[:9] in (row.get("commits") or row["commit"]) for row in rows)
     with (out / "settings.csv").open() as file:
         first = next(iter(csv.DictReader(file)))
-    assert (first["seeds"], first["logs"]) == ("1 2", "../../results/runs/a/metrics.jsonl ../../results/runs/b/metrics.jsonl")
+    assert (first["seeds"], first["logs"]) == (
+        "1 2",
+        "../../results/runs/a/metrics.jsonl ../../results/runs/b/metrics.jsonl",
+    )
     assert float(first["quality"]) == pytest.approx(0.935) and first["kind"] == "rehearsal"
 
 
@@ -272,9 +369,16 @@ def test_the_same_runs_make_the_same_report(tmp_path: Path) -> None:
 
 def test_links_lead_to_where_runs_are_kept(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "a", SGP_1)
-    write_report([tmp_path / "runs"], tmp_path / "report", kept=lambda folder: tmp_path / f"logs.tar#{folder.name}")
+    write_report(
+        [tmp_path / "runs"],
+        tmp_path / "report",
+        kept=lambda folder: tmp_path / f"logs.tar#{folder.name}",
+    )
     runs = (tmp_path / "report" / "runs.md").read_text()
-    assert "[a](../logs.tar#a)" in runs and "[log](../logs.tar#a/metrics.jsonl) [settings](../logs.tar#a/config.yaml)" in runs
+    assert (
+        "[a](../logs.tar#a)" in runs
+        and "[log](../logs.tar#a/metrics.jsonl) [settings](../logs.tar#a/config.yaml)" in runs
+    )
     assert "[1](../logs.tar#a/metrics.jsonl)" in (tmp_path / "report" / "settings.md").read_text()
 
 
@@ -285,11 +389,22 @@ def test_text_of_a_run_cannot_become_markup(tmp_path: Path) -> None:
     assert "\\|x" in (tmp_path / "report" / "runs.md").read_text()
 
 
-def test_unfinished_runs_are_shown_and_damaged_ones_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_runs_are_shown_and_damaged_ones_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from experiments import make_experiment
 
     unfinished = make_experiment(tmp_path, "model=mlp", "epochs=2", "nodes=2").directory
-    record = {"kind": "train", "time_s": 7.0, "clock": "simulated", "rank": 0, "step": 0, "epoch": 0.0, "bytes_sent": 5, "loss": 1.0}
+    record = {
+        "kind": "train",
+        "time_s": 7.0,
+        "clock": "simulated",
+        "rank": 0,
+        "step": 0,
+        "epoch": 0.0,
+        "bytes_sent": 5,
+        "loss": 1.0,
+    }
     (unfinished / "metrics.jsonl").write_text(json.dumps(record) + "\n" + '{"kind": "ev')
     runs = tmp_path / "runs"
     write_run(runs, "fine", SGP_1)
@@ -304,9 +419,13 @@ def test_unfinished_runs_are_shown_and_damaged_ones_named(tmp_path: Path, capsys
     said = capsys.readouterr()
     assert "unfinished" in said.out
     sentences = said.err.splitlines()
-    assert len(sentences) == 6 and all(line.startswith(f"sgp-report: {runs}/") and " is left out: " in line for line in sentences)
+    assert len(sentences) == 6 and all(
+        line.startswith(f"sgp-report: {runs}/") and " is left out: " in line for line in sentences
+    )
     assert f"sgp-report: {runs / 'no_config'} is left out: it has no config.yaml." in sentences
-    assert any("old_summary is left out: its summary.json lacks model, data" in line for line in sentences)
+    assert any(
+        "old_summary is left out: its summary.json lacks model, data" in line for line in sentences
+    )
     assert any("bad_line" in line and "line 1" in line for line in sentences)
     with (out / "runs.csv").open() as file:
         states = {row["run"]: (row["state"], row["time_s"]) for row in csv.DictReader(file)}
@@ -327,7 +446,9 @@ def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         write_run(tmp_path / "results" / "runs", name, SGP_1)
     sweep = tmp_path / "results" / "sweeps" / "s"
     sweep.mkdir(parents=True)
-    (sweep / "comparison.csv").write_text("job,run_dir\nx,results/runs/a\ny,results/runs/c\nz,results/runs/gone\n")
+    (sweep / "comparison.csv").write_text(
+        "job,run_dir\nx,results/runs/a\ny,results/runs/c\nz,results/runs/gone\n"
+    )
     for here in (tmp_path, tmp_path / "results"):
         monkeypatch.chdir(here)
         assert list(read_runs([sweep]).table["run"]) == ["a", "c"]
@@ -337,17 +458,30 @@ def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("words", "sentence"),
     [
         (["nowhere"], "sgp-report: nowhere: there is no such folder.\n"),
-        (["empty"], "sgp-report: empty: this folder holds no runs; name folders such as results/runs.\n"),
+        (
+            ["empty"],
+            "sgp-report: empty: this folder holds no runs; name folders such as results/runs.\n",
+        ),
         (["runs", "--nonsense"], "sgp-report: unrecognized arguments: --nonsense\n"),
         ([], "sgp-report: the following arguments are required: FOLDER\n"),
         (["runs", "--target", "x"], "sgp-report: argument --target: invalid target value: 'x'\n"),
         (["runs", "--target", "-1"], "sgp-report: argument --target: invalid target value: '-1'\n"),
-        (["runs", "--target", "90"], "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as --target 0.9.\n"),
-        (["runs", "--out", "file/below"], "sgp-report: --out: cannot write to file/below: Not a directory.\n"),
+        (
+            ["runs", "--target", "90"],
+            "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as --target 0.9.\n",
+        ),
+        (
+            ["runs", "--out", "file/below"],
+            "sgp-report: --out: cannot write to file/below: Not a directory.\n",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_sentence(
-    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
@@ -378,7 +512,9 @@ def test_nothing_is_known_of_a_run_that_was_never_evaluated(tmp_path: Path) -> N
     write_run(tmp_path, "a")
     (setting,) = settings_of(tmp_path)
     assert math.isnan(setting.best) and setting.kind == "timing only"
-    assert next(each.absent for each in sections([setting], None, []) if not each.plots).startswith("No run was evaluated")
+    assert next(each.absent for each in sections([setting], None, []) if not each.plots).startswith(
+        "No run was evaluated"
+    )
 
 
 def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_path: Path) -> None:
@@ -391,8 +527,25 @@ def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_pa
             write_run(folder, f"run{seed}", [(0.5, 0.5)], seed=seed, settings={**new, **more})
         return settings_in(read_runs([folder]))
 
-    assert [each.seeds for each in settings_with({"data": {"holdout": 0.0}, "clip": False, "new": {"name": "new", "a": 1}})] == [[1, 2]]
-    assert [each.seeds for each in settings_with({"clip": False}, {"clip": False, "data": {"holdout": 0.0}})] == [[1, 2, 3]]
-    assert sorted(each.seeds for each in settings_with({"clip": False}, {"clip": True})) == [[1], [2], [3]]  # which was it?
-    assert sorted(each.seeds for each in settings_with({"data": {"alpha": 0.2, "holdout": 0.0}})) == [[1], [2]]
-    assert sorted(each.seeds for each in settings_with({"cluster": {"step_seconds": {"mlp": 1.0, "resnet50": 2.0}}})) == [[1], [2]]
+    assert [
+        each.seeds
+        for each in settings_with(
+            {"data": {"holdout": 0.0}, "clip": False, "new": {"name": "new", "a": 1}}
+        )
+    ] == [[1, 2]]
+    assert [
+        each.seeds
+        for each in settings_with({"clip": False}, {"clip": False, "data": {"holdout": 0.0}})
+    ] == [[1, 2, 3]]
+    assert sorted(each.seeds for each in settings_with({"clip": False}, {"clip": True})) == [
+        [1],
+        [2],
+        [3],
+    ]  # which was it?
+    assert sorted(
+        each.seeds for each in settings_with({"data": {"alpha": 0.2, "holdout": 0.0}})
+    ) == [[1], [2]]
+    assert sorted(
+        each.seeds
+        for each in settings_with({"cluster": {"step_seconds": {"mlp": 1.0, "resnet50": 2.0}}})
+    ) == [[1], [2]]

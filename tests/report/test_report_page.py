@@ -12,7 +12,9 @@ from report_runs import write_run
 
 from sgp_runner.report.write import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 if CHROMIUM is None:
     pytest.skip("needs a browser (Debian: apt-get install chromium)", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -38,9 +40,22 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for nodes in (2, 4, 8):
             for seed in (1, 2):
                 name = f"{algorithm[:2]}-{nodes}-{seed}"
-                write_run(root / "runs", name, [[each[0]] * nodes for each in CURVE], algorithm=algorithm, nodes=nodes, seed=seed)
+                write_run(
+                    root / "runs",
+                    name,
+                    [[each[0]] * nodes for each in CURVE],
+                    algorithm=algorithm,
+                    nodes=nodes,
+                    seed=seed,
+                )
         write_run(root / "runs", f"{algorithm[:2]}-wall", CURVE, algorithm=algorithm, clock="wall")
-    write_run(root / "runs", "row", nodes=32, row="slowmo_imagenet_local_sgd_slowmo", ms_per_iteration=300.0)
+    write_run(
+        root / "runs",
+        "row",
+        nodes=32,
+        row="slowmo_imagenet_local_sgd_slowmo",
+        ms_per_iteration=300.0,
+    )
     return write_report([root / "runs"], root / "report").page
 
 
@@ -53,8 +68,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (390, "dark")])
-def test_the_page_shows_every_plot_without_a_network(browser: Any, page_file: Path, width: int, scheme: str) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
+def test_the_page_shows_every_plot_without_a_network(
+    browser: Any, page_file: Path, width: int, scheme: str
+) -> None:
+    page = browser.new_page(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True
+    )
     complaints: list[str] = []
     requests: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
@@ -64,19 +83,30 @@ def test_the_page_shows_every_plot_without_a_network(browser: Any, page_file: Pa
     seen = page.evaluate(LOOK)
     assert [url for url in requests if not url.startswith("data:")] == [page_file.as_uri()]
     assert complaints == [] and seen["invalid"] == []
-    assert seen["plots"] == seen["drawn"] == len(list((page_file.parent / "plots").glob("*.svg"))) == 12
+    assert (
+        seen["plots"]
+        == seen["drawn"]
+        == len(list((page_file.parent / "plots").glob("*.svg")))
+        == 12
+    )
     assert seen["width"] == width and seen["cut"] == 0
     page.close()
 
 
-def test_plots_follow_the_width_of_the_window_and_the_colour_scheme(browser: Any, page_file: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light", offline=True)
+def test_plots_follow_the_width_of_the_window_and_the_colour_scheme(
+    browser: Any, page_file: Path
+) -> None:
+    page = browser.new_page(
+        viewport={"width": 1280, "height": 800}, color_scheme="light", offline=True
+    )
     page.goto(page_file.as_uri())
     ink = "() => getComputedStyle(document.querySelector('.plot .xtick text')).fill"
     assert page.evaluate(ink) == "rgb(28, 33, 39)"
     page.set_viewport_size({"width": 390, "height": 800})
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("() => document.querySelector('.plot .main-svg').getBoundingClientRect().right <= 390")
+    page.wait_for_function(
+        "() => document.querySelector('.plot .main-svg').getBoundingClientRect().right <= 390"
+    )
     page.wait_for_function(f"() => ({ink})() === 'rgb(230, 233, 237)'")
     assert page.evaluate(LOOK)["width"] == 390
     page.close()

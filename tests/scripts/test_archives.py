@@ -1,4 +1,6 @@
-"""The archived runs: that they are those of the table, that the same runs give the same bytes, and what unpacking leaves alone."""
+"""The archived runs: that they are those of the table, that the same runs give the same bytes, and
+what unpacking leaves alone.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,22 @@ A_TASK_AND_A_TABLE = ("language12.tar.xz", "timing.tar.xz")
 
 def test_archives_hold_the_runs_of_the_table_and_their_logs_have_its_checksums() -> None:
     with (REPRODUCED / "runs.csv").open(encoding="utf-8", newline="") as file:
-        table = {(line["archive"], line["run"]): line["log_sha256"] for line in csv.DictReader(file)}
-    runs = {(archive.name, run): files for archive in ARCHIVES for run, files in by_run(members(archive))}
-    assert {place: hashlib.sha256(files["metrics.jsonl"]).hexdigest() for place, files in runs.items()} == table
+        table = {
+            (line["archive"], line["run"]): line["log_sha256"] for line in csv.DictReader(file)
+        }
+    runs = {
+        (archive.name, run): files
+        for archive in ARCHIVES
+        for run, files in by_run(members(archive))
+    }
+    assert {
+        place: hashlib.sha256(files["metrics.jsonl"]).hexdigest() for place, files in runs.items()
+    } == table
     assert {archive_of(run) == archive for archive, run in runs} == {True}
     results = {"summary.json", "diverged.json"}
-    assert {frozenset(files) - results for files in runs.values()} == {frozenset({"config.yaml", "environment.json", "metrics.jsonl"})}
+    assert {frozenset(files) - results for files in runs.values()} == {
+        frozenset({"config.yaml", "environment.json", "metrics.jsonl"})
+    }
     assert all(results & set(files) for files in runs.values())
     assert DIVERGED in archives.FILES
 
@@ -69,38 +81,63 @@ def test_packing_again_gives_the_same_bytes(clone: Path) -> None:
     assert (clone / "runs.csv").read_bytes() == table
 
 
-def test_unpacking_keeps_a_run_that_was_started_later_and_replaces_an_earlier_one(clone: Path) -> None:
+def test_unpacking_keeps_a_run_that_was_started_later_and_replaces_an_earlier_one(
+    clone: Path,
+) -> None:
     earlier, later = clone / "runs/timing-sgp_sgp_90", clone / "runs/timing-sgp_sgp_270"
     archived_config = (earlier / "config.yaml").read_bytes()
-    for folder, started in ((earlier, "2020-01-01T00:00:00+00:00"), (later, "2100-01-01T00:00:00+00:00")):
-        (folder / "environment.json").write_text(json.dumps({"started": started, "command": ["sgp-run", "nodes=2"], "git": None}))
+    for folder, started in (
+        (earlier, "2020-01-01T00:00:00+00:00"),
+        (later, "2100-01-01T00:00:00+00:00"),
+    ):
+        (folder / "environment.json").write_text(
+            json.dumps({"started": started, "command": ["sgp-run", "nodes=2"], "git": None})
+        )
         (folder / "config.yaml").write_text("nodes: 2\n")
         (folder / "diverged.json").write_text("{}")
     unpack(clone)
-    assert (earlier / "config.yaml").read_bytes() == archived_config and not (earlier / "diverged.json").exists()
-    assert (later / "config.yaml").read_text() == "nodes: 2\n" and (later / "diverged.json").exists()
+    assert (earlier / "config.yaml").read_bytes() == archived_config and not (
+        earlier / "diverged.json"
+    ).exists()
+    assert (later / "config.yaml").read_text() == "nodes: 2\n" and (
+        later / "diverged.json"
+    ).exists()
 
 
 def test_runs_that_have_diverged_are_archived_and_unfinished_ones_are_not(clone: Path) -> None:
     diverged, unfinished = clone / "runs/timing-sgp_sgp_90", clone / "runs/language12-unfinished"
     (diverged / "summary.json").rename(diverged / "diverged.json")
-    (diverged / "environment.json").write_text(json.dumps({"started": "2100", "command": ["sgp-run", "nodes=2"], "git": None}))
+    (diverged / "environment.json").write_text(
+        json.dumps({"started": "2100", "command": ["sgp-run", "nodes=2"], "git": None})
+    )
     shutil.copytree(diverged, unfinished)
     (unfinished / "diverged.json").unlink()
     pack(clone)
     names = [name for archive in A_TASK_AND_A_TABLE for name in members(clone / "logs" / archive)]
-    assert "timing-sgp_sgp_90/diverged.json" in names and not [name for name in names if name.startswith("language12-unfinished")]
+    assert "timing-sgp_sgp_90/diverged.json" in names and not [
+        name for name in names if name.startswith("language12-unfinished")
+    ]
     with (clone / "runs.csv").open(encoding="utf-8", newline="") as file:
         lines = {line["run"]: line for line in csv.DictReader(file)}
     line = lines["timing-sgp_sgp_90"]
-    assert (line["archive"], line["command"], line["commit"], line["hours"]) == ("timing.tar.xz", "sgp-run nodes=2", "", "")
+    assert (line["archive"], line["command"], line["commit"], line["hours"]) == (
+        "timing.tar.xz",
+        "sgp-run nodes=2",
+        "",
+        "",
+    )
     assert len(lines) == 34 and "language12-unfinished" not in lines
 
 
-def test_an_archive_that_would_be_too_large_is_refused(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_would_be_too_large_is_refused(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archives, "LARGEST", 100)
     shutil.rmtree(clone / "logs")
-    with pytest.raises(ValueError, match=r"^language12\.tar\.xz has \d+ bytes, over 100: begin the names of some of its runs "):
+    with pytest.raises(
+        ValueError,
+        match=r"^language12\.tar\.xz has \d+ bytes, over 100: begin the names of some of its runs ",
+    ):
         pack(clone)
 
 
@@ -109,4 +146,6 @@ def test_a_page_names_archive_and_member() -> None:
         "reproduced/logs/digits.tar.xz#digits-sgp-n16-s1/metrics.jsonl"
     )
     page = (REPRODUCED / "claims.md").read_text(encoding="utf-8")
-    assert "[1](logs/digits.tar.xz#digits-sgp-n16-s1/metrics.jsonl)" in page and "(runs/" not in page
+    assert (
+        "[1](logs/digits.tar.xz#digits-sgp-n16-s1/metrics.jsonl)" in page and "(runs/" not in page
+    )

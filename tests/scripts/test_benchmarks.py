@@ -34,7 +34,11 @@ def test_medians_quartiles_and_ratios_within_each_turn(bench: ModuleType) -> Non
     assert Result("once", "ms", (7.0,)).quartiles == (7.0, 7.0)
     both = ratio("a over b", slow.values, (25.0, 10.0, 16.0, 10.0, 15.0), Goal("at most", 2.0))
     assert (both.values, both.median, both.met) == ((2.0, 1.0, 1.25, 4.0, 2.0), 2.0, True)
-    assert [Goal(relation, 2.0).met(2.0) for relation in ("at most", "less than", "at least")] == [True, False, True]
+    assert [Goal(relation, 2.0).met(2.0) for relation in ("at most", "less than", "at least")] == [
+        True,
+        False,
+        True,
+    ]
     assert bench.cells(both) == ["a over b", "2 x", "1.25 to 2", "at most 2", "met"]
     with pytest.raises(ValueError, match="argument 2 is longer"):
         ratio("one is missing", (1.0,), (1.0, 2.0))
@@ -49,17 +53,27 @@ def test_turns_are_interleaved_and_the_first_is_thrown_away(bench: ModuleType) -
         calls.append(name)
         return len(calls)
 
-    assert interleaved({"a": lambda: counted("a"), "b": lambda: counted("b")}, repeats=2) == {"a": (3, 5), "b": (4, 6)}
+    assert interleaved({"a": lambda: counted("a"), "b": lambda: counted("b")}, repeats=2) == {
+        "a": (3, 5),
+        "b": (4, 6),
+    }
     assert calls == ["a", "b"] * 3
 
 
 def test_a_section_is_written_with_every_repeat_and_read_back(
-    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from benchmarks import start_up
     from benchmarks.measure import Goal, Result, Skipped, Table, from_json
 
-    table = Table("Times", (Result("a", "s", (1.0, 3.0, 2.0), Goal("less than", 2.0)), Result("b", "x", (1.5,))), "Of two things.")
+    table = Table(
+        "Times",
+        (Result("a", "s", (1.0, 3.0, 2.0), Goal("less than", 2.0)), Result("b", "x", (1.5,))),
+        "Of two things.",
+    )
 
     def measure() -> Iterator[Table]:
         yield table
@@ -69,7 +83,10 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
     monkeypatch.setattr(start_up, "measure", measure)
     assert bench.main(["start_up"]) == 0
     facts, tables = from_json((tmp_path / "start_up.json").read_text())
-    assert (facts["section"], tables) == ("start_up", [table, Table("Not run", text="There is no such device here.")])
+    assert (facts["section"], tables) == (
+        "start_up",
+        [table, Table("Not run", text="There is no such device here.")],
+    )
     page = (tmp_path / "README.md").read_text()
     assert "| a | 2 s | 1.5 to 2.5 | less than 2 | missed |\n| b | 1.5 x | once |  |  |\n" in page
     assert "Goals met: 0 of 1." in page and "There is no such device here." in page
@@ -77,22 +94,37 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
     assert "missed" in shown and max(map(len, shown.splitlines())) <= 80
 
 
-def test_an_unknown_section_is_refused(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_section_is_refused(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert bench.main(["stepp"]) == 2
-    assert capsys.readouterr().err.startswith("scripts/bench.py: 'stepp' is not a section; choose from ")
+    assert capsys.readouterr().err.startswith(
+        "scripts/bench.py: 'stepp' is not a section; choose from "
+    )
 
 
-def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(bench: ModuleType) -> None:
+def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(
+    bench: ModuleType,
+) -> None:
     from benchmarks import gpu
 
     table = gpu.throughput("NVIDIA A100-SXM4-80GB", {"SGP": (1271.3936430317848,)})
-    assert [(result.what, round(result.median, 6)) for result in table.results] == [("SGP", 1271.393643), ("SGP, of the bound", 10.0)]
-    assert table.text == "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s."
+    assert [(result.what, round(result.median, 6)) for result in table.results] == [
+        ("SGP", 1271.393643),
+        ("SGP, of the bound", 10.0),
+    ]
+    assert (
+        table.text
+        == "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s."
+    )
     assert (
         gpu.throughput("NVIDIA H100 PCIe", {}).text
         == "NVIDIA H100 PCIe: 756.5 Tflop/s (NVIDIA H100 datasheet, PCIe), at most 30827 images/s."
     )
-    assert gpu.throughput("another card", {"SGP": (1.0,)}).text == "There is no published rate for the another card here."
+    assert (
+        gpu.throughput("another card", {"SGP": (1.0,)}).text
+        == "There is no published rate for the another card here."
+    )
 
 
 def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: ModuleType) -> None:
@@ -100,7 +132,9 @@ def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: Module
 
     table = gpu.simulated_workers("cpu", repeats=1, workers=2, batch_size=2, rounds=1)
     ways = ("one by one", "vmap")
-    assert [result.what for result in table.results] == [f"{model}, {how}" for model in ("mlp", "transformer") for how in ways]
+    assert [result.what for result in table.results] == [
+        f"{model}, {how}" for model in ("mlp", "transformer") for how in ways
+    ]
     assert all(value > 0 for result in table.results for value in result.values)
 
 
@@ -110,28 +144,42 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> N
     def stack(*names: str) -> SimpleNamespace | None:
         frame = None
         for path, _, function in (name.partition(":") for name in names):
-            frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=f"/x/sgp_runner/{path}", co_name=function), f_back=frame)
+            frame = SimpleNamespace(
+                f_code=SimpleNamespace(co_filename=f"/x/sgp_runner/{path}", co_name=function),
+                f_back=frame,
+            )
         return frame
 
-    run = ("session/rank.py:main", "distributed/rank.py:run", "core/scheduler.py:step", "algorithms/sgp.py:run")
+    run = (
+        "session/rank.py:main",
+        "distributed/rank.py:run",
+        "core/scheduler.py:step",
+        "algorithms/sgp.py:run",
+    )
     parts = {
         "compute": "core/problem.py:gradient",
         "update": "core/optim.py:direction",
         "mix": "core/push_sum.py:split",
         "send": "distributed/gloo.py:send",
     }
-    assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {name: name for name in parts}
+    assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {
+        name: name for name in parts
+    }
     assert part_of(stack(*run, "core/problem.py:gradient", "core/flat.py:take_gradient")) == "pack"
     assert [part_of(stack(*names)) for names in (run[:2], run[:1], ())] == ["the rest", None, None]
 
 
-def test_a_step_takes_at_least_the_time_of_its_parts_on_all_cores(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_takes_at_least_the_time_of_its_parts_on_all_cores(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import os
 
     from benchmarks import step
 
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    table = step.bound([[{"gradient": 0.010, "add": 0.001}, {"gradient": 0.020, "add": 0.003}]] * 2, processes=4)
+    table = step.bound(
+        [[{"gradient": 0.010, "add": 0.001}, {"gradient": 0.020, "add": 0.003}]] * 2, processes=4
+    )
     values = {"gradient": (15.0, 15.0), "add": (2.0, 2.0), "4 processes on 2 cores": (34.0, 34.0)}
     assert {result.what: result.values for result in table.results} == values
 
@@ -140,12 +188,22 @@ def test_a_step_takes_at_least_the_time_of_its_parts_on_all_cores(bench: ModuleT
 def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType) -> None:
     from benchmarks import step
 
-    tables = {table.title: table for table in step.measure(repeats=2, steps=2, processes=2, hidden=8, batch_size=4)}
-    assert [result.what for result in tables["Time of a step"].results][:4] == ["AR-SGD", "SGP", "OSGP", "DDP"]
+    tables = {
+        table.title: table
+        for table in step.measure(repeats=2, steps=2, processes=2, hidden=8, batch_size=4)
+    }
+    assert [result.what for result in tables["Time of a step"].results][:4] == [
+        "AR-SGD",
+        "SGP",
+        "OSGP",
+        "DDP",
+    ]
     assert all(value > 0 for result in tables["Time of a step"].results for value in result.values)
     assert {len(result.values) for table in tables.values() for result in table.results} == {2}
     for name in step.OURS:
-        assert sum(result.values[0] for result in tables[f"Where {name} spends a step"].results) == pytest.approx(100)
+        assert sum(
+            result.values[0] for result in tables[f"Where {name} spends a step"].results
+        ) == pytest.approx(100)
 
 
 @pytest.mark.slow
@@ -153,19 +211,32 @@ def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -
     from benchmarks import start_up
 
     [table] = start_up.measure(repeats=1)
-    assert [result.what for result in table.results] == [*start_up.ANSWERS, "the first training step"]
+    assert [result.what for result in table.results] == [
+        *start_up.ANSWERS,
+        "the first training step",
+    ]
     assert all(result.values[0] > 0 for result in table.results)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_simulators_cost_with_small_sizes(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_simulators_cost_with_small_sizes(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from benchmarks import simulator
 
     monkeypatch.setattr(simulator, "RESULTS", tmp_path)
-    monkeypatch.setattr(simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8"))
+    monkeypatch.setattr(
+        simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8")
+    )
     monkeypatch.setattr(simulator, "KEPT", {"algo=sgp": 3})
     tables = list(simulator.measure(1, (8, 16), 5, 3, 4, (2, 4)))
-    assert [table.title for table in tables] == ["The kernel", "Timing studies", "Learning", "Engines", "Memory"]
+    assert [table.title for table in tables] == [
+        "The kernel",
+        "Timing studies",
+        "Learning",
+        "Engines",
+        "Memory",
+    ]
     assert all(value > 0 for table in tables for result in table.results for value in result.values)
     assert (tmp_path / "simulator.svg").exists()

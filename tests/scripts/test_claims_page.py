@@ -1,4 +1,6 @@
-"""The page of the claims: what stands in its tables, what links to which log, and that the answers fit their findings."""
+"""The page of the claims: what stands in its tables, what links to which log, and that the answers
+fit their findings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from sgp_runner.session.job_pool import Job
 
 def finished(job: Job, score: float) -> Job:
     job.folder.mkdir(parents=True)
-    (job.folder / "summary.json").write_text(json.dumps({"worker_mean": score, "average": score}), encoding="utf-8")
+    (job.folder / "summary.json").write_text(
+        json.dumps({"worker_mean": score, "average": score}), encoding="utf-8"
+    )
     return job
 
 
@@ -26,13 +30,22 @@ def claim_of(results: Path) -> Claim:
         finished(job, score)
     new = Finding("accuracy, points", Interval(1.5, 1.0, 2.0, 2), Between(least=0.0), tuple(jobs))
     old = replace(new, effect=Interval(-1.5, -2.0, -1.0, 5), jobs=(), earlier=True)
-    facts = {"subject": "Speed", "sentence": "SGP is fast.", "source": "A table", "tried": "It was run.", "answer": "Yes: {0}, not {1}."}
+    facts = {
+        "subject": "Speed",
+        "sentence": "SGP is fast.",
+        "source": "A table",
+        "tried": "It was run.",
+        "answer": "Yes: {0}, not {1}.",
+    }
     return Claim(3, samples=(Sample(lambda: jobs, lambda: [new, old]),), trials=(trial,), **facts)  # type: ignore[arg-type]
 
 
 def test_an_effect_is_shown_with_its_interval_if_it_has_a_width() -> None:
     assert shown(Interval(-3.7944, -5.162, -2.423, 5)) == "-3.79 (-5.16 to -2.42)"
-    assert (shown(Interval(0.9057, 0.9057, 0.9057, 5)), shown(Interval(-1e-14, -1e-14, -1e-14, 5))) == (
+    assert (
+        shown(Interval(0.9057, 0.9057, 0.9057, 5)),
+        shown(Interval(-1e-14, -1e-14, -1e-14, 5)),
+    ) == (
         "0.906 (all seeds alike)",
         "0 (all seeds alike)",
     )
@@ -52,9 +65,15 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
     claim = claim_of(tmp_path)
     assert verdict_of(claim.find()) == Verdict.REPRODUCED  # the earlier finding does not decide
     to_come = Sample(lambda: [Job("missing", (), tmp_path)], list)
-    shapes = {"16 x 16 pixels": finished(Job("shapes", ("data=shapes",), tmp_path), 0.932), "others": Job("unfinished", (), tmp_path)}
+    shapes = {
+        "16 x 16 pixels": finished(Job("shapes", ("data=shapes",), tmp_path), 0.932),
+        "others": Job("unfinished", (), tmp_path),
+    }
     added = replace(claim, samples=(*claim.samples, to_come))
-    assert [view.claim.number for view in write([added, replace(claim, number=4, samples=(to_come,))], shapes, tmp_path)] == [3]
+    assert [
+        view.claim.number
+        for view in write([added, replace(claim, number=4, samples=(to_come,))], shapes, tmp_path)
+    ] == [3]
     page = (tmp_path / "claims.md").read_text(encoding="utf-8").splitlines()
     assert page[3:6] == [
         "| claim | verdict | answer |",
@@ -66,8 +85,20 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
         "| 2 | accuracy, points | -1.5 (-2 to -1) | at least 0 | 5 | contradicted |"
     )
     assert "| tune-sgp | optim.lr | 0.1: 0.25, 0.2: 0.75 | 0.2, at the edge of the search |" in page
-    assert "- 1: sgp-n8 [6](logs/sgp.tar.xz#sgp-n8-s6/metrics.jsonl) [7](logs/sgp.tar.xz#sgp-n8-s7/metrics.jsonl)" in page
-    assert f"Repeat it: `.venv/bin/python scripts/claims.py 3`{WAITS}" in page and "- 4. SGP is fast. A table." in page
-    assert page[-1] == "On shapes of 16 x 16 pixels ResNet-20 reaches 93.2% (`sgp-run data=shapes`, one seed)."
+    assert (
+        "- 1: sgp-n8 [6](logs/sgp.tar.xz#sgp-n8-s6/metrics.jsonl) [7](logs/sgp.tar.xz#sgp-n8-s7/metrics.jsonl)"
+        in page
+    )
+    assert (
+        f"Repeat it: `.venv/bin/python scripts/claims.py 3`{WAITS}" in page
+        and "- 4. SGP is fast. A table." in page
+    )
+    assert (
+        page[-1]
+        == "On shapes of 16 x 16 pixels ResNet-20 reaches 93.2% (`sgp-run data=shapes`, one seed)."
+    )
     html = (tmp_path / "claims.html").read_text(encoding="utf-8")
-    assert '<a href="logs/sgp.tar.xz#sgp-n8-s7/metrics.jsonl">7</a>' in html and "<td>Yes: 1.5, not -1.5.</td>" in html
+    assert (
+        '<a href="logs/sgp.tar.xz#sgp-n8-s7/metrics.jsonl">7</a>' in html
+        and "<td>Yes: 1.5, not -1.5.</td>" in html
+    )

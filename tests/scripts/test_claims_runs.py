@@ -1,4 +1,6 @@
-"""The runs of the claims: that each is an experiment with a name of its own, and what is read from them."""
+"""The runs of the claims: that each is an experiment with a name of its own, and what is read from
+them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def all_claims() -> list[Claim]:
     return list(script.all_claims())
 
 
-def test_runs_of_claims_are_experiments_and_no_two_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_claims_are_experiments_and_no_two_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = tmp_path / "results" / "reproduced"
     shutil.copytree(ROOT / "results/reproduced/logs", results / "logs")
     unpack(results)  # the searches have been done
@@ -42,7 +46,9 @@ def test_runs_of_claims_are_experiments_and_no_two_share_a_folder(tmp_path: Path
             assert jobs.setdefault(job.name, job) == job
     with configs():
         for job in (each[-1].jobs[0] for each in searches if each and each[-1].jobs):
-            make_experiment(compose([setting.word for setting in parse([*job.words, f"name={job.name}"])]))
+            make_experiment(
+                compose([setting.word for setting in parse([*job.words, f"name={job.name}"])])
+            )
 
 
 def finish(job: Job) -> None:
@@ -62,7 +68,10 @@ def test_equal_runs_show_no_effect_and_every_run_is_in_a_finding(tmp_path: Path)
         findings = claim.find()
         claim.answer.format(*findings)  # it names no finding that there is not
         assert claim.complete and len(findings) == count
-        assert {finding.effect.mean for finding in findings} <= {0.0, 1.0}  # differences, and ratios of times
+        assert {finding.effect.mean for finding in findings} <= {
+            0.0,
+            1.0,
+        }  # differences, and ratios of times
         assert {job for finding in findings for job in finding.jobs} == set(claim.jobs)
         assert {finding.effect.seeds for finding in findings} <= {1, 5, 10}
 
@@ -81,7 +90,9 @@ def test_speed_up_is_judged_by_the_exponents_of_nodes_and_steps(tmp_path: Path) 
         nodes, steps = (int(part[1:]) for part in job.name.split("-")[1:3])
         if not job.folder.exists():
             norm = 3 * (nodes * steps) ** -0.25 if "-fast-" not in job.name else 9.0
-            leave(job, norm * (1 + 1e-6 * ((int(job.name[-1]) ** 2 + nodes) * steps % 11)))  # seeds that are all alike decide nothing
+            leave(
+                job, norm * (1 + 1e-6 * ((int(job.name[-1]) ** 2 + nodes) * steps % 11))
+            )  # seeds that are all alike decide nothing
     assert mean_square(claim.jobs[0]) == pytest.approx(9 / 32, rel=1e-4)
     findings = claim.find()
     claim.answer.format(*findings)

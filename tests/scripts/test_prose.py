@@ -36,7 +36,9 @@ def test_docstrings_that_begin_with_a_fragment_are_found(tmp_path: Path, first: 
 
 
 @pytest.mark.parametrize("phrase", AVOIDED)
-def test_phrases_are_found_in_docstrings_comments_strings_and_pages(tmp_path: Path, phrase: str) -> None:
+def test_phrases_are_found_in_docstrings_comments_strings_and_pages(
+    tmp_path: Path, phrase: str
+) -> None:
     text = f'"""A run\n{phrase.title()}."""\n\nx = 1  # it {phrase}\ny = f"it {{x}} {phrase}"\n'
     found = [f"{line}: say it without '{phrase}'" for line in (2, 4, 5)]
     assert check(module(tmp_path, text)) == found
@@ -47,4 +49,7 @@ def test_phrases_are_found_in_docstrings_comments_strings_and_pages(tmp_path: Pa
 
 def test_phrases_are_found_across_the_ends_of_lines(tmp_path: Path) -> None:
     text = 'x = (\n    f"a run goes "\n    "on"\n)\n# lost for\n# good\n'
-    assert check(module(tmp_path, text)) == ["2: say it without 'goes on'", "5: say it without 'for good'"]
+    assert check(module(tmp_path, text)) == [
+        "2: say it without 'goes on'",
+        "5: say it without 'for good'",
+    ]

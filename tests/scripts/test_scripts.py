@@ -15,19 +15,40 @@ from sgp_runner.config.choices import groups
 
 
 def test_shellcheck_has_no_complaint() -> None:
-    scripts = [ROOT / ".ci/run", *ROOT.glob("slurm/*.sbatch"), *ROOT.glob("slurm/*.sh"), *ROOT.glob("scripts/*.sh")]
-    assert {path.name for path in scripts} >= {"run", "run.sbatch", "sweep.sh", "prepare_imagenet.sh", "prepare_wmt16.sh"}
+    scripts = [
+        ROOT / ".ci/run",
+        *ROOT.glob("slurm/*.sbatch"),
+        *ROOT.glob("slurm/*.sh"),
+        *ROOT.glob("scripts/*.sh"),
+    ]
+    assert {path.name for path in scripts} >= {
+        "run",
+        "run.sbatch",
+        "sweep.sh",
+        "prepare_imagenet.sh",
+        "prepare_wmt16.sh",
+    }
     program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert program is not None
-    done = subprocess.run([program, *map(str, scripts)], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [program, *map(str, scripts)], check=False, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_a_job_reads_the_settings_of_its_run() -> None:
     script = (ROOT / "slurm/run.sbatch").read_text()
-    reading = [line for line in script.splitlines() if line.startswith(("settings=", "setting()", "devices="))]
+    reading = [
+        line
+        for line in script.splitlines()
+        if line.startswith(("settings=", "setting()", "devices="))
+    ]
     assert len(reading) == 3
-    lines = [f'sgp-run() {{ {sys.executable} -m sgp_runner "$@"; }}', *reading, 'echo "$devices $(setting on_failure) $(setting nodes)"']
+    lines = [
+        f'sgp-run() {{ {sys.executable} -m sgp_runner "$@"; }}',
+        *reading,
+        'echo "$devices $(setting on_failure) $(setting nodes)"',
+    ]
     command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines), "run.sbatch"]
     words = ["algo=sgp", "model=mlp", "network=gloo", "nodes=4", "gpus_per_node=2"]
     done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
@@ -40,7 +61,9 @@ def test_a_job_reads_the_settings_of_its_run() -> None:
 def test_the_table_of_faults_says_how_much_was_lost_and_knows_every_algorithm() -> None:
     spec = importlib.util.spec_from_file_location("fault_table", ROOT / "scripts/fault_table.py")
     assert spec is not None and spec.loader is not None
-    script = sys.modules["fault_table"] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    script = sys.modules["fault_table"] = importlib.util.module_from_spec(
+        spec
+    )  # dataclasses look their module up
     spec.loader.exec_module(script)
     plain, late = {"time_s": 40.0}, [{"time_s": seconds} for seconds in (40.5, 44.9, 45.0, 100.0)]
     assert [script.verdict(script.Case(""), plain, each) for each in late] == [
@@ -50,9 +73,32 @@ def test_the_table_of_faults_says_how_much_was_lost_and_knows_every_algorithm() 
         "slows, ×2.50",
     ]
     ends = [script.verdict(script.Case("", 10.0), plain, each) for each in (*late, None)]
-    assert ends == ["continues, +0.5 s", "continues, +4.9 s", "waits, +5.0 s", "waits, +60.0 s", "stops"]
-    rows = [line.split(" | ") for line in script.OUT.read_text().splitlines() if line.startswith("| ") and line.count("|") > 5]
-    assert rows[0] == ["| algorithm", "undisturbed", *list(script.CASES)[:-1], f"{list(script.CASES)[-1]} |"]
+    assert ends == [
+        "continues, +0.5 s",
+        "continues, +4.9 s",
+        "waits, +5.0 s",
+        "waits, +60.0 s",
+        "stops",
+    ]
+    rows = [
+        line.split(" | ")
+        for line in script.OUT.read_text().splitlines()
+        if line.startswith("| ") and line.count("|") > 5
+    ]
+    assert rows[0] == [
+        "| algorithm",
+        "undisturbed",
+        *list(script.CASES)[:-1],
+        f"{list(script.CASES)[-1]} |",
+    ]
     assert len(rows) == 1 + len(groups()["algo"])
-    permanent = [name for name in script.CASES if name.startswith("permanent") and not name.endswith("continue")]
-    assert {row[rows[0].index(name) if name in rows[0] else -1].strip(" |") for row in rows[1:] for name in permanent} == {"stops"}
+    permanent = [
+        name
+        for name in script.CASES
+        if name.startswith("permanent") and not name.endswith("continue")
+    ]
+    assert {
+        row[rows[0].index(name) if name in rows[0] else -1].strip(" |")
+        for row in rows[1:]
+        for name in permanent
+    } == {"stops"}

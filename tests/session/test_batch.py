@@ -11,7 +11,9 @@ def test_jobs_run_beside_each_other_and_finished_ones_only_once(tmp_path: Path) 
     good = Job("good", (*SMALL, "algo=sgp"), tmp_path)
     bad = Job("bad", (*SMALL, "algo=ad_psgd", "algo.topology=ring", "nodes=3"), tmp_path)
     said = {job.name: error for job, error in run_all([good, bad], processes=2)}
-    assert said["good"] is None and str(said["bad"]).startswith("algo.topology: AD-PSGD needs edges between odd and even ranks")
+    assert said["good"] is None and str(said["bad"]).startswith(
+        "algo.topology: AD-PSGD needs edges between odd and even ranks"
+    )
     assert good.summary is not None and good.summary["steps"] == 2 and bad.summary is None
     assert good.command == "sgp-run model=timing_only model.sample_steps=2 nodes=2 algo=sgp"
     assert list(run_all([good], processes=1)) == []

@@ -20,7 +20,9 @@ from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vma
 WORKERS = 7
 
 
-def invalid_reason(model: Any, data: Any, dtype: torch.dtype = torch.float64, batch_size: int = 4) -> Problem:
+def invalid_reason(
+    model: Any, data: Any, dtype: torch.dtype = torch.float64, batch_size: int = 4
+) -> Problem:
     return make_problem(model, data, workers=WORKERS, batch_size=batch_size, seed=1, dtype=dtype)
 
 
@@ -29,7 +31,9 @@ PROBLEMS = {
     # One hidden unit: PyTorch's kernels for a single worker round differently here.
     "narrow": lambda dtype: invalid_reason(MLP(hidden=(1,)), Digits(), dtype, batch_size=8),
     "transformer": lambda dtype: invalid_reason(
-        Transformer(width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1, dropout=0.2),
+        Transformer(
+            width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1, dropout=0.2
+        ),
         NumbersEnDe(train_size=64, valid_size=8),
         dtype,
     ),
@@ -37,8 +41,12 @@ PROBLEMS = {
 }
 
 
-def gradients(problem: Problem, engine: Engine, steps: int = 2) -> tuple[list[Tensor], list[float], list[list[Tensor]]]:
-    """Of all workers, started together and finished in an order of their own, for a few steps at moving parameters."""
+def gradients(
+    problem: Problem, engine: Engine, steps: int = 2
+) -> tuple[list[Tensor], list[float], list[list[Tensor]]]:
+    """Of all workers, started together and finished in an order of their own, for a few steps at
+    moving parameters.
+    """
     params = [problem.start() + 0.01 * rank for rank in range(WORKERS)]
     buffers = [problem.flat.fresh_buffers() for _ in range(WORKERS)]
     values, losses = [], []
@@ -59,7 +67,9 @@ def test_vmap_equals_the_loop_with_dropout(name: str) -> None:
     expected, losses, _ = gradients(problem, Loop(problem))
     for width in (1, 3, 32):
         actual, others, _ = gradients(problem, Vmap(problem, width))
-        assert max(float((a - b).abs().max()) for a, b in zip(expected, actual, strict=True)) < 1e-13
+        assert (
+            max(float((a - b).abs().max()) for a, b in zip(expected, actual, strict=True)) < 1e-13
+        )
         assert others == pytest.approx(losses, abs=1e-13)
     assert float(expected[0].abs().max()) > 1e-3
 
@@ -84,7 +94,9 @@ def test_the_initial_parameters_stay_what_they_were() -> None:
 def test_gradients_of_one_call_of_vmap_share_nothing() -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = Vmap(problem, 32)
-    started = [Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(2)]
+    started = [
+        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(2)
+    ]
     for gradient in started:
         engine.start(gradient)
     first, second = (engine.finish(gradient) for gradient in started)
@@ -97,7 +109,12 @@ def test_batch_norm_sees_each_batch_once() -> None:
     problem = PROBLEMS["resnet8"](torch.float64)
     _, _, statistics = gradients(problem, Loop(problem), steps=3)
     names = [name for _, name in problem.flat.slots]
-    counts = {int(b) for each in statistics for name, b in zip(names, each, strict=True) if name == "num_batches_tracked"}
+    counts = {
+        int(b)
+        for each in statistics
+        for name, b in zip(names, each, strict=True)
+        if name == "num_batches_tracked"
+    }
     assert counts == {3}
 
 
@@ -114,18 +131,30 @@ def test_vmap_tries_three_widths_and_keeps_the_fastest_without_changing_a_byte()
 def test_few_values_wait_to_be_used() -> None:
     problem = PROBLEMS["mlp"](torch.float32)
     engine = Vmap(problem, 3)
-    started = [Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)]
+    started = [
+        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)
+    ]
     for gradient in started:
         engine.start(gradient)
     engine.finish(started[5])
-    assert [gradient.value is not None for gradient in started] == [True, True, False, False, False, False, False]
+    assert [gradient.value is not None for gradient in started] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+    ]
     assert list(engine.pending) == [started[2], started[3], started[4], started[6]]
 
 
 def test_vmap_computes_all_that_are_in_flight_when_the_first_falls_due() -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = Vmap(problem, 32)
-    started = [Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)]
+    started = [
+        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)
+    ]
     for gradient in started:
         engine.start(gradient)
     engine.finish(started[3])
@@ -147,7 +176,9 @@ def test_parameters_that_change_in_flight_are_caught(make: Any) -> None:
 def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = Vmap(problem, 4)
-    started = [Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(2)]
+    started = [
+        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(2)
+    ]
     for gradient in started:
         engine.start(gradient)
     engine.finish(started[0])  # computes both
@@ -159,7 +190,9 @@ def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
 def test_the_engine_suits_the_model() -> None:
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "auto", 32), Vmap)
     assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Loop)
-    assert isinstance(make_engine(invalid_reason(MLP(hidden=(550, 550)), Digits()), "auto", 32), Loop)  # 344,310 parameters
+    assert isinstance(
+        make_engine(invalid_reason(MLP(hidden=(550, 550)), Digits()), "auto", 32), Loop
+    )  # 344,310 parameters
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "loop", 32), Loop)
 
 

@@ -1,4 +1,6 @@
-"""A simulated run that is killed at any event, and started again as often as it takes, ends as if nothing had happened."""
+"""A simulated run that is killed at any event, and started again as often as it takes, ends as if
+nothing had happened.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ VARIANTS = {
     "slowmo": ("algo.tau=5", "algo.base=osgp"),
     "slowmo, own averages": ("algo.tau=3", "algo.exact_average=false", "algo.buffers=average"),
     "gap_aware": (),
-    "gap_aware, dana": ("algo.momentum=dana", "optim.nesterov=false", "cluster.serving_seconds_per_byte=1e-6"),
+    "gap_aware, dana": (
+        "algo.momentum=dana",
+        "optim.nesterov=false",
+        "cluster.serving_seconds_per_byte=1e-6",
+    ),
     "pipe_sgd": ("algo.depth=4",),
     "pipe_sgd, compressed": ("algo.depth=3", "algo.compression=quantize8"),
     "local_sgd": ("algo.tau=4",),
@@ -109,19 +115,35 @@ def whole_and_interrupted(tmp_path: Path, events: list[int], seed: int, *setting
 
 @pytest.mark.parametrize("slow", [(), SLOW_NETWORK], ids=["10 Gbit/s", "20 Mbit/s"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_killed_run_ends_with_the_same_bytes(variant: str, slow: tuple[str, ...], tmp_path: Path, events: list[int]) -> None:
+def test_a_killed_run_ends_with_the_same_bytes(
+    variant: str, slow: tuple[str, ...], tmp_path: Path, events: list[int]
+) -> None:
     algo = variant.partition(",")[0]
     seed = sum(map(ord, variant)) + len(slow)
-    whole_and_interrupted(tmp_path, events, seed, "model=mlp", f"algo={algo}", *VARIANTS[variant], *RANDOM, *slow)
+    whole_and_interrupted(
+        tmp_path, events, seed, "model=mlp", f"algo={algo}", *VARIANTS[variant], *RANDOM, *slow
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_killed_run_ends_with_the_same_bytes_many_times(variant: str, seed: int, tmp_path: Path, events: list[int]) -> None:
+def test_a_killed_run_ends_with_the_same_bytes_many_times(
+    variant: str, seed: int, tmp_path: Path, events: list[int]
+) -> None:
     algo = variant.partition(",")[0]
     network = SLOW_NETWORK if seed % 2 else ()
-    whole_and_interrupted(tmp_path, events, seed, "model=mlp", f"algo={algo}", *VARIANTS[variant], *RANDOM, *network, f"seed={seed}")
+    whole_and_interrupted(
+        tmp_path,
+        events,
+        seed,
+        "model=mlp",
+        f"algo={algo}",
+        *VARIANTS[variant],
+        *RANDOM,
+        *network,
+        f"seed={seed}",
+    )
 
 
 FAULTS = {
@@ -134,9 +156,25 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("variant", ["ar_sgd", "ad_psgd, two averages", "sgp", "osgp", "gap_aware", "pipe_sgd, compressed", "ps_sgd"])
-def test_a_killed_run_with_faults_ends_with_the_same_bytes(variant: str, fault: str, tmp_path: Path, events: list[int]) -> None:
-    algo, words = variant.partition(",")[0], [FAULTS[fault]] if "[" in FAULTS[fault] else FAULTS[fault].split()
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "ar_sgd",
+        "ad_psgd, two averages",
+        "sgp",
+        "osgp",
+        "gap_aware",
+        "pipe_sgd, compressed",
+        "ps_sgd",
+    ],
+)
+def test_a_killed_run_with_faults_ends_with_the_same_bytes(
+    variant: str, fault: str, tmp_path: Path, events: list[int]
+) -> None:
+    algo, words = (
+        variant.partition(",")[0],
+        [FAULTS[fault]] if "[" in FAULTS[fault] else FAULTS[fault].split(),
+    )
     settings = (f"algo={algo}", *VARIANTS[variant], *RANDOM, *SLOW_NETWORK, *words)
     whole_and_interrupted(tmp_path, events, sum(map(ord, variant + fault)), "model=mlp", *settings)
 
@@ -148,11 +186,22 @@ def test_equal_times_keep_their_order(tmp_path: Path, events: list[int]) -> None
 
 
 def test_batch_norm_and_one_by_one_gradients(tmp_path: Path, events: list[int]) -> None:
-    whole_and_interrupted(tmp_path, events, 6, "model=resnet8", "algo=ar_sgd", "epochs=1", "cluster.overlap=0.5", *RANDOM)
+    whole_and_interrupted(
+        tmp_path,
+        events,
+        6,
+        "model=resnet8",
+        "algo=ar_sgd",
+        "epochs=1",
+        "cluster.overlap=0.5",
+        *RANDOM,
+    )
 
 
 def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
-    whole_and_interrupted(tmp_path, events, 7, "model=timing_only", "algo=sgp", "epochs=0.02", "nodes=8", *RANDOM)
+    whole_and_interrupted(
+        tmp_path, events, 7, "model=timing_only", "algo=sgp", "epochs=0.02", "nodes=8", *RANDOM
+    )
 
 
 WORDS = ["algo=ad_psgd", "model=mlp", "nodes=4", "epochs=12", "logger=jsonl", "eval_every=5"]
@@ -161,7 +210,9 @@ WORDS = ["algo=ad_psgd", "model=mlp", "nodes=4", "epochs=12", "logger=jsonl", "e
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "sgp_runner", *WORDS, *words]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def metrics(folder: Path) -> list[str]:
@@ -169,7 +220,9 @@ def metrics(folder: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
     with monkeypatch.context() as inside:
@@ -179,14 +232,18 @@ def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(tmp_pat
     for number in (signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM):
         process = start(cut, "checkpoint.every_steps=3")
         before = len(metrics(cut)) if list(cut.glob("results/runs/*/metrics.jsonl")) else 0
-        while process.poll() is None and (not list(cut.glob("results/runs/*/checkpoints/step-*")) or len(metrics(cut)) < before + 36):
+        while process.poll() is None and (
+            not list(cut.glob("results/runs/*/checkpoints/step-*"))
+            or len(metrics(cut)) < before + 36
+        ):
             time.sleep(0.01)
         process.send_signal(number)
         out, error = process.communicate()
         codes.append(process.returncode)
         if number != signal.SIGKILL:
             assert re.fullmatch(
-                rf"sgp-run: stopped by {number.name}; saved in results/runs/\S+/step-\d+. Run the same command again to resume.\n", error
+                rf"sgp-run: stopped by {number.name}; saved in results/runs/\S+/step-\d+. Run the same command again to resume.\n",
+                error,
             )
             assert "resumes from step" in out
     assert codes == [-signal.SIGKILL, 75, 75]
@@ -199,7 +256,9 @@ def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(tmp_pat
 
 def cut_off(tmp_path: Path, events: list[int], *words: str) -> Experiment:
     """A run with several checkpoints that was killed."""
-    experiment = make_experiment(tmp_path, *SETTINGS, "model=mlp", "checkpoint.every_steps=5", "checkpoint.keep=3", *words)
+    experiment = make_experiment(
+        tmp_path, *SETTINGS, "model=mlp", "checkpoint.every_steps=5", "checkpoint.keep=3", *words
+    )
     events[0] = 230
     with pytest.raises(Killed):
         execute(experiment)
@@ -235,11 +294,23 @@ def edit(path: Path, **values: object) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "truncated": (truncate, "rank1.pt is damaged."),
     "corrupt": (flip_a_bit, "run.pt is damaged."),
-    "incomplete": (lambda path: (path / "rank0.pt").unlink(), "rank0.pt cannot be read (No such file or directory)."),
-    "without manifest": (lambda path: (path / "manifest.json").unlink(), "its manifest.json is missing or damaged."),
+    "incomplete": (
+        lambda path: (path / "rank0.pt").unlink(),
+        "rank0.pt cannot be read (No such file or directory).",
+    ),
+    "without manifest": (
+        lambda path: (path / "manifest.json").unlink(),
+        "its manifest.json is missing or damaged.",
+    ),
     "foreign": (lambda path: edit(path, run="0123"), "it belongs to a run with other settings."),
-    "older": (lambda path: edit(path, version=0), f"it has format 0, and this version of sgp-run reads format {VERSION}."),
-    "reaching out": (lambda path: edit(path, files={"../x.pt": ""}), "its manifest.json is missing or damaged."),
+    "older": (
+        lambda path: edit(path, version=0),
+        f"it has format 0, and this version of sgp-run reads format {VERSION}.",
+    ),
+    "reaching out": (
+        lambda path: edit(path, files={"../x.pt": ""}),
+        "its manifest.json is missing or damaged.",
+    ),
 }
 
 
@@ -254,7 +325,10 @@ def test_a_bad_checkpoint_is_refused_and_the_one_before_is_used(
     capsys.readouterr()
     assert execute(experiment) is not None
     out, error = capsys.readouterr()
-    assert error == f"warning: the checkpoint {experiment.checkpoints}/step-{newest} is not used: {sentence}\n"
+    assert (
+        error
+        == f"warning: the checkpoint {experiment.checkpoints}/step-{newest} is not used: {sentence}\n"
+    )
     assert f"resumes from step {second}" in out
 
 
@@ -274,15 +348,29 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path, events: list[int]) -> None
     torch.save({"now": Malice(tmp_path / "harm")}, place / "run.pt")
     files = json.loads((place / "manifest.json").read_text())["files"]
     edit(place, files={**files, "run.pt": checksum(place / "run.pt")})
-    with pytest.raises(ConfigError, match="run.pt is not a checkpoint of sgp-run; remove its folder, or start over with resume=never"):
+    with pytest.raises(
+        ConfigError,
+        match="run.pt is not a checkpoint of sgp-run; remove its folder, or start over with resume=never",
+    ):
         execute(experiment)
     assert not (tmp_path / "harm").exists()
 
 
-def test_an_average_that_was_still_to_come_is_taken_after_a_resumption(tmp_path: Path, events: list[int]) -> None:
+def test_an_average_that_was_still_to_come_is_taken_after_a_resumption(
+    tmp_path: Path, events: list[int]
+) -> None:
     """Saved after the last step of an incomplete period of SlowMo, when no step is left."""
-    words = (*SETTINGS, "model=mlp", "algo=slowmo", "algo.tau=5", "algo.base=local_sgd")  # 22 steps: 4 x 5 + 2
-    whole, cut = (make_experiment(tmp_path / name, *words, "checkpoint.every_steps=22") for name in ("whole", "cut"))
+    words = (
+        *SETTINGS,
+        "model=mlp",
+        "algo=slowmo",
+        "algo.tau=5",
+        "algo.base=local_sgd",
+    )  # 22 steps: 4 x 5 + 2
+    whole, cut = (
+        make_experiment(tmp_path / name, *words, "checkpoint.every_steps=22")
+        for name in ("whole", "cut")
+    )
     execute(instrumented(whole))
     needed, kept = 10**9 - events[0], 0
     for last in range(1, 40):

@@ -1,4 +1,6 @@
-"""The simulated machines: literal times of messages and collectives, and every misuse that must not pass silently."""
+"""The simulated machines: literal times of messages and collectives, and every misuse that must not
+pass silently.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,19 @@ class Custom:
         await self.body(worker)
 
 
-def network(duplex: str = "full", overhead: float = 0.0, faults: Faults | None = None) -> tuple[VirtualClock, Fabric]:
+def network(
+    duplex: str = "full", overhead: float = 0.0, faults: Faults | None = None
+) -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
     clock = VirtualClock(machines := SimpleNamespace())
     cluster = Cluster(
-        {"default": 1.0}, ConstantTime(), 8.0, 10.0, {}, message_overhead_seconds=overhead, duplex="half" if duplex == "half" else "full"
+        {"default": 1.0},
+        ConstantTime(),
+        8.0,
+        10.0,
+        {},
+        message_overhead_seconds=overhead,
+        duplex="half" if duplex == "half" else "full",
     )
     machines.fabric = Fabric(cluster, faults or Faults({}, {}), clock, 3, lambda sent: None)
     return clock, machines.fabric
@@ -96,7 +106,10 @@ def test_two_senders_share_their_receivers_queue() -> None:
 
 def test_both_directions_are_free_at_once_only_in_full_duplex() -> None:
     assert arrivals(*network(), (0, 1, 5), (1, 0, 5)) == [15.0, 15.0]
-    assert arrivals(*network("half"), (0, 1, 20), (1, 0, 20)) == [40.0, 40.0]  # receiving waits until sending is over
+    assert arrivals(*network("half"), (0, 1, 20), (1, 0, 20)) == [
+        40.0,
+        40.0,
+    ]  # receiving waits until sending is over
 
 
 def test_overhead_delays_each_message() -> None:
@@ -110,7 +123,9 @@ def test_a_slow_link_slows_both_directions() -> None:
 
 
 def test_a_slow_link_does_not_hold_up_messages_between_others() -> None:
-    """Node 1 is ten times slower: its messages take 50 s instead of 5, and those between 0 and 2 what they always take."""
+    """Node 1 is ten times slower: its messages take 50 s instead of 5, and those between 0 and 2
+    what they always take.
+    """
     slow = Faults({}, {1: 10.0})
     assert arrivals(*network(faults=slow), (1, 2, 5), (0, 2, 5)) == [60.0, 20.0]
     assert arrivals(*network(faults=slow), (0, 1, 5), (0, 2, 5)) == [60.0, 20.0]
@@ -136,15 +151,30 @@ def test_costs_of_an_all_reduce(collective: Collective, seconds: dict[int, float
 
 def test_all_reduce_bytes_per_node() -> None:
     ring = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {})
-    doubling = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, collective="recursive_doubling")
+    doubling = Cluster(
+        {"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, collective="recursive_doubling"
+    )
     assert (ring.all_reduce_bytes(4, 100.0), doubling.all_reduce_bytes(4, 100.0)) == (150.0, 200.0)
 
 
-@pytest.mark.parametrize(("overlap", "seconds"), [(0.0, 10 + 4), (0.5, max(10.0, 5 + 4) + 1), (0.9, max(10.0, 1 + 4) + 1)])
-def test_an_all_reduce_overlaps_the_backward_pass_but_for_its_last_bucket(overlap: float, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("overlap", "seconds"),
+    [(0.0, 10 + 4), (0.5, max(10.0, 5 + 4) + 1), (0.9, max(10.0, 1 + 4) + 1)],
+)
+def test_an_all_reduce_overlaps_the_backward_pass_but_for_its_last_bucket(
+    overlap: float, seconds: float
+) -> None:
     """A gradient takes 10 s, its all-reduce 4 s; a bucket is a quarter of the vector."""
     num_bytes = D * 8
-    cluster = Cluster({"default": 10.0}, ConstantTime(), num_bytes * 8 / 4.0, 0.0, {}, overlap=overlap, bucket_bytes=num_bytes // 4)
+    cluster = Cluster(
+        {"default": 10.0},
+        ConstantTime(),
+        num_bytes * 8 / 4.0,
+        0.0,
+        {},
+        overlap=overlap,
+        bucket_bytes=num_bytes // 4,
+    )
     assert run(ARSGD(), 2, 1, cluster=cluster).simulation.clock.now == pytest.approx(seconds)
 
 
@@ -152,12 +182,20 @@ def test_an_all_reduce_waits_for_the_slowest_and_for_its_link() -> None:
     cluster = machines(bandwidth=D * 8 * 8 / 4.0)  # 4 s on two nodes
     assert run(ARSGD(), 2, 3, cluster=cluster).simulation.clock.now == pytest.approx(3 * 5.0)
     slow_node, slow_link = Faults({0: 6.0}, {}), Faults({}, {1: 2.0})
-    assert run(ARSGD(), 2, 3, cluster=cluster, faults=slow_node).simulation.clock.now == pytest.approx(3 * 10.0)
-    assert run(ARSGD(), 2, 3, cluster=cluster, faults=slow_link).simulation.clock.now == pytest.approx(3 * 9.0)
+    assert run(
+        ARSGD(), 2, 3, cluster=cluster, faults=slow_node
+    ).simulation.clock.now == pytest.approx(3 * 10.0)
+    assert run(
+        ARSGD(), 2, 3, cluster=cluster, faults=slow_link
+    ).simulation.clock.now == pytest.approx(3 * 9.0)
 
 
-@pytest.mark.parametrize(("law", "cv"), [(LogNormalTime(0.3), 0.3), (GammaTime(100.0), 0.1), (GammaTime(4.0), 0.5)])
-def test_compute_times_have_the_mean_and_spread_they_promise(law: LogNormalTime | GammaTime, cv: float) -> None:
+@pytest.mark.parametrize(
+    ("law", "cv"), [(LogNormalTime(0.3), 0.3), (GammaTime(100.0), 0.1), (GammaTime(4.0), 0.5)]
+)
+def test_compute_times_have_the_mean_and_spread_they_promise(
+    law: LogNormalTime | GammaTime, cv: float
+) -> None:
     random = np.random.default_rng(0)
     times = np.array([law.sample(2.0, random) for _ in range(40_000)])
     assert times.mean() == pytest.approx(2.0, rel=0.01)
@@ -166,7 +204,13 @@ def test_compute_times_have_the_mean_and_spread_they_promise(law: LogNormalTime 
 
 def test_node_factors_and_faults_multiply() -> None:
     cluster = machines(factors={1: 2.0})
-    result = run(OSGP(DirectedExponential(), tau=100), 3, 4, cluster=cluster, faults=Faults({1: 1.5, 2: 4.0}, {}))
+    result = run(
+        OSGP(DirectedExponential(), tau=100),
+        3,
+        4,
+        cluster=cluster,
+        faults=Faults({1: 1.5, 2: 4.0}, {}),
+    )
     ends = {rank: max(time for time, r, _ in result.trace if r == rank) for rank in range(3)}
     assert ends == {0: 4.0, 1: 12.0, 2: 16.0}
 
@@ -207,7 +251,10 @@ def test_a_write_after_a_send_is_caught_while_the_message_travels() -> None:
         else:
             await worker.comm.recv(0)
 
-    with pytest.raises(Exception, match="a message from rank 0 to rank 1 .*was written to after it had been given away"):
+    with pytest.raises(
+        Exception,
+        match="a message from rank 0 to rank 1 .*was written to after it had been given away",
+    ):
         run(Custom(careless), 2, 1, cluster=machines(latency=1.0))
 
 
@@ -222,7 +269,9 @@ def test_a_write_after_a_send_is_caught_while_the_message_lies_unread() -> None:
             await worker.grad()
             await worker.comm.recv(0)
 
-    with pytest.raises(RankFailed, match="rank 1, step -1: WrittenAfterSend: a message from rank 0 .*send a clone"):
+    with pytest.raises(
+        RankFailed, match="rank 1, step -1: WrittenAfterSend: a message from rank 0 .*send a clone"
+    ):
         run(Custom(careless), 2, 1)
 
 
@@ -242,7 +291,10 @@ def test_parameters_must_not_change_while_a_gradient_is_computed_at_them() -> No
         worker.params.add_(1)
         await gradient
 
-    with pytest.raises(Exception, match="the parameters of rank 0, at which its gradient 0 is being computed, was written to"):
+    with pytest.raises(
+        Exception,
+        match="the parameters of rank 0, at which its gradient 0 is being computed, was written to",
+    ):
         run(Custom(careless), 1, 1)
 
 
@@ -252,7 +304,9 @@ def test_an_unread_message_is_reported() -> None:
             worker.comm.send(1, torch.zeros(1), tag=3)
         await worker.grad()
 
-    with pytest.raises(LeftInFlight, match=r"rank 1 did not receive 1 message\(s\) from rank 0 \(tag 3\)"):
+    with pytest.raises(
+        LeftInFlight, match=r"rank 1 did not receive 1 message\(s\) from rank 0 \(tag 3\)"
+    ):
         run(Custom(forgetful), 2, 1)
     with pytest.raises(LeftInFlight, match=r"1 message\(s\) are still travelling"):
         run(Custom(forgetful), 2, 1, cluster=machines(latency=5.0))
@@ -311,12 +365,19 @@ def test_two_activities_of_a_worker_run_side_by_side() -> None:
         assert await answering == "done"
 
     run(Custom(twofold), 2, 1, cluster=machines(latency=0.5))
-    assert log == [(1.5, "answered 1"), (1.5, "answered 0"), (2.0, "second gradient 0"), (2.0, "second gradient 1")]
+    assert log == [
+        (1.5, "answered 1"),
+        (1.5, "answered 0"),
+        (2.0, "second gradient 0"),
+        (2.0, "second gradient 1"),
+    ]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
     cluster = machines(LogNormalTime(0.5), latency=0.7)
-    runs = [run(OSGP(DirectedExponential(), tau=2), 5, 12, sgd(momentum=0.9), cluster) for _ in range(2)]
+    runs = [
+        run(OSGP(DirectedExponential(), tau=2), 5, 12, sgd(momentum=0.9), cluster) for _ in range(2)
+    ]
     assert runs[0].x.tobytes() == runs[1].x.tobytes()
     assert runs[0].trace == runs[1].trace
     other = run(OSGP(DirectedExponential(), tau=2), 5, 12, sgd(momentum=0.9), cluster, seed=4)
@@ -334,7 +395,11 @@ def test_all_reduce_is_a_mean_in_a_tensor_of_ones_own() -> None:
         results[worker.rank] += worker.rank  # nobody else sees this
 
     run(Custom(average), 3, 1)
-    assert {rank: result.tolist() for rank, result in results.items()} == {0: [1.0, 1.0], 1: [2.0, 2.0], 2: [3.0, 3.0]}
+    assert {rank: result.tolist() for rank, result in results.items()} == {
+        0: [1.0, 1.0],
+        1: [2.0, 2.0],
+        2: [3.0, 3.0],
+    }
 
 
 @pytest.mark.parametrize(
@@ -343,9 +408,15 @@ def test_all_reduce_is_a_mean_in_a_tensor_of_ones_own() -> None:
         (lambda: Cluster({"a": 0.0}, ConstantTime(), 1.0, 0.0, {}), "cluster.step_seconds.a"),
         (lambda: Cluster({"a": 1.0}, ConstantTime(), 0.0, 0.0, {}), "cluster.bandwidth"),
         (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, -1.0, {}), "cluster.latency_seconds"),
-        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {2: -1.0}), "cluster.node_factors.2"),
+        (
+            lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {2: -1.0}),
+            "cluster.node_factors.2",
+        ),
         (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}, overlap=1.0), "cluster.overlap"),
-        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}).mean_step("b", 1), "cluster.step_seconds.b"),
+        (
+            lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}).mean_step("b", 1),
+            "cluster.step_seconds.b",
+        ),
         (lambda: LogNormalTime(0.0), "cluster.compute_time.cv"),
         (lambda: GammaTime(-1.0), "cluster.compute_time.shape"),
         (lambda: Faults({0: 0.5}, {}), "faults.slow_nodes.0"),

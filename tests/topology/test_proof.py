@@ -1,4 +1,6 @@
-"""Graphs that cannot work are refused before a run, by step and edge; those that can are accepted, and large ones quickly enough."""
+"""Graphs that cannot work are refused before a run, by step and edge; those that can are accepted,
+and large ones quickly enough.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,30 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         "columns",
         "in step 0 node 0 waits for node 1, which does not send to it.",
     ),
-    "to itself": (Literal((((1, 0), (0,)),)), 2, "columns", "in step 0 node 0 sends to itself; nodes are 0 to 1."),
-    "to nobody": (Literal((((1,), (5,)),)), 2, "columns", "in step 0 node 1 sends to node 5, which is not there; nodes are 0 to 1."),
-    "twice": (Literal((((1,), (0, 0)),)), 2, "columns", "in step 0 the edge 1 -> 0 is there twice."),
-    "one way": (Literal((((1,), (2,), ()),)), 3, "columns", "in its only step no path leads from node 1 to node 0"),
+    "to itself": (
+        Literal((((1, 0), (0,)),)),
+        2,
+        "columns",
+        "in step 0 node 0 sends to itself; nodes are 0 to 1.",
+    ),
+    "to nobody": (
+        Literal((((1,), (5,)),)),
+        2,
+        "columns",
+        "in step 0 node 1 sends to node 5, which is not there; nodes are 0 to 1.",
+    ),
+    "twice": (
+        Literal((((1,), (0, 0)),)),
+        2,
+        "columns",
+        "in step 0 the edge 1 -> 0 is there twice.",
+    ),
+    "one way": (
+        Literal((((1,), (2,), ()),)),
+        3,
+        "columns",
+        "in its only step no path leads from node 1 to node 0",
+    ),
     "two parts": (
         Literal((((1,), (0,), (3,), (2,)), ((), (), (3,), ()))),
         4,
@@ -105,10 +127,26 @@ def test_what_each_algorithm_needs() -> None:
         algo.check(4, OPTIM)
     refused: list[tuple[Algorithm, str, str]] = [
         (DPSGD(star), "algo.topology", "D-PSGD needs a doubly stochastic mixing matrix"),
-        (ADPSGD(star), "algo.topology", "AD-PSGD needs edges between odd and even ranks only: in step 0 there is 0 -> 2"),
-        (SlowMo(DPSGD(star)), "algo.base.topology", "D-PSGD needs a doubly stochastic mixing matrix"),
-        (Hybrid(SGP(Ring()), DPSGD(star), 1.0), "algo.then.topology", "D-PSGD needs a doubly stochastic mixing matrix"),
-        (Hybrid(SlowMo(DPSGD(star)), SGP(Ring()), 1.0), "algo.first.base.topology", "D-PSGD needs a doubly stochastic mixing matrix"),
+        (
+            ADPSGD(star),
+            "algo.topology",
+            "AD-PSGD needs edges between odd and even ranks only: in step 0 there is 0 -> 2",
+        ),
+        (
+            SlowMo(DPSGD(star)),
+            "algo.base.topology",
+            "D-PSGD needs a doubly stochastic mixing matrix",
+        ),
+        (
+            Hybrid(SGP(Ring()), DPSGD(star), 1.0),
+            "algo.then.topology",
+            "D-PSGD needs a doubly stochastic mixing matrix",
+        ),
+        (
+            Hybrid(SlowMo(DPSGD(star)), SGP(Ring()), 1.0),
+            "algo.first.base.topology",
+            "D-PSGD needs a doubly stochastic mixing matrix",
+        ),
     ]
     for algo, key, sentence in refused:
         with pytest.raises(ConfigError) as caught:
@@ -137,7 +175,9 @@ def written(folder: Path, text: str | bytes) -> str:
 
 
 def test_a_file_of_edges_is_a_graph(tmp_path: Path) -> None:
-    graph = Edges(written(tmp_path, "# two steps\n0 0 1\n0 1 2\n\n0 2 0 # back\n1 0 2\n1 2 1\n1 1 0\n"))
+    graph = Edges(
+        written(tmp_path, "# two steps\n0 0 1\n0 1 2\n\n0 2 0 # back\n1 0 2\n1 2 1\n1 1 0\n")
+    )
     assert graph.phases(3) == [(0.0, 2)]
     assert [[graph.out_peers(rank, 3, step) for rank in range(3)] for step in range(3)] == [
         [(1,), (2,), (0,)],
@@ -175,22 +215,37 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "sentence"), BAD_FILES, ids=[repr(text)[:30] for text, _ in BAD_FILES])
+@pytest.mark.parametrize(
+    ("text", "sentence"), BAD_FILES, ids=[repr(text)[:30] for text, _ in BAD_FILES]
+)
 def test_a_bad_file_is_refused_by_line(text: str | bytes, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         Edges(written(tmp_path, text)).check(4)
-    assert caught.value.key == KEY and sentence in caught.value.sentence and "\n" not in caught.value.sentence
+    assert (
+        caught.value.key == KEY
+        and sentence in caught.value.sentence
+        and "\n" not in caught.value.sentence
+    )
 
 
 def test_the_content_of_the_file_belongs_to_the_run(tmp_path: Path) -> None:
     def made(text: str, *words: str) -> Experiment:
         path = written(tmp_path, text)
-        return make_experiment(tmp_path / text[:3], "nodes=3", "algo.topology=edges", f"algo.topology.path={path}", *words)
+        return make_experiment(
+            tmp_path / text[:3],
+            "nodes=3",
+            "algo.topology=edges",
+            f"algo.topology.path={path}",
+            *words,
+        )
 
     one, other = made("0 1\n1 2\n2 0\n"), made("1 2\n2 0\n0 1\n1 0\n")
     config = one.config["algo"]
     assert isinstance(config, dict)
     assert config["topology"]["sha256"] == hashlib.sha256(b"0 1\n1 2\n2 0\n").hexdigest()
     assert one.name != other.name
-    with pytest.raises(ConfigError, match=r"^algo.topology.sha256: \S+/graph.txt has other contents, whose checksum is "):
+    with pytest.raises(
+        ConfigError,
+        match=r"^algo.topology.sha256: \S+/graph.txt has other contents, whose checksum is ",
+    ):
         made("2 0\n0 1\n1 2\n", f"algo.topology.sha256={config['topology']['sha256']}")

@@ -1,4 +1,6 @@
-"""Peer lists are literal; every graph is consistent, stochastic and connected for every number of nodes it supports."""
+"""Peer lists are literal; every graph is consistent, stochastic and connected for every number of
+nodes it supports.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,12 @@ def test_directed_exponential_sends_1_2_4_ahead() -> None:
 def test_m_peers_are_at_hops_j_times_powers_of_m_plus_1() -> None:
     graph = DirectedExponential(peers=2)
     assert [graph.out_peers(0, 9, k) for k in range(3)] == [(1, 2), (3, 6), (1, 2)]
-    assert [DirectedExponential(peers=3).out_peers(1, 32, k) for k in range(4)] == [(2, 3, 4), (5, 9, 13), (17,), (2, 3, 4)]
+    assert [DirectedExponential(peers=3).out_peers(1, 32, k) for k in range(4)] == [
+        (2, 3, 4),
+        (5, 9, 13),
+        (17,),
+        (2, 3, 4),
+    ]
 
 
 @pytest.mark.parametrize("m", range(1, 6))
@@ -89,7 +96,10 @@ def test_the_bipartite_graph_pairs_odd_with_even() -> None:
     for size in range(2, 41, 2):
         for k in range(6):
             partner = [graph.out_peers(rank, size, k)[0] for rank in range(size)]
-            assert all(partner[partner[rank]] == rank and (partner[rank] - rank) % 2 for rank in range(size))
+            assert all(
+                partner[partner[rank]] == rank and (partner[rank] - rank) % 2
+                for rank in range(size)
+            )
 
 
 @pytest.mark.parametrize("size", [3, 5, 31])
@@ -99,7 +109,11 @@ def test_in_a_bipartite_graph_of_odd_numbers_one_even_node_sits_out(size: int) -
     for k in range(6):
         peers = [graph.out_peers(rank, size, k) for rank in range(size)]
         assert [rank % 2 for rank in range(size) if not peers[rank]] == [0]
-        assert all(peers[peer] == (rank,) and (peer - rank) % 2 for rank in range(size) for peer in peers[rank])
+        assert all(
+            peers[peer] == (rank,) and (peer - rank) % 2
+            for rank in range(size)
+            for peer in peers[rank]
+        )
     verify(graph, size, "odd with even")
 
 
@@ -116,14 +130,24 @@ def test_a_random_matching_pairs_and_leaves_one_out_of_an_odd_number() -> None:
 def test_both_ends_agree_and_weights_sum_to_one(topology: Topology) -> None:
     for size in (size for size in range(1, 41) if supported(topology, size)):
         for k in range(7):
-            out = {(rank, peer) for rank in range(size) for peer in topology.out_peers(rank, size, k)}
-            into = {(peer, rank) for rank in range(size) for peer in topology.in_peers(rank, size, k)}
+            out = {
+                (rank, peer) for rank in range(size) for peer in topology.out_peers(rank, size, k)
+            }
+            into = {
+                (peer, rank) for rank in range(size) for peer in topology.in_peers(rank, size, k)
+            }
             assert out == into
             mixing = matrix(topology, size, k)
             assert all(abs(sum(mixing[i][j] for i in range(size)) - 1) < 1e-12 for j in range(size))
-            assert all(abs(sum(row) - 1) < 1e-12 for row in mixing)  # these graphs are regular, so rows sum to one too
+            assert all(
+                abs(sum(row) - 1) < 1e-12 for row in mixing
+            )  # these graphs are regular, so rows sum to one too
             if topology.symmetric:
-                assert all(abs(mixing[i][j] - mixing[j][i]) < 1e-12 for i in range(size) for j in range(size))
+                assert all(
+                    abs(mixing[i][j] - mixing[j][i]) < 1e-12
+                    for i in range(size)
+                    for j in range(size)
+                )
 
 
 @pytest.mark.parametrize("topology", [each for each in ALL if each != RandomMatching()], ids=str)
@@ -140,7 +164,12 @@ def test_a_graph_starts_over_after_its_period(topology: Topology) -> None:
 def test_over_time_everybody_reaches_everybody(topology: Topology) -> None:
     for size in (size for size in range(2, 34) if supported(topology, size)):
         reached = {0}
-        edges = {(rank, peer) for k in range(24) for rank in range(size) for peer in topology.out_peers(rank, size, k)}
+        edges = {
+            (rank, peer)
+            for k in range(24)
+            for rank in range(size)
+            for peer in topology.out_peers(rank, size, k)
+        }
         for _ in range(size):
             reached |= {peer for rank, peer in edges if rank in reached}
         assert reached == set(range(size))
@@ -149,10 +178,20 @@ def test_over_time_everybody_reaches_everybody(topology: Topology) -> None:
 @pytest.mark.parametrize("size", range(2, 33))
 def test_averaging_is_exact_after_log2_n_steps_for_powers_of_two_only(size: int) -> None:
     steps = (size - 1).bit_length()
-    product: list[list[Fraction | int]] = [[Fraction(int(i == j)) for j in range(size)] for i in range(size)]
+    product: list[list[Fraction | int]] = [
+        [Fraction(int(i == j)) for j in range(size)] for i in range(size)
+    ]
     for k in range(steps):
-        mixing = [[Fraction(each) for each in row] for row in matrix(DirectedExponential(), size, k)]
-        product = [[sum(mixing[i][m] * product[m][j] for m in range(size) if mixing[i][m]) for j in range(size)] for i in range(size)]
+        mixing = [
+            [Fraction(each) for each in row] for row in matrix(DirectedExponential(), size, k)
+        ]
+        product = [
+            [
+                sum(mixing[i][m] * product[m][j] for m in range(size) if mixing[i][m])
+                for j in range(size)
+            ]
+            for i in range(size)
+        ]
     exact = all(each == Fraction(1, size) for row in product for each in row)
     assert exact == (size & (size - 1) == 0)
 

@@ -35,7 +35,11 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def where_planted(folder: Path) -> list[str]:
     """The files below that hold a planted secret."""
     assert any(path.suffix == ".jsonl" for path in folder.rglob("*"))
-    return [str(path) for path in folder.rglob("*") if path.is_file() and PLANTED.encode() in path.read_bytes()]
+    return [
+        str(path)
+        for path in folder.rglob("*")
+        if path.is_file() and PLANTED.encode() in path.read_bytes()
+    ]
 
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
@@ -43,16 +47,26 @@ def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
-    subprocess.run([*git, "remote", "add", "origin", f"https://user:{PLANTED}@example.org/x.git"], check=True)
+    subprocess.run(
+        [*git, "remote", "add", "origin", f"https://user:{PLANTED}@example.org/x.git"], check=True
+    )
     code = "import sys; from sgp_runner.session import execution; from sgp_runner.cli.main import main; "
     code += "execution.shutil.rmtree = lambda *a, **b: None; sys.exit(main())"
     command = [sys.executable, "-c", code, *TINY, f"network={network}"]  # checkpoints stay
-    done = subprocess.run(command, env={**os.environ, "WANDB_MODE": "offline"}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command,
+        env={**os.environ, "WANDB_MODE": "offline"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert list((tmp_path / "results").glob("runs/*/checkpoints/step-*/*.pt"))
     assert list((tmp_path / "results").glob("runs/*/wandb/offline-run-*/*.wandb"))
     said = done.stdout + done.stderr
     if network == "sim":  # a report on the other would be no different
-        reported = subprocess.run([SGP_REPORT, "results/runs"], capture_output=True, text=True, check=True)
+        reported = subprocess.run(
+            [SGP_REPORT, "results/runs"], capture_output=True, text=True, check=True
+        )
         said += reported.stdout + reported.stderr
         assert (tmp_path / "results/report/index.html").exists()
     assert where_planted(tmp_path / "results") == []
@@ -74,7 +88,9 @@ def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
         ("https://user:whatever@example.org", "https://***@example.org"),
     ],
 )
-def test_a_setting_that_holds_a_secret_is_refused(word: str, key: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_setting_that_holds_a_secret_is_refused(
+    word: str, key: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     for words in ([word], ["-m", word, "nodes=2,4"]):
         assert main(words) == 2
         out, error = capfd.readouterr()
@@ -90,7 +106,10 @@ def test_what_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYBOARD", "some-layout")
     innocent = "abc in /home/somebody with some-layout at https://example.org/a@b, user@example.org, hf_short"
     assert redacted(innocent) == innocent
-    assert redacted(f"key {PLANTED}aws, https://me:it@host/x and AKIA0123456789ABCDEF") == "key ***, https://***@host/x and ***"
+    assert (
+        redacted(f"key {PLANTED}aws, https://me:it@host/x and AKIA0123456789ABCDEF")
+        == "key ***, https://***@host/x and ***"
+    )
     refuse_secrets({"a": [1, 2.5, None, "b"]}, "")
     with pytest.raises(ConfigError, match=r"^a\.b: it holds a secret"):
         refuse_secrets({"a": {"b": ["c", f"{PLANTED}aws"]}}, "")

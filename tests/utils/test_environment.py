@@ -11,21 +11,38 @@ from sgp_runner import __version__
 from sgp_runner.utils.provenance import environment
 
 
-def test_it_names_versions_and_the_command_as_typed_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_names_versions_and_the_command_as_typed_and_no_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "argv", ["sgp-run", "algo=osgp", "nodes=4"])
     monkeypatch.setenv("SOME_TOKEN", "do-not-write-me")
     seen = environment()
     assert seen["sgp_run"] == __version__
     assert seen["command"] == ["sgp-run", "algo=osgp", "nodes=4"]
     packages = seen["packages"]
-    assert isinstance(packages, dict) and list(packages) == ["torch", "torchvision", "hydra", "omegaconf", "wandb"]
+    assert isinstance(packages, dict) and list(packages) == [
+        "torch",
+        "torchvision",
+        "hydra",
+        "omegaconf",
+        "wandb",
+    ]
     assert str(packages["hydra"]).startswith("1.3")
-    assert datetime.datetime.fromisoformat(str(seen["started"])).utcoffset() == datetime.timedelta(0)
+    assert datetime.datetime.fromisoformat(str(seen["started"])).utcoffset() == datetime.timedelta(
+        0
+    )
     assert "do-not-write-me" not in json.dumps(seen)
 
 
 @pytest.mark.parametrize(
-    "module", ["utils.provenance", "recording.recorder", "recording.observer", "recording.loggers.wandb", "recording.loggers.jsonl"]
+    "module",
+    [
+        "utils.provenance",
+        "recording.recorder",
+        "recording.observer",
+        "recording.loggers.wandb",
+        "recording.loggers.jsonl",
+    ],
 )
 def test_nothing_heavy_is_imported(module: str) -> None:
     code = f"""

@@ -1,4 +1,6 @@
-"""Environments as the launchers leave them (Slurm 22.05, Open MPI 5.0, PyTorch 2.13), alone, inside each other, and by halves."""
+"""Environments as the launchers leave them (Slurm 22.05, Open MPI 5.0, PyTorch 2.13), alone, inside
+each other, and by halves.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,27 @@ import pytest
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.utils.launchers import Launched, LaunchError, launched, rendezvous
 
-TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "head", "MASTER_PORT": "29500"}
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "head",
+    "MASTER_PORT": "29500",
+}
 ALLOCATION = {"SLURM_JOB_ID": "1000", "SLURM_JOB_NODELIST": "a[1-4]", "SLURM_NNODES": "4"}
-BATCH = {**ALLOCATION, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}  # what a batch script sees
-SRUN = {**BATCH, "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "a[1-4]"}
+BATCH = {
+    **ALLOCATION,
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "4",
+}  # what a batch script sees
+SRUN = {
+    **BATCH,
+    "SLURM_PROCID": "2",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "a[1-4]",
+}
 ONE_TASK = {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1"}
 MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "1",
@@ -43,25 +62,52 @@ RECOGNISED = {
     "torchrun inside srun": ({**SRUN, **TORCHRUN}, Launched("torchrun", 3, 4, 1)),
     "torchrun inside mpirun": ({**MPIRUN, **TORCHRUN}, Launched("torchrun", 3, 4, 1)),
     "mpirun inside sbatch": ({**BATCH, **MPIRUN}, Launched("mpirun", 1, 2, 1)),
-    "mpirun on another node, whose helper srun started": ({**SRUN, **MPIRUN}, Launched("mpirun", 1, 2, 1)),
+    "mpirun on another node, whose helper srun started": (
+        {**SRUN, **MPIRUN},
+        Launched("mpirun", 1, 2, 1),
+    ),
 }
 REFUSED = {
-    "RANK alone": ({"RANK": "0"}, "WORLD_SIZE: it is not set, but RANK is; set both, or neither to start the ranks here."),
-    "RANK alone inside srun": ({**SRUN, "RANK": "0"}, "WORLD_SIZE: it is not set, but RANK is; set both,"),
-    "WORLD_SIZE alone": ({"WORLD_SIZE": "4"}, "WORLD_SIZE: it is set, but RANK is not; set both, or unset it"),
-    "WORLD_SIZE alone in sbatch": ({**BATCH, "WORLD_SIZE": "4"}, "WORLD_SIZE: it is set, but RANK is not; set both,"),
-    "WORLD_SIZE of another step": ({**SRUN, "WORLD_SIZE": "8"}, "WORLD_SIZE: 8 contradicts SLURM_STEP_NUM_TASKS=4 of srun; unset it."),
+    "RANK alone": (
+        {"RANK": "0"},
+        "WORLD_SIZE: it is not set, but RANK is; set both, or neither to start the ranks here.",
+    ),
+    "RANK alone inside srun": (
+        {**SRUN, "RANK": "0"},
+        "WORLD_SIZE: it is not set, but RANK is; set both,",
+    ),
+    "WORLD_SIZE alone": (
+        {"WORLD_SIZE": "4"},
+        "WORLD_SIZE: it is set, but RANK is not; set both, or unset it",
+    ),
+    "WORLD_SIZE alone in sbatch": (
+        {**BATCH, "WORLD_SIZE": "4"},
+        "WORLD_SIZE: it is set, but RANK is not; set both,",
+    ),
+    "WORLD_SIZE of another step": (
+        {**SRUN, "WORLD_SIZE": "8"},
+        "WORLD_SIZE: 8 contradicts SLURM_STEP_NUM_TASKS=4 of srun; unset it.",
+    ),
     "no number": ({**TORCHRUN, "WORLD_SIZE": "four"}, "WORLD_SIZE: 'four' is not a whole number."),
     "no rank": ({**TORCHRUN, "RANK": ""}, "RANK: '' is not a whole number."),
     "no local rank": ({**TORCHRUN, "LOCAL_RANK": "x"}, "LOCAL_RANK: 'x' is not a whole number."),
     "nobody": ({**TORCHRUN, "WORLD_SIZE": "0"}, "WORLD_SIZE: 0 must be at least 1 process."),
-    "a rank too many": ({**TORCHRUN, "RANK": "4"}, "RANK: 4 must be between 0 and WORLD_SIZE - 1 = 3."),
+    "a rank too many": (
+        {**TORCHRUN, "RANK": "4"},
+        "RANK: 4 must be between 0 and WORLD_SIZE - 1 = 3.",
+    ),
     "a negative rank": (
         {**MPIRUN, "OMPI_COMM_WORLD_RANK": "-1"},
         "OMPI_COMM_WORLD_RANK: -1 must be between 0 and OMPI_COMM_WORLD_SIZE - 1 = 1.",
     ),
-    "mpirun by halves": ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE: it is not set, but OMPI_COMM_WORLD_RANK is;"),
-    "srun by halves": ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}, "SLURM_STEP_NUM_TASKS: it is not set, but SLURM_PROCID is;"),
+    "mpirun by halves": (
+        {"OMPI_COMM_WORLD_RANK": "1"},
+        "OMPI_COMM_WORLD_SIZE: it is not set, but OMPI_COMM_WORLD_RANK is;",
+    ),
+    "srun by halves": (
+        {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"},
+        "SLURM_STEP_NUM_TASKS: it is not set, but SLURM_PROCID is;",
+    ),
 }
 ADDRESSES = {
     "torchrun": (TORCHRUN, "head", "29500"),
@@ -71,13 +117,29 @@ ADDRESSES = {
     "srun without a list of its own": ({**SRUN, "SLURM_STEP_NODELIST": ""}, "a1", "21000"),
     "srun with an address": ({**SRUN, "MASTER_ADDR": "here", "MASTER_PORT": "77"}, "here", "77"),
     "mpirun on one machine": (MPIRUN, "127.0.0.1", "21150"),
-    "mpirun with an address": ({**MPIRUN, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": "head"}, "head", "21150"),
+    "mpirun with an address": (
+        {**MPIRUN, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": "head"},
+        "head",
+        "21150",
+    ),
 }
 NO_ADDRESS = {
-    "by hand": (BY_HAND, "MASTER_ADDR: it is not set, but every rank needs the host of rank 0; set it, and MASTER_PORT."),
-    "no port": ({**BY_HAND, "MASTER_ADDR": "head"}, "MASTER_PORT: it is not set; set it to a port of the host of rank 0,"),
-    "no such port": ({**TORCHRUN, "MASTER_PORT": "65536"}, "MASTER_PORT: 65536 must be between 1 and 65535."),
-    "words for a port": ({**TORCHRUN, "MASTER_PORT": "http"}, "MASTER_PORT: 'http' is not a whole number."),
+    "by hand": (
+        BY_HAND,
+        "MASTER_ADDR: it is not set, but every rank needs the host of rank 0; set it, and MASTER_PORT.",
+    ),
+    "no port": (
+        {**BY_HAND, "MASTER_ADDR": "head"},
+        "MASTER_PORT: it is not set; set it to a port of the host of rank 0,",
+    ),
+    "no such port": (
+        {**TORCHRUN, "MASTER_PORT": "65536"},
+        "MASTER_PORT: 65536 must be between 1 and 65535.",
+    ),
+    "words for a port": (
+        {**TORCHRUN, "MASTER_PORT": "http"},
+        "MASTER_PORT: 'http' is not a whole number.",
+    ),
     "srun without nodes": (
         {**SRUN, "SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""},
         "MASTER_ADDR: neither it nor SLURM_STEP_NODELIST is set inside srun; set it to the host of rank 0.",
@@ -95,7 +157,9 @@ NO_ADDRESS = {
 
 @pytest.fixture
 def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expands names such as a[3-4], for machines without Slurm; tests/cli/test_slurm.py has the real one."""
+    """Expands names such as a[3-4], for machines without Slurm; tests/cli/test_slurm.py has the
+    real one.
+    """
     program = tmp_path / "scontrol"
     program.write_text('#!/bin/bash\n[[ $3 =~ ^(.*)\\[([0-9]+)-([0-9]+)\\]$ ]] || exit 1\n'
                        'for ((i = BASH_REMATCH[2]; i <= BASH_REMATCH[3]; i++)); do echo "${BASH_REMATCH[1]}$i"; done\n')  # fmt: skip
@@ -136,26 +200,60 @@ def test_an_address_is_never_guessed(name: str, scontrol: None) -> None:
         rendezvous(process, environment)
 
 
-def test_without_scontrol_there_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scontrol_there_is_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        LaunchError, match=r"^SLURM_STEP_NODELIST: scontrol cannot expand 'a\[1-4\]' .*; set MASTER_ADDR to the host of rank 0"
+        LaunchError,
+        match=r"^SLURM_STEP_NODELIST: scontrol cannot expand 'a\[1-4\]' .*; set MASTER_ADDR to the host of rank 0",
     ):
         rendezvous(Launched("srun", 2, 4, 0), SRUN)
 
 
-def run(folder: Path, environment: dict[str, str], *settings: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    words = [*before, sys.executable, "-m", "sgp_runner", "model=mlp", "epochs=1", "logger=jsonl", *settings]
-    return subprocess.run(words, check=False, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
+def run(
+    folder: Path, environment: dict[str, str], *settings: str, before: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    words = [
+        *before,
+        sys.executable,
+        "-m",
+        "sgp_runner",
+        "model=mlp",
+        "epochs=1",
+        "logger=jsonl",
+        *settings,
+    ]
+    return subprocess.run(
+        words,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 @pytest.mark.parametrize(
     ("environment", "settings", "sentence"),
     [
         ({"RANK": "1"}, ["network=gloo"], "WORLD_SIZE: it is not set, but RANK is; "),
-        ({"RANK": "1"}, ["nodez=4"], "nodez: there is no such setting. "),  # a rank that does not know whether it is the first
-        ({"RANK": "1", "WORLD_SIZE": "2"}, ["network=gloo", "nodes=2"], "MASTER_ADDR: it is not set, but every rank "),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, ["nodes=2"], "network: the simulator is one process, but torchrun has started 2; "),
+        (
+            {"RANK": "1"},
+            ["nodez=4"],
+            "nodez: there is no such setting. ",
+        ),  # a rank that does not know whether it is the first
+        (
+            {"RANK": "1", "WORLD_SIZE": "2"},
+            ["network=gloo", "nodes=2"],
+            "MASTER_ADDR: it is not set, but every rank ",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2"},
+            ["nodes=2"],
+            "network: the simulator is one process, but torchrun has started 2; ",
+        ),
     ],
 )
 def test_a_bad_launch_is_one_sentence_and_nothing_is_written(
@@ -172,11 +270,16 @@ def test_mpirun_starts_the_ranks(tmp_path: Path) -> None:
     if mpirun is None:
         pytest.skip("needs mpirun: pip install 'sgp-runner[mpi]'")
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = run(tmp_path, as_root, "network=gloo", "nodes=2", before=(mpirun, "--oversubscribe", "-n", "2"))
+    done = run(
+        tmp_path, as_root, "network=gloo", "nodes=2", before=(mpirun, "--oversubscribe", "-n", "2")
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("accuracy of the averaged model") == 1
     (directory,) = (tmp_path / "results" / "runs").iterdir()
-    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {0, 1}
+    assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {
+        0,
+        1,
+    }
 
 
 def test_a_job_of_one_task_starts_its_ranks_itself(tmp_path: Path) -> None:

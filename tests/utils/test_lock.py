@@ -13,7 +13,15 @@ from sgp_runner.cli.main import main
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.lock import FILE, locked
 
-TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1", "logger=jsonl", "name=mine"]
+TINY = [
+    "model=quadratic",
+    "data.samples=64",
+    "data.dimension=4",
+    "nodes=2",
+    "epochs=1",
+    "logger=jsonl",
+    "name=mine",
+]
 # Locks the folder, starts a child that inherits the lock, tells its id, and waits to be killed.
 HOLDER = """
 import subprocess, sys, time
@@ -69,7 +77,9 @@ def test_the_lock_is_free_once_the_last_of_its_holders_is_killed() -> None:
     directory = Path("run").absolute()
     for shared in ("shared", "own"):
         command = [sys.executable, "-c", HOLDER, str(directory), shared]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as holder:
             assert holder.stdout is not None and holder.stdin is not None
             holder.stdout.readline()
             assert is_locked(directory)

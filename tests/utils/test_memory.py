@@ -37,7 +37,9 @@ print(cleared() > 20)
 
 
 def test_what_is_freed_is_not_cleared_again() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["True", "False"]
 
 
@@ -52,7 +54,9 @@ def test_the_collector_is_as_it_was_afterwards() -> None:
 def test_the_steps_of_a_timing_study_leave_no_garbage(tmp_path: Path) -> None:
     left = []
     for number, steps in enumerate((4, 4, 80)):
-        experiment = make_experiment(tmp_path / str(number), "model=timing_only", f"model.sample_steps={steps}", "nodes=4")
+        experiment = make_experiment(
+            tmp_path / str(number), "model=timing_only", f"model.sample_steps={steps}", "nodes=4"
+        )
         gc.collect()
         gc.disable()
         try:

@@ -30,7 +30,14 @@ def test_durations(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234567, "1.23 MB"), (999_600, "1 MB"), (34.5e9, "34.5 GB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (1234567, "1.23 MB"),
+        (999_600, "1 MB"),
+        (34.5e9, "34.5 GB"),
+    ],
 )
 def test_sizes(count: float, text: str) -> None:
     assert num_bytes(count) == text
@@ -38,4 +45,10 @@ def test_sizes(count: float, text: str) -> None:
 
 def test_numbers() -> None:
     assert percent(0.9751) == "97.5 %"
-    assert (number(3), number(0.5), number(True), number("3"), number(None)) == (3.0, 0.5, None, None, None)
+    assert (number(3), number(0.5), number(True), number("3"), number(None)) == (
+        3.0,
+        0.5,
+        None,
+        None,
+        None,
+    )
