@@ -18,9 +18,10 @@ async def talk(comm: Comm, rank: int) -> None:
             large, small, empty = [await comm.recv(src) for _ in range(3)]
             assert torch.all(large == src)
             print(
-                f"{src}: {len(large)} x {src} {large.dtype}, {len(small)} {small.dtype}, {len(empty)} {empty.dtype}".replace(
-                    "torch.", ""
-                )
+                (
+                    f"{src}: {len(large)} x {src} {large.dtype}, {len(small)} {small.dtype}, "
+                    f"{len(empty)} {empty.dtype}"
+                ).replace("torch.", "")
             )
         senders = sorted([(await comm.recv_any(5))[0], (await comm.recv_any(5))[0]])
         print("from anybody:", ", ".join(map(str, senders)))

@@ -45,7 +45,8 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
 MinJobAge=3600
-NodeName=127.0.0.[1-4] NodeHostname={host} Port=[{ports[1]},{ports[2]},{ports[3]},{ports[4]}] CPUs=4 RealMemory=4000 State=UNKNOWN
+NodeName=127.0.0.[1-4] NodeHostname={host} Port=[{ports[1]},{ports[2]},{ports[3]},{ports[4]}] \
+CPUs=4 RealMemory=4000 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES State=UP
 """
 # Slurm's own sacct asks a database, which is too large a thing to install here. The controller

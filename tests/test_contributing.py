@@ -18,7 +18,7 @@ from places import ROOT
 
 @pytest.fixture
 def extended(tmp_path: Path) -> Path:
-    """A copy of the package and its configurations with the two files and the line of the example."""
+    """A copy of the package and its configurations with the example's two files and line."""
     for folder in ("sgp_runner", "configs"):
         shutil.copytree(
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")

@@ -84,7 +84,7 @@ def test_compression_sends_fewer_bytes(compression: str, num_bytes: float) -> No
 
 
 def test_a_compressed_all_reduce_travels_while_the_next_gradient_is_computed() -> None:
-    """Two hops of 0.4 s each fit into a gradient of 1 s; the last one has nothing to hide behind."""
+    """Two hops of 0.4 s each fit into a gradient of 1 s; the last one cannot be hidden."""
     pipelined = run(
         PipeSGD(depth=2, compression="truncate16"), 2, 10, cluster=machines(latency=0.4)
     )

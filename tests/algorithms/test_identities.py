@@ -131,7 +131,7 @@ def test_slowmo_takes_the_learning_rate_of_the_last_fast_step() -> None:
 
 
 def test_slowmo_over_local_adam_keeps_each_nodes_buffers() -> None:
-    """While the learning rate warms up: movements are divided by the rate that they were made with."""
+    """While the learning rate warms up: a movement is divided by the rate that made it."""
     nodes, tau, beta = 2, 3, 0.5
     optim = Adam(InverseSqrt(warmup_steps=6), lr=0.1)
     x, x0, u = np.tile(START, (nodes, 1)), START.copy(), np.zeros(D)

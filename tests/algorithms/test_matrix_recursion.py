@@ -108,7 +108,7 @@ def test_d_psgd_on_pairs() -> None:
     "algo", [ARSGD(), ARSGD(average="parameters"), PSSGD(), PipeSGD(depth=1)], ids=str
 )
 def test_ar_sgd_and_what_equals_it(algo: ARSGD | PSSGD | PipeSGD, n: int) -> None:
-    """For SGD, averaging parameters equals averaging gradients, with momentum and weight decay too."""
+    """For SGD, averaging parameters equals averaging gradients, with momentum and decay too."""
     oracle, momentum = Oracle(n), Momentum(OPTIM)
     for k in range(STEPS):
         oracle.x = oracle.x - momentum.step(oracle.mean_g(k), oracle.x[0])

@@ -138,7 +138,8 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         serving_seconds_per_byte=0.000625,
     )
     assert text.startswith(
-        "# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00.\n# It holds for 4 nodes "
+        "# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00.\n# It holds "
+        "for 4 nodes "
     )
     assert "#   2000: 4000 (4000 to 4000 of 1) | 4000 | 4000, +0.0%\n" in text
     assert Measured.from_json(MEASURED.to_json()) == MEASURED
@@ -295,15 +296,24 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
         (["nodes=1"], "nodes: a single node sends no messages: use nodes=2 or more."),
         (
             ["name=my-machine"],
-            "name: 'my-machine' cannot name a choice of cluster=: use a letter, then letters, digits and _.",
+            (
+                "name: 'my-machine' cannot name a choice of cluster=: use a letter, then letters, "
+                "digits and _."
+            ),
         ),
         (
             ["algo=gap_aware"],
-            "algo: Gap-Aware has a server, which a calibration cannot use: leave the algorithm out.",
+            (
+                "algo: Gap-Aware has a server, which a calibration cannot use: leave the "
+                "algorithm out."
+            ),
         ),
         (
             ["network=sim", "model=timing_only"],
-            "model: timing_only computes nothing that could be timed: choose the model that you train.",
+            (
+                "model: timing_only computes nothing that could be timed: choose the model that "
+                "you train."
+            ),
         ),
         (["nods=4"], "nods: there is no such setting"),
     ],

@@ -193,7 +193,14 @@ from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
-for words in ("nodez=4", "algo=sgpp", "nodes=abc", "algo=ad_psgd algo.topology=ring nodes=3", "--cfg job -p algo", "-m nodes=4,x"):
+for words in (
+    "nodez=4",
+    "algo=sgpp",
+    "nodes=abc",
+    "algo=ad_psgd algo.topology=ring nodes=3",
+    "--cfg job -p algo",
+    "-m nodes=4,x",
+):
     main(words.split())
 assert not heavy & set(sys.modules)
 """
@@ -247,7 +254,10 @@ def test_real_time_counts_from_the_start_of_the_command(
 
 
 def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    without = "No warm-up: warmup_from=reference starts at the peak with a global batch of {}, not above optim.schedule.reference_batch={}.\n"
+    without = (
+        "No warm-up: warmup_from=reference starts at the peak with a global batch of {}, not "
+        "above optim.schedule.reference_batch={}.\n"
+    )
     schedule = ["optim.schedule=steps", "optim.schedule.warmup_epochs=1", "batch_size=4"]
     for words, said in (
         ([], without.format(8, 256)),
@@ -457,7 +467,10 @@ def test_a_folder_holds_one_run(
         main([*TINY, "name=mine", "checkpoint.keep=5", "logger=jsonl"]) == 0
     )  # these do not change the result
     capsys.readouterr()
-    sentence = "results/runs/mine holds a run with other settings: optim.lr is 0.1 there and 0.3 here; choose another name, or replace"
+    sentence = (
+        "results/runs/mine holds a run with other settings: optim.lr is 0.1 there and 0.3 here; "
+        "choose another name, or replace"
+    )
     assert main([*TINY, "name=mine", "optim.lr=0.3"]) == 2
     assert capsys.readouterr().err.startswith(f"sgp-run: name: {sentence}")
     assert config.read_text() == before

@@ -74,7 +74,10 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "name=.hidden",
         "name",
-        "'.hidden' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+        (
+            "'.hidden' cannot name a folder: use up to 100 letters, digits and . , = + - _, no "
+            "slashes."
+        ),
     ),
     (
         "name='a b'",
@@ -207,7 +210,10 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=ar_sgd on_failure=continue",
         "on_failure",
-        "AR-SGD needs all of its ranks in its all-reduce: use on_failure=stop and resume with the same command, or use a gossip algorithm.",
+        (
+            "AR-SGD needs all of its ranks in its all-reduce: use on_failure=stop and resume with "
+            "the same command, or use a gossip algorithm."
+        ),
     ),
     (
         "algo=hybrid algo.switch_epoch=1 on_failure=continue",
@@ -222,7 +228,10 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "network=gloo gpus_per_node=2 on_failure=continue",
         "on_failure",
-        "nodes of several devices cannot continue without one: use on_failure=stop, or gpus_per_node=1.",
+        (
+            "nodes of several devices cannot continue without one: use on_failure=stop, or "
+            "gpus_per_node=1."
+        ),
     ),
     (
         "nodes=1 on_failure=continue",
@@ -232,7 +241,10 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=ad_psgd algo.topology=ring nodes=4 on_failure=continue",
         "on_failure",
-        "the run is invalid without one of its 4 nodes (AD-PSGD needs edges between odd and even ranks only: in step 0 there is 0 -> 2; use",
+        (
+            "the run is invalid without one of its 4 nodes (AD-PSGD needs edges between odd and "
+            "even ranks only: in step 0 there is 0 -> 2; use"
+        ),
     ),
     ("on_failure=go", "on_failure", "'go' is none of stop, continue."),
     (
@@ -324,7 +336,10 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "model=resnet8 data=numbers_en_de",
         "data",
-        "model=resnet8 reads classification data; data=numbers_en_de is translation. Use data=digits.",
+        (
+            "model=resnet8 reads classification data; data=numbers_en_de is translation. Use "
+            "data=digits."
+        ),
     ),
     (
         "data.label_smoothing=1",
@@ -345,7 +360,10 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "network=gloo faults=drop",
         "faults",
-        "only the simulator has drop_probability: use network=sim; real runs have slow_node and pause.",
+        (
+            "only the simulator has drop_probability: use network=sim; real runs have slow_node "
+            "and pause."
+        ),
     ),
     (
         "network=gloo faults.slow_nodes={9:2}",
@@ -365,24 +383,34 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "experiment=sgp_sgp_90 model=timing_only faults=pause",
         "faults.events",
-        "a timing study repeats its sample of the schedule, and events have a time: use model.sample_steps=null, or faults that last "
-        "for the whole run.",
+        (
+            "a timing study repeats its sample of the schedule, and events have a time: use "
+            "model.sample_steps=null, or faults that last for the whole run."
+        ),
     ),
     (
         "network=nccl faults=slow_node",
         "faults",
-        "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or faults=none.",
+        (
+            "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or "
+            "faults=none."
+        ),
     ),
     (
         "faults.drop_probability=0.1 faults.resend_seconds=null",
         "faults.resend_seconds",
-        "no algorithm here survives a message that is lost permanently: each waits for it, and push-sum would lose mass; use a time, "
-        "such as 0.2.",
+        (
+            "no algorithm here survives a message that is lost permanently: each waits for it, "
+            "and push-sum would lose mass; use a time, such as 0.2."
+        ),
     ),
     (
         "record=true",
         "record",
-        "a simulation needs no recording: the same command repeats it. Use record=false, or network=gloo.",
+        (
+            "a simulation needs no recording: the same command repeats it. Use record=false, or "
+            "network=gloo."
+        ),
     ),
     (
         "record=true network=nccl",

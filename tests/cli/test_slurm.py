@@ -396,7 +396,10 @@ def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> Non
     assert [row["job"] for row in rows] == [
         f"data.dimension={n} epochs={e}" for n in (4, TOO_BIG) for e in (100000000, 1)
     ]
-    lost = f"Slurm job {first} ended without a result; its log is in {cluster.folder}/results/sweeps/here/slurm/{first}"
+    lost = (
+        f"Slurm job {first} ended without a result; its log is in "
+        f"{cluster.folder}/results/sweeps/here/slurm/{first}"
+    )
     assert rows[0]["failed"] == lost
     assert f"data.dimension=4 epochs=100000000 failed: Slurm job {first} ended" in " ".join(
         out.split()

@@ -471,7 +471,10 @@ def test_faults_that_cannot_be_are_refused(
 
 
 def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: Path) -> None:
-    words = "faults.events=[{what: pause, ranks: [1], start: 1, end: 2}, {what: slow_link, ranks: [0,3], factor: 2}]"
+    words = (
+        "faults.events=[{what: pause, ranks: [1], start: 1, end: 2}, {what: slow_link, ranks: "
+        "[0,3], factor: 2}]"
+    )
     made = make_experiment(tmp_path, "model=timing_only", words)
     assert made.run.faults == events(
         Event("pause", (1,), 1.0, 2.0), Event("slow_link", (0, 3), factor=2.0)

@@ -116,7 +116,10 @@ def test_results_from_before_a_correction_are_not_taken_for_the_same_run(
     made_before("algo=slowmo", "name=mine")
     capsys.readouterr()
     assert main([*TINY, "algo=slowmo", "name=mine"]) == 2
-    before = "holds results from before a correction (SlowMo takes no slow step after an incomplete last period; exact averages of"
+    before = (
+        "holds results from before a correction (SlowMo takes no slow step after an incomplete "
+        "last period; exact averages of"
+    )
     assert before in capsys.readouterr().err
     assert main([*TINY, "algo=slowmo", "name=mine", "resume=never"]) == 0
     assert main([*TINY, "algo=slowmo", "name=mine"]) == 0

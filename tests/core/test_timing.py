@@ -116,7 +116,10 @@ def test_a_sample_needs_at_least_one_step_and_an_epoch_at_least_one_batch(tmp_pa
         timed(tmp_path, "model.sample_steps=0")
     with pytest.raises(
         ConfigError,
-        match=r"^batch_size: 100 training samples do not fill one batch of 2048, all nodes together\.$",
+        match=(
+            "^batch_size: 100 training samples do not fill one batch of 2048, all nodes "
+            r"together\.$"
+        ),
     ):
         timed(tmp_path, "data.size=100")
 

@@ -116,7 +116,8 @@ def test_too_large_a_batch_is_refused_with_the_largest_that_works() -> None:
     with pytest.raises(ConfigError) as error:
         IID().sampler(_split(1437), workers=32, batch_size=64, seed=0)
     assert str(error.value) == (
-        "batch_size: 1437 training samples do not fill one batch of 64 on each of 32 nodes. The largest batch size that works is 44."
+        "batch_size: 1437 training samples do not fill one batch of 64 on each of 32 nodes. The "
+        "largest batch size that works is 44."
     )
     with pytest.raises(ConfigError, match="Use at most 10 nodes"):
         Dirichlet().sampler(_split(10), workers=11, batch_size=1, seed=0)

@@ -276,7 +276,10 @@ def test_a_run_that_is_cut_off_ends_with_the_same_bytes_and_leaves_no_process(
         assert gone(family)
         if number != signal.SIGKILL:
             assert re.fullmatch(
-                rf"sgp-run: stopped by {number.name}; saved in \S+. Run the same command again to resume.\n",
+                (
+                    rf"sgp-run: stopped by {number.name}; saved in \S+. Run the same command "
+                    r"again to resume.\n"
+                ),
                 error,
             )
     assert codes == [-signal.SIGKILL, 75]
@@ -298,7 +301,10 @@ def test_a_process_that_dies_is_named(root: Path, tmp_path: Path) -> None:
             break
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
-    sentence = "a process that decodes images has died, perhaps for want of memory; try fewer of them (data.workers)."
+    sentence = (
+        "a process that decodes images has died, perhaps for want of memory; try fewer of them "
+        "(data.workers)."
+    )
     assert re.fullmatch(rf"sgp-run: rank \d, step \d+: DataError: {re.escape(sentence)}\n", error)
     assert gone(family)
 
@@ -413,12 +419,21 @@ def test_every_move_is_as_likely() -> None:
 
 
 MISSING = {
-    "imagenet": "sgp-run: data.root: there is no ImageNet at nowhere, whose images are in train/<class>/: get ILSVRC 2012 from "
-    "image-net.org and unpack it with scripts/prepare_imagenet.sh, or set data.root.\n",
-    "cifar10": "sgp-run: data.root: nowhere/cifar-10-batches-py is missing, or not all of cifar10; get it with: curl -O "
-    "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz && tar -xzf cifar-10-python.tar.gz -C nowhere\n",
-    "cifar100": "sgp-run: data.root: nowhere/cifar-100-python is missing, or not all of cifar100; get it with: curl -O "
-    "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz && tar -xzf cifar-100-python.tar.gz -C nowhere\n",
+    "imagenet": (
+        "sgp-run: data.root: there is no ImageNet at nowhere, whose images are in train/<class>/: "
+        "get ILSVRC 2012 from image-net.org and unpack it with scripts/prepare_imagenet.sh, or "
+        "set data.root.\n"
+    ),
+    "cifar10": (
+        "sgp-run: data.root: nowhere/cifar-10-batches-py is missing, or not all of cifar10; get "
+        "it with: curl -O https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz && tar -xzf "
+        "cifar-10-python.tar.gz -C nowhere\n"
+    ),
+    "cifar100": (
+        "sgp-run: data.root: nowhere/cifar-100-python is missing, or not all of cifar100; get it "
+        "with: curl -O https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz && tar -xzf "
+        "cifar-100-python.tar.gz -C nowhere\n"
+    ),
 }
 
 

@@ -59,7 +59,10 @@ def made(root: Path) -> Path:
     ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    report = f"{root.parent}/made: 72 training images (complete: 1281167), 18 validation images (complete: 50000)\n"
+    report = (
+        f"{root.parent}/made: 72 training images (complete: 1281167), 18 validation images "
+        "(complete: 50000)\n"
+    )
     assert done.stdout == report
     return root.parent / "made"
 
@@ -291,7 +294,10 @@ def test_missing_shards_are_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["data=imagenet", "data.shards=nowhere", "logger=jsonl"]) == 2
-    make = "make shards of ImageNet's folders with scripts/make_shards.py, or read the folders with data.shards=null"
+    make = (
+        "make shards of ImageNet's folders with scripts/make_shards.py, or read the folders with "
+        "data.shards=null"
+    )
     assert (
         capsys.readouterr().err
         == f"sgp-run: data.shards: there are no train-*.tar in nowhere; {make}.\n"
@@ -314,9 +320,9 @@ NO_ARCHIVE = (
     r"data.shards: {0}/train-000000.tar is no tar archive, or not all of one \(.+\); " + AGAIN
 )
 NO_SAMPLE = (
-    r"data.shards: the sample 0 of {0}/train-000000.tar is not one image \(.jpg\) and one class \(.cls, a number from 0\); "
-    + AGAIN
-)
+    r"data.shards: the sample 0 of {0}/train-000000.tar is not one image \(.jpg\) and one "
+    r"class \(.cls, a number from 0\); "
+) + AGAIN
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty": (cut(0), NO_ARCHIVE),
     "cut within a header": (cut(1124), NO_ARCHIVE),
@@ -344,16 +350,25 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a gap": (
         lambda folder: add(folder / "train-000003.tar", **{"0.jpg": "image", "0.cls": "0"}),
-        "data.shards: the shard after {0}/train-000001.tar is missing; copy it, or make it with scripts/make_shards.py.",
+        (
+            "data.shards: the shard after {0}/train-000001.tar is missing; copy it, or make it "
+            "with scripts/make_shards.py."
+        ),
     ),
     "gone elsewhere": (
         lambda folder: (folder / "train-000002.tar").symlink_to(folder / "nowhere"),
-        r"data.shards: {0}/train-000002.tar is no tar archive, or not all of one \(.+No such file.+\); "
+        (
+            r"data.shards: {0}/train-000002.tar is no tar archive, or not all of one \(.+No such "
+            r"file.+\); "
+        )
         + AGAIN,
     ),
     "classes from 1": (
         lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "0.cls": "3"}),
-        "data.shards: the train shards in {0} have no sample of class 0, but of class 3; classes count from 0.",
+        (
+            "data.shards: the train shards in {0} have no sample of class 0, but of class 3; "
+            "classes count from 0."
+        ),
     ),
     "unknown class": (
         lambda folder: add(folder / "val-000000.tar", **{"0.jpg": "image", "0.cls": "3"}),
@@ -380,7 +395,10 @@ def test_a_damaged_image_is_named(workers: int, few: Path) -> None:
     data = load(few, workers)
     with pytest.raises(
         DataError,
-        match=rf"^{few}/train-000000.tar, at byte 512, cannot be read as an image \(.+\); copy or download it again.$",
+        match=(
+            rf"^{few}/train-000000.tar, at byte 512, cannot be read as an image \(.+\); copy or "
+            "download it again.$"
+        ),
     ):
         data.train.batch(torch.tensor([0, 5]))
     data.train.close()

@@ -33,7 +33,7 @@ RANK = str(TESTS / "collective_rank.py")
 def test_collectives_and_pairs_of_messages_of_real_ranks_that_are_late_at_random(
     network: str, devices: int, said: str | None
 ) -> None:
-    """Over pairs, and where devices share messages, activities of all ranks wake in the same order."""
+    """Over pairs, and where devices share messages, all ranks wake in the same order."""
     torchrun = [
         sys.executable,
         "-m",

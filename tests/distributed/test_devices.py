@@ -233,11 +233,17 @@ def test_parts() -> None:
     [
         (
             "gpus_per_node=3 batch_size=8",
-            "batch_size: 8 samples per node do not divide among 3 devices: use batch_size=6, or another",
+            (
+                "batch_size: 8 samples per node do not divide among 3 devices: use batch_size=6, "
+                "or another"
+            ),
         ),
         (
             "gpus_per_node=4 batch_size=2",
-            "batch_size: 2 samples per node do not divide among 4 devices: use batch_size=4, or another",
+            (
+                "batch_size: 2 samples per node do not divide among 4 devices: use batch_size=4, "
+                "or another"
+            ),
         ),
         (
             "gpus_per_node=2 algo=ad_psgd network.gossip=shards",
@@ -253,7 +259,10 @@ def test_parts() -> None:
         ),
         (
             "network=mpi gpus_per_node=2",
-            "gpus_per_node: network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.",
+            (
+                "gpus_per_node: network=mpi runs one process per node: use gpus_per_node=1, or "
+                "network=gloo."
+            ),
         ),
     ],
 )
@@ -279,7 +288,10 @@ def test_nccl_is_refused_without_a_gpu(launcher: list[str], tmp_path: Path) -> N
         command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert [line for line in done.stderr.splitlines() if line.startswith("sgp-run")] == [
-        "sgp-run: network: nccl needs a GPU, and PyTorch finds none on this machine: use network=gloo."
+        (
+            "sgp-run: network: nccl needs a GPU, and PyTorch finds none on this machine: use "
+            "network=gloo."
+        )
     ]
     assert launcher or done.returncode == 2
     assert not list(tmp_path.iterdir())

@@ -115,7 +115,10 @@ def test_ranks_that_did_not_start_alike_refuse_to_train(what: str, tmp_path: Pat
         "initial parameters": (r"\w{16}", r"\w{16}"),
     }
     first, other = values[what]
-    sentence = f"{what} is {first} on rank 0 but {other} on rank 1: start all ranks with the same command and code.$"
+    sentence = (
+        f"{what} is {first} on rank 0 but {other} on rank 1: start all ranks with the same "
+        "command and code.$"
+    )
     with pytest.raises(RankFailed, match=sentence):
         launch(experiment, program=(ODD_RANK, what))
     assert read_metrics(experiment.directory) == []
@@ -178,7 +181,10 @@ def test_ranks_that_do_not_start_are_not_waited_for_without_end(
     where = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in where.items():
         monkeypatch.setenv(name, value)
-    waited = rf"^rank 0 has waited for all 2 ranks to start for 1 s, at 127.0.0.1:{port}: .* 1/2 clients joined.$"
+    waited = (
+        f"^rank 0 has waited for all 2 ranks to start for 1 s, at 127.0.0.1:{port}: .* 1/2 "
+        "clients joined.$"
+    )
     with pytest.raises(RankFailed, match=waited):
         groups.DistributedWorld()
 

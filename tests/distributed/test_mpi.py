@@ -147,7 +147,10 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(
     assert error.count("The run stalled:") == error.count("sgp-run: ") == 1
     assert re.search(rf"^  rank \d waits for {wait} for \d+\.\d s$", error, re.MULTILINE)
     assert re.search(
-        rf"^sgp-run: the run stalled \(network.timeout_seconds\): rank \d waits for {wait} for [\d.]+ s; rank \d does not answer.$",
+        (
+            rf"^sgp-run: the run stalled \(network.timeout_seconds\): rank \d waits for {wait} "
+            r"for [\d.]+ s; rank \d does not answer.$"
+        ),
         error,
         re.MULTILINE,
     )
@@ -180,7 +183,10 @@ def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(
     done = mpirun(3, "-c", LATE, *words)
     assert done.returncode == 1
     (line,) = (line for line in done.stderr.splitlines() if "sgp-run:" in line)
-    waited = "rank 1 has waited for all 3 ranks to start for 7 s (network.timeout_seconds), and one or more did not."
+    waited = (
+        "rank 1 has waited for all 3 ranks to start for 7 s (network.timeout_seconds), and one or "
+        "more did not."
+    )
     assert line == f"sgp-run: {waited}"
 
 
@@ -246,7 +252,10 @@ def test_what_is_missing_is_said_with_the_command_that_helps(
     algorithm: str, missing: str, sentence: str, tmp_path: Path
 ) -> None:
     launched = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"} if missing else {}
-    code = f"import sys; sys.modules['{missing}'] = None; from sgp_runner.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = (
+        f"import sys; sys.modules['{missing}'] = None; from sgp_runner.cli.main import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
     words = [f"algo={algorithm}", "network=mpi", "nodes=4", "model=mlp"]
     done = subprocess.run(
         [sys.executable, "-c", code, *words],

@@ -1,4 +1,4 @@
-"""GPUs over NCCL, one process each: the same results as in the simulator. Run with: make test-gpu."""
+"""GPUs over NCCL, one process each: the same results as in the simulator (make test-gpu)."""
 
 from __future__ import annotations
 

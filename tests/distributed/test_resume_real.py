@@ -211,7 +211,10 @@ def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> No
     out, error = process.communicate(timeout=60)
     assert process.returncode == 75
     assert re.fullmatch(
-        r"sgp-run: stopped by SIGTERM; saved in \S+/checkpoints/step-\d+. Run the same command again to resume.\n",
+        (
+            r"sgp-run: stopped by SIGTERM; saved in \S+/checkpoints/step-\d+. Run the same "
+            r"command again to resume.\n"
+        ),
         error,
     )
     assert "Traceback" not in out

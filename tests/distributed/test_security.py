@@ -28,7 +28,10 @@ from sgp_runner.utils.errors import RankFailed
 
 ROGUE = str(TESTS / "rogue_rank.py")
 WORDS = ["nodes=2", "model=mlp", "epochs=1", "logger=jsonl"]
-NOT_JSON = r"sgp-run: rank 1 sent something that is not JSON \(UnicodeDecodeError\): is it a rank of this run\?\n"
+NOT_JSON = (
+    r"sgp-run: rank 1 sent something that is not JSON \(UnicodeDecodeError\): is it a rank of "
+    r"this run\?\n"
+)
 LOOPBACK = {
     "0100007F",
     "00000000000000000000000001000000",
@@ -147,7 +150,9 @@ def test_values_come_back_as_they_were_and_others_are_refused() -> None:
     for length in (-1, 0, 2**24 + 1, 2**62):
         with pytest.raises(
             RankFailed,
-            match=rf"^rank 5 announced a value of {length} bytes, more than 16777216 or none: is it",
+            match=(
+                f"^rank 5 announced a value of {length} bytes, more than 16777216 or none: is it"
+            ),
         ):
             check_lengths([1, length], [2, 5])
 
@@ -158,7 +163,10 @@ def test_messages_that_no_rank_announces_are_refused() -> None:
     for length, dtype in ((-1, 0), (2**40 + 1, 0), (2**62, 0), (5, len(DTYPES)), (5, -2)):
         with pytest.raises(
             RankFailed,
-            match=rf"^process 1 announced a message of {length} numbers of type {dtype}: is it a rank of this run",
+            match=(
+                f"^process 1 announced a message of {length} numbers of type {dtype}: is it a "
+                "rank of this run"
+            ),
         ):
             check_header(1, length, dtype)
 
@@ -176,7 +184,10 @@ def test_a_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
         with pytest.raises(
             RankFailed,
-            match=rf"^port {port} of 127\.0\.0\.1 is not free \(Address already in use\): set another MASTER_PORT\.$",
+            match=(
+                rf"^port {port} of 127\.0\.0\.1 is not free \(Address already in use\): set "
+                r"another MASTER_PORT\.$"
+            ),
         ):
             DistributedWorld()
 

@@ -15,7 +15,9 @@ from processes import ranks_of, wait_for_ranks
 from sgp_runner.utils.waits import longest_wait, stall_report, waiting_for
 
 WAITS = {
-    "sgp": r"waits for a message from rank [012]|waits for all ranks to come together|waits for no rank",
+    "sgp": (
+        "waits for a message from rank [012]|waits for all ranks to come together|waits for no rank"
+    ),
     "ar_sgd": r"waits for the mean of gradient \d+",
     "local_sgd": r"waits for an all-reduce",
 }
@@ -55,7 +57,10 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path
         for rank, line in enumerate(ranks)
         if rank != silent
     )
-    sentence = rf"sgp-run: the run stalled \(network.timeout_seconds\): rank \d ({WAITS[algo]}) for [\d.]+ s; rank {silent} does not answer."
+    sentence = (
+        rf"sgp-run: the run stalled \(network.timeout_seconds\): rank \d ({WAITS[algo]}) for "
+        rf"[\d.]+ s; rank {silent} does not answer."
+    )
     assert re.fullmatch(sentence, last)
     assert not ranks_of(tmp_path)
 

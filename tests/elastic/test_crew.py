@@ -127,7 +127,9 @@ def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
     ],
 )
 def test_a_killed_run_goes_on_without_them_to_the_same_bytes(
-    algo: str, tmp_path: Path, events: list[int]
+    algo: str,
+    tmp_path: Path,
+    events: list[int],  # noqa: F811
 ) -> None:
     settings = (
         "nodes=4",
@@ -148,7 +150,10 @@ def test_a_killed_run_goes_on_without_them_to_the_same_bytes(
 
 
 def test_deaths_one_after_the_other_down_to_one_node(tmp_path: Path) -> None:
-    deaths = "faults.events=[{what: crash, ranks: [1], start: 1}, {what: crash, ranks: [3], start: 2}, {what: crash, ranks: [0], start: 9}]"
+    deaths = (
+        "faults.events=[{what: crash, ranks: [1], start: 1}, {what: crash, ranks: [3], start: 2}, "
+        "{what: crash, ranks: [0], start: 9}]"
+    )
     experiment, summary = simulate(tmp_path, "algo=sgp", "nodes=4", "epochs=2", deaths)
     assert summary["lost"] == [0, 1, 3]
     lost = [record for record in read_metrics(experiment.directory) if record["kind"] == "lost"]

@@ -199,11 +199,17 @@ async def fails(worker: Worker, k: int) -> None:
         raise ZeroDivisionError("too few neighbours")
 
 
-ORDER = "; all ranks must take part in the same ones in the same order (the model has 4 parameters here)"
+ORDER = (
+    "; all ranks must take part in the same ones in the same order (the model has 4 parameters "
+    "here)"
+)
 BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
     "an all-reduce left out": (
         skips_one,
-        f"in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 1 next an all-reduce of 4 numbers, in step 2{ORDER}",
+        (
+            "in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 1 next an "
+            f"all-reduce of 4 numbers, in step 2{ORDER}"
+        ),
     ),
     "the last one left out": (
         skips_the_last,
@@ -211,11 +217,17 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
     ),
     "another order": (
         another_order,
-        f"in step 0 rank 0 would begin a mean of gradients of 4 numbers, but rank 1 next an all-reduce of 4 numbers, in step 0{ORDER}",
+        (
+            "in step 0 rank 0 would begin a mean of gradients of 4 numbers, but rank 1 next an "
+            f"all-reduce of 4 numbers, in step 0{ORDER}"
+        ),
     ),
     "another size": (
         another_size,
-        f"in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 0 next an all-reduce of 5 numbers, in step 1{ORDER}",
+        (
+            "in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 0 next an "
+            f"all-reduce of 5 numbers, in step 1{ORDER}"
+        ),
     ),
     "what never comes": (
         one_leaves_early,
@@ -223,13 +235,18 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
     ),
     "a circle": (
         receives_first,
-        "ranks would wait in a circle: in step 0 rank 0 would wait for a message from rank 2, in step 0 rank 2 would wait for a message "
-        "from rank 1, in step 0 rank 1 would wait for a message from rank 0",
+        (
+            "ranks would wait in a circle: in step 0 rank 0 would wait for a message from rank 2, "
+            "in step 0 rank 2 would wait for a message from rank 1, in step 0 rank 1 would wait "
+            "for a message from rank 0"
+        ),
     ),
     "a circle through a collective": (
         one_waits_in_a_collective,
-        "ranks would wait in a circle: in step 0 rank 1 would wait for a message from rank 2 (tag 7), in step 0 rank 2 would wait for rank "
-        "1 in an all-reduce of 4 numbers",
+        (
+            "ranks would wait in a circle: in step 0 rank 1 would wait for a message from rank 2 "
+            "(tag 7), in step 0 rank 2 would wait for rank 1 in an all-reduce of 4 numbers"
+        ),
     ),
     "what nobody receives": (
         one_too_many,
@@ -241,7 +258,10 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
     ),
     "a collective that is not awaited": (
         does_not_await,
-        "in step 2 rank 0 would begin an all-reduce of 4 numbers, in which rank 2 does not take part",
+        (
+            "in step 2 rank 0 would begin an all-reduce of 4 numbers, in which rank 2 does not "
+            "take part"
+        ),
     ),
     "to itself": (sends_to_itself, "in step 0 rank 0 would send to itself"),
     "to nobody": (sends_to_nobody, "in step 0 rank 2 would send to rank 3; ranks are 0 to 2"),
@@ -264,7 +284,10 @@ def test_what_does_not_fit_is_refused_by_rank_and_step(
 def test_a_long_circle_is_cut_short(run_of: Callable[..., Run]) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"rank 7 would wait .*rank 6 would wait for a message from rank 5, and so on, 8 ranks\.$",
+        match=(
+            "rank 7 would wait .*rank 6 would wait for a message from rank 5, and so on, 8 "
+            r"ranks\.$"
+        ),
     ):
         verify_calls(run_of(Wrong(receives_first), 8))
 
@@ -278,7 +301,10 @@ def test_servers_take_no_part_in_collectives(run_of: Callable[..., Run]) -> None
 
 
 def test_an_algorithm_that_fails_by_itself_is_refused(run_of: Callable[..., Run]) -> None:
-    sentence = "^algo: Wrong failed when it was tried without gradients: rank 1, step 2: ZeroDivisionError: too few neighbours.$"
+    sentence = (
+        "^algo: Wrong failed when it was tried without gradients: rank 1, step 2: "
+        "ZeroDivisionError: too few neighbours.$"
+    )
     with pytest.raises(ConfigError, match=sentence):
         verify_calls(run_of(Wrong(fails), 3))
 
@@ -309,6 +335,9 @@ def test_the_survivors_of_a_loss_are_proved_again(run_of: Callable[..., Run]) ->
 
     with pytest.raises(
         RankFailed,
-        match="^rank 1 is lost, and the others cannot continue: algo: Wrong cannot run on 2 nodes: ranks",
+        match=(
+            "^rank 1 is lost, and the others cannot continue: algo: Wrong cannot run on 2 nodes: "
+            "ranks"
+        ),
     ):
         full_membership(run_of(Wrong(needs_three), 3)).without([1])

@@ -324,8 +324,9 @@ def test_missing_data_are_one_sentence_and_leave_nothing_behind(
     monkeypatch.chdir(tmp_path)
     assert main(["model=fairseq_transformer", "logger=jsonl"]) == 2
     assert capsys.readouterr().err == (
-        "sgp-run: data.root: there is no binarised WMT'16 at data/wmt16_en_de, where dict.en.txt should be: get Google's "
-        "wmt16_en_de.tar.gz and binarise it with scripts/prepare_wmt16.sh, or set data.root.\n"
+        "sgp-run: data.root: there is no binarised WMT'16 at data/wmt16_en_de, where dict.en.txt "
+        "should be: get Google's wmt16_en_de.tar.gz and binarise it with "
+        "scripts/prepare_wmt16.sh, or set data.root.\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -333,7 +334,8 @@ def test_missing_data_are_one_sentence_and_leave_nothing_behind(
 def test_models_read_the_text_that_they_can(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model=transformer", "data=wmt16_en_de"]) == 2
     assert capsys.readouterr().err == (
-        "sgp-run: data: model=transformer reads translation data; data=wmt16_en_de is fairseq_translation. Use data=numbers_en_de.\n"
+        "sgp-run: data: model=transformer reads translation data; data=wmt16_en_de is "
+        "fairseq_translation. Use data=numbers_en_de.\n"
     )
 
 
@@ -342,7 +344,10 @@ def test_models_read_the_text_that_they_can(capsys: pytest.CaptureFixture[str]) 
     [
         (
             {"arch": "transformer_wmt_en_dee"},
-            "model.arch: 'transformer_wmt_en_dee' is not an encoder-decoder model of fairseq. Did you mean ",
+            (
+                "model.arch: 'transformer_wmt_en_dee' is not an encoder-decoder model of fairseq. "
+                "Did you mean "
+            ),
         ),
         (
             {"arch": "roberta_base"},
@@ -372,7 +377,10 @@ def test_different_dictionaries_are_refused(root: Path, dataset: Dataset, tmp_pa
     (tmp_path / "dict.de.txt").write_text((root / "dict.de.txt").read_text() + "neu 1\n")
     with pytest.raises(
         ConfigError,
-        match="model.share_all_embeddings: the languages have different dictionaries: binarise with --joined",
+        match=(
+            "model.share_all_embeddings: the languages have different dictionaries: binarise with "
+            "--joined"
+        ),
     ):
         FairseqTransformer().build(WMT16EnDe(root=str(tmp_path)).load(torch.float32))
 
@@ -380,11 +388,16 @@ def test_different_dictionaries_are_refused(root: Path, dataset: Dataset, tmp_pa
 def test_batches_that_cannot_be_made_are_refused(dataset: Dataset) -> None:
     with pytest.raises(
         ConfigError,
-        match="data.max_tokens: a batch of 5 tokens does not hold the longest sentence: use [0-9]+ or more.",
+        match=(
+            "data.max_tokens: a batch of 5 tokens does not hold the longest sentence: use [0-9]+ "
+            "or more."
+        ),
     ):
         TokenBatches(5, 1).sampler(dataset.train, 1, 1024, 0)
     with pytest.raises(
         ConfigError,
-        match="600 sentences make 1 batches of up to 100000 tokens, which are not enough for 2 nodes",
+        match=(
+            "600 sentences make 1 batches of up to 100000 tokens, which are not enough for 2 nodes"
+        ),
     ):
         TokenBatches(100_000, 1).sampler(dataset.train, 2, 1024, 0)

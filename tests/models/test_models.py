@@ -223,7 +223,8 @@ def test_data_that_a_model_cannot_read_is_refused_by_name() -> None:
     with pytest.raises(ConfigError) as error:
         check(Transformer(), Digits())
     assert str(error.value) == (
-        "data: model=transformer reads translation data; data=digits is classification. Use data=numbers_en_de."
+        "data: model=transformer reads translation data; data=digits is classification. Use "
+        "data=numbers_en_de."
     )
 
 

@@ -80,7 +80,10 @@ def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(
     words = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
     with files_up_to(limit):
         assert main(words) == 1
-    sentence = r"sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; earlier records and checkpoints are intact.\n"
+    sentence = (
+        "sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; earlier "
+        r"records and checkpoints are intact.\n"
+    )
     assert re.fullmatch(sentence, capsys.readouterr().err)
     directory = Path("results/runs/mine")
     text = (directory / "metrics.jsonl").read_text()
@@ -143,7 +146,10 @@ def test_records_that_a_checkpoint_knows_of_must_be_there(tmp_path: Path) -> Non
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"kind": "train", "time_s": 0.0}) + "\n")
     with pytest.raises(
         ConfigError,
-        match=r"^resume: \S+/metrics.jsonl has 33 bytes, but its checkpoint needs 40: start over with resume",
+        match=(
+            r"^resume: \S+/metrics.jsonl has 33 bytes, but its checkpoint needs 40: start over "
+            "with resume"
+        ),
     ):
         Recorder(tmp_path, 0, (), start=40)
     assert (tmp_path / "metrics.jsonl").stat().st_size == 33

@@ -204,7 +204,8 @@ sys.exit(main(sys.argv[1:]))
             check=True,
         )
     assert done.stderr == (
-        "warning: W&B did not finish in time, so the rest of this run is in metrics.jsonl only; sgp-sync sends it later\n"
+        "warning: W&B did not finish in time, so the rest of this run is in metrics.jsonl only; "
+        "sgp-sync sends it later\n"
     )
     assert "results in results/runs/run" in done.stdout
     assert read_metrics(tmp_path / "results/runs/run")[-1]["kind"] == "summary"

@@ -130,7 +130,10 @@ def test_a_replay_that_takes_other_steps_is_stopped(
     monkeypatch.setattr(GapAware, "work", work)
     with pytest.raises(
         ReplayMismatch,
-        match=r"^the replay departs from the recording: rank 0 computes a gradient, where the recording has a message",
+        match=(
+            "^the replay departs from the recording: rank 0 computes a gradient, where the "
+            "recording has a message"
+        ),
     ):
         replay(runs["gap_aware"].directory)
 
@@ -239,7 +242,10 @@ def test_clocks_of_different_machines_are_set_to_one_another(tmp_path: Path) -> 
     [
         (
             "nodes=4",
-            "nodes: the recorded times hold for its recorded value; only algo, optim, epochs, cluster.collective",
+            (
+                "nodes: the recorded times hold for its recorded value; only algo, optim, epochs, "
+                "cluster.collective"
+            ),
         ),
         ("model=resnet8", "model: the recorded times hold for its recorded value"),
         ("algo=sgp,osgp", "algo: a sweep cannot be timed; give one value."),
@@ -327,14 +333,20 @@ def test_what_is_no_recording_is_refused(
 
 
 def test_the_help_needs_no_torch() -> None:
-    code = "import sys; from sgp_runner.cli.replay import parser; parser(); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from sgp_runner.cli.replay import parser; parser(); sys.exit('torch' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_run_that_failed_has_no_time_to_compare_with(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"^record: the recorded run failed before its end, so there is no time to compare with\.$",
+        match=(
+            "^record: the recorded run failed before its end, so there is no time to compare "
+            r"with\.$"
+        ),
     ):
         retime(made_up(tmp_path, ended=False).directory)
 
@@ -376,7 +388,10 @@ def test_a_run_that_was_cut_off_before_is_not_recorded_from_the_middle(tmp_path:
     )
     with pytest.raises(
         ConfigError,
-        match="^record: this run was interrupted and would resume from step-7, but its beginning was not recorded",
+        match=(
+            "^record: this run was interrupted and would resume from step-7, but its beginning "
+            "was not recorded"
+        ),
     ):
         launch(experiment)
 

@@ -468,7 +468,10 @@ def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["runs", "--target", "-1"], "sgp-report: argument --target: invalid target value: '-1'\n"),
         (
             ["runs", "--target", "90"],
-            "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as --target 0.9.\n",
+            (
+                "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as "
+                "--target 0.9.\n"
+            ),
         ),
         (
             ["runs", "--out", "file/below"],
@@ -502,7 +505,8 @@ try:
     main(["--help"])
 except SystemExit as end:
     assert end.code == 0
-print(sorted({"torch", "pandas", "numpy", "matplotlib", "jinja2", "rich", "yaml"} & set(sys.modules)))
+heavy = {"torch", "pandas", "numpy", "matplotlib", "jinja2", "rich", "yaml"}
+print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("usage: sgp-report") and done.stdout.endswith("\n[]\n")

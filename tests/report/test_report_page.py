@@ -23,9 +23,13 @@ CURVE = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
 # Plotly.validate cannot read legends.
 LOOK = """() => ({
     plots: document.querySelectorAll('.plot').length,
-    drawn: [...document.querySelectorAll('.plot')].filter(box => box.querySelector('.main-svg .trace')).length,
+    drawn: [...document.querySelectorAll('.plot')].filter(
+        box => box.querySelector('.main-svg .trace')
+    ).length,
     width: document.documentElement.scrollWidth,
-    cut: [...document.querySelectorAll('.plot .main-svg')].filter(svg => svg.getBoundingClientRect().right > innerWidth).length,
+    cut: [...document.querySelectorAll('.plot .main-svg')].filter(
+        svg => svg.getBoundingClientRect().right > innerWidth
+    ).length,
     invalid: [...document.querySelectorAll('.plot')].flatMap(box => {
         const {legend, ...layout} = box.layout;
         return (Plotly.validate(box.data, layout) || []).map(each => each.msg);

@@ -86,9 +86,9 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
     )
     assert "| tune-sgp | optim.lr | 0.1: 0.25, 0.2: 0.75 | 0.2, at the edge of the search |" in page
     assert (
-        "- 1: sgp-n8 [6](logs/sgp.tar.xz#sgp-n8-s6/metrics.jsonl) [7](logs/sgp.tar.xz#sgp-n8-s7/metrics.jsonl)"
-        in page
-    )
+        "- 1: sgp-n8 [6](logs/sgp.tar.xz#sgp-n8-s6/metrics.jsonl) "
+        "[7](logs/sgp.tar.xz#sgp-n8-s7/metrics.jsonl)"
+    ) in page
     assert (
         f"Repeat it: `.venv/bin/python scripts/claims.py 3`{WAITS}" in page
         and "- 4. SGP is fast. A table." in page

@@ -89,9 +89,9 @@ def contents(root: Path, part: str) -> dict[str, list[bytes]]:
 def test_imagenet_is_unpacked_into_its_classes(key: str, archives: Path) -> None:
     done = prepare("prepare_imagenet.sh", archives, "train.tar", "val.tar", key, "out put")
     assert (done.returncode, done.stderr) == (0, "")
-    assert (
-        done.stdout
-        == "out put: 3 classes, 9 training images (complete: 1281167), 6 validation images (complete: 50000)\n"
+    assert done.stdout == (
+        "out put: 3 classes, 9 training images (complete: 1281167), 6 validation images "
+        "(complete: 50000)\n"
     )
     for part in ("train", "val"):
         assert contents(archives / "out put", part) == contents(archives / "images", part)
@@ -129,7 +129,10 @@ def test_imagenet_goes_on_where_it_was_interrupted(archives: Path) -> None:
         ),
         (
             ("val.tar", "val.tar", "classes.txt"),
-            "'val.tar' holds no archives of classes (n01440764.tar, ...): is it ILSVRC2012_img_train.tar?",
+            (
+                "'val.tar' holds no archives of classes (n01440764.tar, ...): is it "
+                "ILSVRC2012_img_train.tar?"
+            ),
         ),
         (
             ("train.tar", "classes.txt", "classes.txt"),
@@ -137,7 +140,10 @@ def test_imagenet_goes_on_where_it_was_interrupted(archives: Path) -> None:
         ),
         (
             ("train.tar", "train.tar", "classes.txt"),
-            "the validation archive holds no images (ILSVRC2012_val_00000001.JPEG, ...): is it ILSVRC2012_img_val.tar?",
+            (
+                "the validation archive holds no images (ILSVRC2012_val_00000001.JPEG, ...): is "
+                "it ILSVRC2012_img_val.tar?"
+            ),
         ),
         (
             ("train.tar", "val.tar", "train.tar"),
@@ -145,7 +151,10 @@ def test_imagenet_goes_on_where_it_was_interrupted(archives: Path) -> None:
         ),
         (
             ("train.tar", "val.tar", "short.txt"),
-            "'short.txt' does not say of which class ILSVRC2012_val_00000002.JPEG is, nor of 4 others.",
+            (
+                "'short.txt' does not say of which class ILSVRC2012_val_00000002.JPEG is, nor of "
+                "4 others."
+            ),
         ),
     ],
 )
@@ -198,7 +207,10 @@ def test_wmt16_is_binarised_once(text: Path) -> None:
         ),
         (
             "uneven.tar.gz",
-            "train.tok.clean.bpe.32000 has 100 English and 10 German lines; they should be as many.",
+            (
+                "train.tok.clean.bpe.32000 has 100 English and 10 German lines; they should be as "
+                "many."
+            ),
         ),
     ],
 )

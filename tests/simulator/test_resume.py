@@ -147,11 +147,17 @@ def test_a_killed_run_ends_with_the_same_bytes_many_times(
 
 
 FAULTS = {
-    "windows": "faults.events=[{what: pause, ranks: [1], start: 0.3, end: 0.9}, {what: crash, ranks: [2], start: 0.5, end: 1.2},"
-    "{what: partition, ranks: [0, 3], start: 0.8, end: 1.5}, {what: slow_link, ranks: [3], factor: 6, end: 1},"
-    "{what: slow_node, ranks: [0], factor: 3, start: 1, end: 2}]",
+    "windows": (
+        "faults.events=[{what: pause, ranks: [1], start: 0.3, end: 0.9}, {what: crash, ranks: "
+        "[2], start: 0.5, end: 1.2},{what: partition, ranks: [0, 3], start: 0.8, end: 1.5}, "
+        "{what: slow_link, ranks: [3], factor: 6, end: 1},{what: slow_node, ranks: [0], factor: "
+        "3, start: 1, end: 2}]"
+    ),
     "late": "faults=reorder",
-    "lost": "faults=drop faults.drop_probability=0.2 faults.delay_seconds=0.01 faults.delay_law=exponential",
+    "lost": (
+        "faults=drop faults.drop_probability=0.2 faults.delay_seconds=0.01 "
+        "faults.delay_law=exponential"
+    ),
 }
 
 
@@ -242,7 +248,10 @@ def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(
         codes.append(process.returncode)
         if number != signal.SIGKILL:
             assert re.fullmatch(
-                rf"sgp-run: stopped by {number.name}; saved in results/runs/\S+/step-\d+. Run the same command again to resume.\n",
+                (
+                    rf"sgp-run: stopped by {number.name}; saved in results/runs/\S+/step-\d+. Run "
+                    r"the same command again to resume.\n"
+                ),
                 error,
             )
             assert "resumes from step" in out
@@ -325,9 +334,8 @@ def test_a_bad_checkpoint_is_refused_and_the_one_before_is_used(
     capsys.readouterr()
     assert execute(experiment) is not None
     out, error = capsys.readouterr()
-    assert (
-        error
-        == f"warning: the checkpoint {experiment.checkpoints}/step-{newest} is not used: {sentence}\n"
+    assert error == (
+        f"warning: the checkpoint {experiment.checkpoints}/step-{newest} is not used: {sentence}\n"
     )
     assert f"resumes from step {second}" in out
 
@@ -350,7 +358,10 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path, events: list[int]) -> None
     edit(place, files={**files, "run.pt": checksum(place / "run.pt")})
     with pytest.raises(
         ConfigError,
-        match="run.pt is not a checkpoint of sgp-run; remove its folder, or start over with resume=never",
+        match=(
+            "run.pt is not a checkpoint of sgp-run; remove its folder, or start over with "
+            "resume=never"
+        ),
     ):
         execute(experiment)
     assert not (tmp_path / "harm").exists()

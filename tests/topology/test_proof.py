@@ -84,13 +84,19 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         Literal((((1, 2), (0,), (0,)),)),
         3,
         "doubly stochastic",
-        "it needs a doubly stochastic mixing matrix, but in step 0 row 0 sums to 1.33: give all nodes as many peers",
+        (
+            "it needs a doubly stochastic mixing matrix, but in step 0 row 0 sums to 1.33: give "
+            "all nodes as many peers"
+        ),
     ),
     "odd with odd": (
         Literal((((1,), (0,), (3,), (2,)), ((2,), (3,), (0,), (1,)))),
         4,
         "odd with even",
-        "it needs edges between odd and even ranks only: in step 1 there is 0 -> 2; use bipartite or ring.",
+        (
+            "it needs edges between odd and even ranks only: in step 1 there is 0 -> 2; use "
+            "bipartite or ring."
+        ),
     ),
     "a one-way pair": (
         Literal((((1,), (2,), (3,), (0,)),)),
@@ -108,7 +114,10 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         Literal((((1, 2), (2,), (0,)),)),
         3,
         "balanced",
-        "it needs as many messages out as in: in step 0 node 0 sends 2 and receives 1; use network=gloo.",
+        (
+            "it needs as many messages out as in: in step 0 node 0 sends 2 and receives 1; use "
+            "network=gloo."
+        ),
     ),
 }
 

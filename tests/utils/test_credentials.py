@@ -1,4 +1,4 @@
-"""Secrets of the environment, of URLs and of git stay out of everything that a run writes or says."""
+"""Secrets of the environment, URLs and git stay out of all that a run writes or says."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
     subprocess.run(
         [*git, "remote", "add", "origin", f"https://user:{PLANTED}@example.org/x.git"], check=True
     )
-    code = "import sys; from sgp_runner.session import execution; from sgp_runner.cli.main import main; "
+    code = (
+        "import sys; from sgp_runner.session import execution; from sgp_runner.cli.main import "
+        "main; "
+    )
     code += "execution.shutil.rmtree = lambda *a, **b: None; sys.exit(main())"
     command = [sys.executable, "-c", code, *TINY, f"network={network}"]  # checkpoints stay
     done = subprocess.run(
@@ -94,7 +97,10 @@ def test_a_setting_that_holds_a_secret_is_refused(
     for words in ([word], ["-m", word, "nodes=2,4"]):
         assert main(words) == 2
         out, error = capfd.readouterr()
-        sentence = "it holds a secret, and settings are recorded: leave it to the environment or a netrc file."
+        sentence = (
+            "it holds a secret, and settings are recorded: leave it to the environment or a netrc "
+            "file."
+        )
         assert error.startswith(f"sgp-run: {key}: {sentence}") and error.count("\n") == 1
         assert PLANTED not in out + error and "whatever" not in error and "ghp_" not in error
     assert list(tmp_path.iterdir()) == []
@@ -104,7 +110,10 @@ def test_what_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHORT_TOKEN", "abc")
     monkeypatch.setenv("TOKEN_PATH", "/home/somebody")
     monkeypatch.setenv("KEYBOARD", "some-layout")
-    innocent = "abc in /home/somebody with some-layout at https://example.org/a@b, user@example.org, hf_short"
+    innocent = (
+        "abc in /home/somebody with some-layout at https://example.org/a@b, user@example.org, "
+        "hf_short"
+    )
     assert redacted(innocent) == innocent
     assert (
         redacted(f"key {PLANTED}aws, https://me:it@host/x and AKIA0123456789ABCDEF")

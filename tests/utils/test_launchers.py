@@ -126,7 +126,10 @@ ADDRESSES = {
 NO_ADDRESS = {
     "by hand": (
         BY_HAND,
-        "MASTER_ADDR: it is not set, but every rank needs the host of rank 0; set it, and MASTER_PORT.",
+        (
+            "MASTER_ADDR: it is not set, but every rank needs the host of rank 0; set it, and "
+            "MASTER_PORT."
+        ),
     ),
     "no port": (
         {**BY_HAND, "MASTER_ADDR": "head"},
@@ -142,7 +145,10 @@ NO_ADDRESS = {
     ),
     "srun without nodes": (
         {**SRUN, "SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""},
-        "MASTER_ADDR: neither it nor SLURM_STEP_NODELIST is set inside srun; set it to the host of rank 0.",
+        (
+            "MASTER_ADDR: neither it nor SLURM_STEP_NODELIST is set inside srun; set it to the "
+            "host of rank 0."
+        ),
     ),
     "nodes that scontrol does not know": (
         {**SRUN, "SLURM_STEP_NODELIST": "broken["},
@@ -150,7 +156,10 @@ NO_ADDRESS = {
     ),
     "mpirun over machines": (
         {**MPIRUN, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-        "MASTER_ADDR: it is not set, but every rank needs the host of rank 0; use mpirun -x MASTER_ADDR=HOST.",
+        (
+            "MASTER_ADDR: it is not set, but every rank needs the host of rank 0; use mpirun -x "
+            "MASTER_ADDR=HOST."
+        ),
     ),
 }
 
@@ -161,8 +170,12 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real one.
     """
     program = tmp_path / "scontrol"
-    program.write_text('#!/bin/bash\n[[ $3 =~ ^(.*)\\[([0-9]+)-([0-9]+)\\]$ ]] || exit 1\n'
-                       'for ((i = BASH_REMATCH[2]; i <= BASH_REMATCH[3]; i++)); do echo "${BASH_REMATCH[1]}$i"; done\n')  # fmt: skip
+    program.write_text(
+        "#!/bin/bash\n"
+        "[[ $3 =~ ^(.*)\\[([0-9]+)-([0-9]+)\\]$ ]] || exit 1\n"
+        "for ((i = BASH_REMATCH[2]; i <= BASH_REMATCH[3]; i++)); do "
+        'echo "${BASH_REMATCH[1]}$i"; done\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
@@ -206,7 +219,10 @@ def test_without_scontrol_there_is_no_address(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         LaunchError,
-        match=r"^SLURM_STEP_NODELIST: scontrol cannot expand 'a\[1-4\]' .*; set MASTER_ADDR to the host of rank 0",
+        match=(
+            r"^SLURM_STEP_NODELIST: scontrol cannot expand 'a\[1-4\]' .*; set MASTER_ADDR to the "
+            "host of rank 0"
+        ),
     ):
         rendezvous(Launched("srun", 2, 4, 0), SRUN)
 

@@ -28,7 +28,8 @@ import subprocess, sys, time
 from pathlib import Path
 from sgp_runner.utils.lock import held, locked
 with locked(Path(sys.argv[1])):
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=sys.stdin, pass_fds=held if sys.argv[2] == "shared" else ())
+    fds = held if sys.argv[2] == "shared" else ()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=sys.stdin, pass_fds=fds)
     print(child.pid, flush=True)
     time.sleep(1000)
 """
@@ -48,7 +49,10 @@ def test_a_second_process_is_refused_and_changes_nothing(capfd: pytest.CaptureFi
         capfd.readouterr()
         for words, code in ((TINY, 2), ([*TINY, "resume=never"], 2), (["-m", *TINY], 1)):
             assert main(words) == code
-            sentence = "name: another process is at work in results/runs/mine; wait for it, or choose another name.\n"
+            sentence = (
+                "name: another process is at work in results/runs/mine; wait for it, or choose "
+                "another name.\n"
+            )
             assert capfd.readouterr().err == ("sgp-run: " if code == 2 else "error: ") + sentence
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     assert not (directory / FILE).exists()
