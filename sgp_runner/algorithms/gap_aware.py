@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.ps_sgd import push_and_pull
 from sgp_runner.core.flat import in_pieces
 from sgp_runner.utils.errors import ConfigError
 
@@ -67,13 +68,7 @@ class GapAware(Algorithm):
             )
 
     async def run(self, worker: Worker) -> None:
-        await (self.serve(worker) if worker.is_server else self.work(worker))
-
-    async def work(self, worker: Worker) -> None:
-        server = worker.size
-        for _ in worker.steps():
-            worker.comm.send(server, await worker.grad())
-            worker.params.copy_(await worker.comm.recv(server))
+        await (self.serve(worker) if worker.is_server else push_and_pull(worker))
 
     async def serve(self, worker: Worker) -> None:
         for k in worker.steps():  # one gradient each

@@ -23,13 +23,7 @@ class PSSGD(Algorithm):
     servers: ClassVar[int] = 1
 
     async def run(self, worker: Worker) -> None:
-        await (self.serve(worker) if worker.is_server else self.work(worker))
-
-    async def work(self, worker: Worker) -> None:
-        server = worker.size
-        for _ in worker.steps():
-            worker.comm.send(server, await worker.grad())
-            worker.params.copy_(await worker.comm.recv(server))
+        await (self.serve(worker) if worker.is_server else push_and_pull(worker))
 
     async def serve(self, worker: Worker) -> None:
         x = worker.params
@@ -41,3 +35,11 @@ class PSSGD(Algorithm):
             message = x.clone()
             for i in range(worker.size):
                 worker.comm.send(i, message)
+
+
+async def push_and_pull(worker: Worker) -> None:
+    """Send each gradient to the server, and continue from the parameters that it sends back."""
+    server = worker.size
+    for _ in worker.steps():
+        worker.comm.send(server, await worker.grad())
+        worker.params.copy_(await worker.comm.recv(server))

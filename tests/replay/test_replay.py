@@ -17,7 +17,6 @@ from places import TESTS
 from test_mpi import run_ranks
 
 from sgp_runner.algorithms import gap_aware
-from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.cli.replay import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.worker import Worker
@@ -121,13 +120,13 @@ def test_a_replay_that_computes_something_else_says_so(
 def test_a_replay_that_takes_other_steps_is_stopped(
     runs: dict[str, Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(self: GapAware, worker: Worker) -> None:
+    async def work(worker: Worker) -> None:
         for _ in worker.steps():
             await worker.grad()
             worker.comm.send(worker.size, await worker.grad())
             worker.params.copy_(await worker.comm.recv(worker.size))
 
-    monkeypatch.setattr(GapAware, "work", work)
+    monkeypatch.setattr(gap_aware, "push_and_pull", work)
     with pytest.raises(
         ReplayMismatch,
         match=(
@@ -365,12 +364,12 @@ def test_a_run_that_failed_is_replayed_until_it_fails_again(
     assert not result.ended
     assert result.workers[2].steps_taken == 3
 
-    async def work(self: GapAware, worker: Worker) -> None:
-        await original(self, worker.limit(3) if worker.rank == 2 else worker)
+    async def work(worker: Worker) -> None:
+        await original(worker.limit(3) if worker.rank == 2 else worker)
         raise ZeroDivisionError("made to fail")
 
-    original = GapAware.work
-    monkeypatch.setattr(GapAware, "work", work)
+    original = gap_aware.push_and_pull
+    monkeypatch.setattr(gap_aware, "push_and_pull", work)
     with pytest.raises(RankFailed) as again:
         replay(experiment.directory)
     assert str(again.value) == str(real.value)
