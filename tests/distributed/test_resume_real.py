@@ -113,31 +113,17 @@ def synchronous(folder: Path, name: str) -> tuple[Experiment, signal.Signals]:
     return make_experiment(folder, *words), signal.Signals(number)
 
 
-def run_all(experiments: list[Experiment]) -> None:
-    """One launch for all those of as many ranks."""
-    for ranks in {each.run.ranks for each in experiments}:
-        *first, last = (each for each in experiments if each.run.ranks == ranks)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
+    """The runs of `SYNCHRONOUS`, without interruption; those of as many ranks share a launch."""
+    folder = tmp_path_factory.mktemp("whole")
+    experiments = {name: synchronous(folder, name)[0] for name in SYNCHRONOUS}
+    for ranks in (2, 3):
+        *first, last = (each for each in experiments.values() if each.run.ranks == ranks)
         launch(
             last,
             program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)),
         )
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
-    """The runs of `SYNCHRONOUS`, without interruption."""
-    folder = tmp_path_factory.mktemp("whole")
-    experiments = {name: synchronous(folder, name)[0] for name in SYNCHRONOUS}
-    run_all([*experiments.values()])
-    return experiments
-
-
-@pytest.fixture(scope="module")
-def more_whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
-    """Those of `MORE`."""
-    folder = tmp_path_factory.mktemp("more")
-    experiments = {name: synchronous(folder, name)[0] for name in MORE}
-    run_all([*experiments.values()])
     return experiments
 
 
@@ -159,9 +145,11 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bytes(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*SYNCHRONOUS, *MORE])
 def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(
-    name: str, whole: dict[str, Experiment], more_whole: dict[str, Experiment], tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
-    check_same_end((whole | more_whole)[name], tmp_path, name, times=3)
+    whole, _ = synchronous(tmp_path / "whole", name)
+    launch(whole, program=(REAL_RANK, "-1"))
+    check_same_end(whole, tmp_path / "cut", name, times=3)
 
 
 @pytest.mark.slow
