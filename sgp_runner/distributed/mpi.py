@@ -70,6 +70,7 @@ class MpiWorld:
         self.local = hosts.count(hosts[self.process_rank])
         store = self.store_among(hosts)
         self.stores = store, store.clone()  # keeps stores that are Python objects alive
+        wait_for(self.all_ranks)  # rank 0 may end, and remove the file, once all have opened it
         self.store, self.alarm = (
             PrefixStore(name, each)
             for name, each in zip(("run", "alarm"), self.stores, strict=True)

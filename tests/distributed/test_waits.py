@@ -19,7 +19,7 @@ WAITS = {
         "waits for a message from rank [012]|waits for all ranks to come together|waits for no rank"
     ),
     "ar_sgd": r"waits for the mean of gradient \d+",
-    "local_sgd": r"waits for an all-reduce",
+    "local_sgd": r"waits for all-reduce",
 }
 
 
