@@ -40,5 +40,5 @@ else:
 
     world = DistributedWorld()
     world.connect(2)
-    dist.all_gather_object([None, None], Malice(), group=world.everybody)
+    dist.all_gather_object([None, None], Malice(), group=world.all_ranks)
     time.sleep(10)

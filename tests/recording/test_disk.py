@@ -52,7 +52,7 @@ def test_a_record_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
             files_up_to(60),
             pytest.raises(
                 CannotWrite,
-                match=r"cannot write \S+/metrics.jsonl: File too large; what was recorded",
+                match=r"cannot write \S+/metrics.jsonl: File too large; earlier records",
             ),
         ):
             recorder.write({"kind": "train", "time_s": 1.0})
@@ -127,7 +127,7 @@ def test_ranks_that_cannot_meet_for_lack_of_space_say_so(
     with files_up_to(6000):
         assert main([*TINY, "network=gloo"]) == 1
     assert re.fullmatch(
-        r"sgp-run: cannot write \S+/store: disk I/O error; what was recorded .*\n",
+        r"sgp-run: cannot write \S+/store: disk I/O error; earlier records .*\n",
         capsys.readouterr().err,
     )
 
