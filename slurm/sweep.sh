@@ -4,8 +4,8 @@
 #   slurm/sweep.sh 4,8,16 algo=ar_sgd,sgp,osgp network=gloo
 #   slurm/sweep.sh 4,8 algo=ar_sgd,sgp network=nccl gpus_per_node=8 hydra.launcher.timeout_min=600
 #
-# Each ends with its own table. What is given last wins: hydra.launcher.nodes=5 makes room for a parameter server.
-# Stop it with Ctrl-C, which cancels the jobs; the same command again repeats none that has finished.
+# Each ends with its own table. The last setting of a key wins: hydra.launcher.nodes=5 makes room
+# for a parameter server. Ctrl-C cancels the jobs; the same command repeats none that has finished.
 set -euo pipefail
 
 if [[ ! ${1:-} =~ ^[0-9]+(,[0-9]+)*$ ]]; then
@@ -28,7 +28,7 @@ if ((devices > 1)); then
     resources+=("hydra.launcher.gpus_per_node=$devices")
 fi
 
-# Job control lets the sweeps hear Ctrl-C although they run in the background.
+# Job control lets the sweeps receive Ctrl-C although they run in the background.
 set -m
 name=$(date +%Y-%m-%d_%H-%M-%S)
 

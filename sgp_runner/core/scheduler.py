@@ -305,7 +305,7 @@ class Scheduler:
         return "deadlock: every worker is blocked.\n" + "\n".join(lines)
 
     def waits(self) -> str:
-        """List what the coroutines wait for, on one line."""
+        """The waits of all coroutines, on one line."""
         return ", ".join(f"waits for {describe(task.waiting)}" for task in list(self.tasks))
 
     def close(self) -> None:
@@ -316,7 +316,7 @@ class Scheduler:
 
 
 def describe(future: Future[Any] | None) -> str:
-    """Name what a future stands for, and from which rank it comes."""
+    """A description of a future: its event, and the rank it comes from."""
     if future is None:
         return "its first turn"
     match future.what:

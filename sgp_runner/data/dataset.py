@@ -158,8 +158,7 @@ def check_holdout(share: float) -> None:
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:
-    """``dataset``, validated on the last ``share`` of its training samples instead of trained on
-    them.
+    """``dataset``, with the last ``share`` of its training samples as the validation set.
 
     Use it to choose settings; the validation set proper stays unseen until results are reported. 0
     changes nothing. Raises ConfigError when nothing is left to train or validate on.

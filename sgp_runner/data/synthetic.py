@@ -21,8 +21,9 @@ _OFFSETS = 65_521  # a prime, so that an affine map of the index visits all of t
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Images of Gaussian noise with random labels. Sample ``i`` is always the same; nothing is
-    stored per sample.
+    """Images of Gaussian noise with random labels.
+
+    Sample ``i`` is always the same; nothing is stored per sample.
 
     image_size: height and width in pixels, 3 channels
     num_classes: classes, all of them equally likely

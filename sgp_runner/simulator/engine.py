@@ -73,8 +73,7 @@ class Loop:
 
 
 class Vmap:
-    """Computes gradients in flight together, at most ``width`` workers per call of
-    `torch.func.vmap`.
+    """Computes gradients in flight together with `torch.func.vmap`, at most ``width`` per call.
 
     The limit keeps few values waiting to be used. A half and a quarter of ``width`` are tried as
     well while the run begins, and the fastest is kept: the one that fits into the cache.

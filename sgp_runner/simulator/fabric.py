@@ -206,10 +206,9 @@ class Fabric:
         return default_rng(seed_of(self.seed, *what))
 
     def collective_delay(self, number: int, size: int, rounds: int) -> float:
-        """Extra seconds of a collective; each of ``rounds`` waits for the latest of ``size``
-        messages.
+        """Extra seconds of a collective.
 
-        Returns 0 where no message is disturbed.
+        Each of ``rounds`` waits for the latest of ``size`` messages.
         """
         if not self.faults.disturbs_messages or not rounds:
             return 0.0

@@ -36,11 +36,10 @@ LEAST_SECONDS = 1e-6  # shortest extension of a gradient
 
 @dataclass
 class Collective:
-    """One all-reduce or all-gather: the ranks that have joined, their parts, and the waiting
-    futures.
+    """One all-reduce or all-gather.
 
-    parts: by rank, a tensor and its version, or a gradient still to be computed. ready: when the
-        last part is complete.
+    missing: ranks that have not joined. parts: by rank, a tensor and its version, or a gradient
+        still to be computed. futures: of the waiting ranks. ready: when the last part is complete.
     """
 
     number: int
@@ -184,8 +183,7 @@ EVENTS: dict[str, Callable[..., Any]] = {
 
 
 class Simulation:
-    """The machines: a scheduler on a virtual clock, a fabric, mailboxes, and an engine for
-    gradients.
+    """The machines: a scheduler on a virtual clock, a fabric, mailboxes, and a gradient engine.
 
     size: gradient workers. servers: further ranks, which take no part in collectives.
     seed: of compute times and messages.

@@ -188,7 +188,7 @@ def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: 
     )  # as Slurm does before the time is up
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["Restarts"] == "1"
-    assert cluster.output(number).count("the job goes back into the queue") == 1
+    assert cluster.output(number).count("the job is requeued") == 1
     (run,) = cluster.runs
     assert cluster.records()[:20] == before
     for rank in range(4):  # nothing is done twice
@@ -217,7 +217,7 @@ def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluste
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["Restarts"] == "1"
     output = cluster.output(number)
-    assert output.count("a rank was killed; the job goes back into the queue") == 1
+    assert output.count("a rank was killed; the job is requeued") == 1
     assert "This run was interrupted and resumes from step" in output
     (run,) = cluster.runs
     assert json.loads((run / "summary.json").read_text())["steps"] == 30 * 44
