@@ -15,11 +15,14 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.core.mailbox import check_unwritten
 from sgp_runner.core.problem import Problem
+from sgp_runner.utils.errors import DataError, RankFailed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +50,16 @@ class Gradient:
         check_unwritten(self.params, self.version, f"the parameters of rank {self.rank}, {where}")
 
 
+@contextmanager
+def naming_the_rank(gradient: Gradient) -> Iterator[None]:
+    """Name the rank whose data cannot be read: gradients are computed outside of its coroutine."""
+    try:
+        yield
+    except DataError as error:
+        where = f"rank {gradient.rank}, step {gradient.step}"
+        raise RankFailed(f"{where}: DataError: {error}") from error
+
+
 class Engine(Protocol):
     """Computes gradients for many workers."""
 
@@ -65,9 +78,10 @@ class Loop:
 
     def finish(self, gradient: Gradient) -> Tensor:
         gradient.check()
-        value, loss = self.problem.gradient(
-            gradient.params, gradient.buffers, gradient.rank, gradient.step
-        )
+        with naming_the_rank(gradient):
+            value, loss = self.problem.gradient(
+                gradient.params, gradient.buffers, gradient.rank, gradient.step
+            )
         gradient.loss = float(loss)
         return value
 
