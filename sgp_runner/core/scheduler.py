@@ -46,7 +46,13 @@ class Future(Generic[T]):
     def __await__(self) -> Generator[Future[T], None, T]:
         if self.held or not self.done:
             yield self
-        return self.value if self.finish is None else self.finish(self.value)
+        return self.result()
+
+    def result(self) -> T:
+        """The value of a future that is done; it goes through ``finish`` once."""
+        if self.finish is not None:
+            self.value, self.finish = self.finish(self.value), None
+        return self.value
 
 
 def resolved(value: T) -> Future[T]:

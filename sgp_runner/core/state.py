@@ -21,7 +21,7 @@ def packed(value: Any) -> Any:
     A collective becomes its number, with its value if it has ended.
     """
     if isinstance(value, Future):
-        return {NUMBER: value.what[1], VALUE: value.value if value.done else None}
+        return {NUMBER: value.what[1], VALUE: value.result() if value.done else None}
     return mapped(packed, value)
 
 

@@ -152,10 +152,11 @@ class RankBackend:
         with self.record.recording(self.worker) if self.record is not None else nullcontext():
             self.runtime.run(self.worker, algorithm)
 
-    def shrink(self, membership: Membership, loss: Exception) -> tuple[Membership, float]:
+    def shrink(self, loss: Exception) -> tuple[Membership, float]:
         self.leave_behind()
-        self.membership = self.agree(membership, loss)
-        return self.membership, self.start_over(membership)
+        before = self.membership
+        self.membership = self.agree(loss)
+        return self.membership, self.start_over(before)
 
     def leave_behind(self) -> None:
         """Stop computing and sending for the old membership; pending waits keep their threads."""
@@ -166,7 +167,7 @@ class RankBackend:
         transport.abandon()
         self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
 
-    def agree(self, membership: Membership, loss: Exception) -> Membership:
+    def agree(self, loss: Exception) -> Membership:
         """Return the remaining membership, the same on all its ranks."""
         vote = self.watch.vote
         if isinstance(loss, LostConnection):
@@ -183,8 +184,8 @@ class RankBackend:
                 f"{listed(gone)} lost: {why}. "
                 "No rank can continue without rank 0, which keeps the records of the run."
             )
-        before = membership.original_ranks
-        return membership.without([before.index(rank) for rank in gone if rank in before])
+        before = self.membership.original_ranks
+        return self.membership.without([before.index(rank) for rank in gone if rank in before])
 
     def start_over(self, before: Membership) -> float:
         """Bring this rank to the start of the smaller membership; return its epoch."""

@@ -66,7 +66,7 @@ class Backend(Protocol):
     def run(self) -> None:
         """Run the algorithm to its end. Raises one of `LOSSES` if ranks are lost."""
 
-    def shrink(self, membership: Membership, loss: Exception) -> tuple[Membership, float]:
+    def shrink(self, loss: Exception) -> tuple[Membership, float]:
         """Make machines and workers for the remaining ranks.
 
         Returns their membership and the epoch from which they continue.
@@ -114,7 +114,7 @@ class Session:
                 if backend.original_rank == 0:
                     print(resume_message(found.path, membership.lost(run)), flush=True)
                 backend.restore(self.observer)
-            summary = self.train(membership)
+            summary = self.train()
             if recorder is not None:
                 recorder.finish(summary)
         return summary
@@ -129,13 +129,13 @@ class Session:
         with recording(self.experiment, rank, total, metrics_bytes) as recorder:
             yield recorder
 
-    def train(self, membership: Membership) -> dict[str, object] | None:
+    def train(self) -> dict[str, object] | None:
         """Run the algorithm to its end despite lost ranks, and return the summary."""
         loss: Exception | None = None
         while True:
             try:
                 if loss is not None:
-                    membership = self.shrink(membership, loss)
+                    self.shrink(loss)
                 self.run_algorithm()
                 results = self.backend.conclude(self.observer)
                 break
@@ -157,8 +157,8 @@ class Session:
         with self.saver.trigger.listening():
             self.backend.run()
 
-    def shrink(self, membership: Membership, loss: Exception) -> Membership:
-        smaller, epoch = self.backend.shrink(membership, loss)
+    def shrink(self, loss: Exception) -> None:
+        smaller, epoch = self.backend.shrink(loss)
         if self.observer is not None:
             self.observer.follow(
                 smaller,
@@ -167,7 +167,6 @@ class Session:
                 epoch,
                 records=self.backend.original_rank == 0,
             )
-        return smaller
 
     def start_of_step(self, worker: Worker) -> None:
         if self.saver is not None:

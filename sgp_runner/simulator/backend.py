@@ -94,7 +94,7 @@ class SimulatedBackend:
             )
         )
 
-    def shrink(self, membership: Membership, loss: Exception) -> tuple[Membership, float]:
+    def shrink(self, loss: Exception) -> tuple[Membership, float]:
         """Move the survivors, as they were when they began their present steps, to new machines."""
         assert isinstance(loss, Lost)
         before, snapshots = self.simulation, self.simulation.step_snapshots
@@ -106,7 +106,7 @@ class SimulatedBackend:
             for worker, at_step in zip(left, at_steps, strict=True)
         )
         per_epoch = left[0].steps_per_epoch
-        self.membership = membership = membership.without(loss.ranks)
+        self.membership = membership = self.membership.without(loss.ranks)
         self.problem = membership.run.share(self.problem)
         self.make_machines()
         own = [at_step["taken"] / per_epoch for at_step in at_steps]

@@ -1,4 +1,4 @@
-"""What must hold for every algorithm over every graph, on any machines: thousands of small
+"""Properties of every algorithm over every graph, on any machines: thousands of small
 simulations, the same ones each time.
 """
 

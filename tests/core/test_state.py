@@ -119,6 +119,19 @@ def test_a_fabric_that_loads_a_state_delivers_when_the_other_one_does() -> None:
     assert arrived == arrived_later == [(0, 15.0), (1, 18.0), (2, 20.0)]
 
 
+def test_a_collective_that_finishes_its_value_is_saved_finished_and_once() -> None:
+    calls: list[int] = []
+
+    def finish(value: int) -> int:
+        calls.append(value)
+        return value + 1
+
+    future: Future[int] = Future(("all-reduce", 3, None), finish)
+    future.value, future.done = 1, True
+    assert list(packed(future).values()) == [3, 2]
+    assert (future.result(), calls) == (2, [1])
+
+
 def test_a_resolved_future_needs_no_wait() -> None:
     async def value() -> int:
         return await resolved(3)

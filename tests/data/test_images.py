@@ -1,4 +1,4 @@
-"""Image data sets: what comes out of their files, whoever decodes them and however often a run is
+"""Image data sets: their batches are the same in any process, however often a run is
 cut off.
 """
 
