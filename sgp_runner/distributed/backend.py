@@ -16,7 +16,7 @@ from sgp_runner.distributed.recorded import Recorder
 from sgp_runner.distributed.saving import RankSaver, passed_on, restore
 from sgp_runner.distributed.watchdog import Watchdog
 from sgp_runner.distributed.world import World, check_agreement
-from sgp_runner.elastic.membership import common_epoch, listed, step_snapshot, take_over
+from sgp_runner.elastic.membership import common_epoch, step_snapshot, take_over
 from sgp_runner.recording.checkpoint import Found, Trigger, latest_of, read
 from sgp_runner.recording.observer import cost_of, results, spread, total_cost
 from sgp_runner.utils import waits
@@ -24,6 +24,7 @@ from sgp_runner.utils.errors import (
     ConfigError,
     Evicted,
     LostConnection,
+    MembershipChanged,
     RankFailed,
 )
 from sgp_runner.utils.place import Part
@@ -173,17 +174,11 @@ class RankBackend:
         if isinstance(loss, LostConnection):
             vote.start(str(loss))
         gone, why = vote.decide()
-        waits.interrupt(None)
         own = vote.original_rank
         if own in gone:
             raise Evicted(f"rank {own} was slow to answer, and the others continue: {why}.")
         if not gone:
             raise RankFailed(why)
-        if 0 in gone:
-            raise RankFailed(
-                f"{listed(gone)} lost: {why}. "
-                "No rank can continue without rank 0, which keeps the records of the run."
-            )
         before = self.membership.original_ranks
         return self.membership.without([before.index(rank) for rank in gone if rank in before])
 
@@ -212,9 +207,10 @@ class RankBackend:
         self.make_worker()
         self.runtime.clock.start = old_runtime.clock.start
         take_over(self.worker, snapshot, old.comm.num_bytes_sent, epoch)
+        self.snapshot = step_snapshot(self.worker)  # in case that another rank is lost here
         if run.algo.servers:
             world.broadcast(self.worker.params, world.size - 1)
-        self.snapshot = step_snapshot(self.worker)
+            self.snapshot = step_snapshot(self.worker)
         return epoch
 
     def now(self) -> float:
@@ -223,7 +219,23 @@ class RankBackend:
     def settle(self) -> None:
         self.runtime.settle()
 
+    @property
+    def concluded(self) -> bool:
+        return self.watch.vote.concluded
+
     def conclude(self, observer: Observer | None) -> dict[str, object] | None:
+        results = self.evaluate(observer)
+        if self.experiment.run.on_failure == "continue":
+            if self.original_rank == 0:
+                self.watch.vote.conclude()
+            try:
+                self.world.gather(None)  # the others stay until rank 0 has the results
+            except (LostConnection, MembershipChanged):
+                if not self.concluded:
+                    raise
+        return results
+
+    def evaluate(self, observer: Observer | None) -> dict[str, object] | None:
         """Evaluate every rank's model and their average (or the server's)."""
         worker, world = self.worker, self.world
         if observer is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from sgp_runner.elastic.vote import DEATHS
+from sgp_runner.elastic.vote import DEAD
 from sgp_runner.recording.checkpoint import stop_signals
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
@@ -83,7 +83,9 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
                     )
                 )
             goes_on = experiment.run.on_failure == "continue"
-            codes = wait_for(children, (lambda: alarm.add(DEATHS, 1)) if goes_on else None)
+            codes = wait_for(
+                children, (lambda dead: alarm.set(DEAD, json.dumps(dead))) if goes_on else None
+            )
         finally:
             stop(children)
     if sentence := failure(codes[:1] if goes_on and not codes[0] else codes, alarm):
@@ -123,17 +125,18 @@ def failure(codes: list[int], alarm: Store) -> str | None:
 
 
 def wait_for(
-    children: list[subprocess.Popen[bytes]], tell: Callable[[], object] | None = None
+    children: list[subprocess.Popen[bytes]], tell: Callable[[list[int]], object] | None = None
 ) -> list[int]:
     """Return exit codes; 0 for processes that still run some seconds after the first failure.
 
-    tell: called for each killed process after the first one; the others continue without it
+    tell: called with the ranks of failed processes when there is one more; the others continue
     """
-    deadline, killed = float("inf"), 0
+    deadline, told = float("inf"), list[int]()
     while None in [child.poll() for child in children] and time.monotonic() < deadline:
-        if tell is not None and sum((child.returncode or 0) < 0 for child in children) > killed:
-            killed += 1
-            tell()
+        failed = [rank for rank, child in enumerate(children) if child.returncode]
+        if tell is not None and failed != told:
+            told = failed
+            tell(failed)
         ended = (
             any(child.returncode for child in children)
             if tell is None

@@ -250,9 +250,6 @@ class DistributedWorld:
         return smaller
 
     def close(self) -> None:
-        with (
-            named("lost a connection while all ranks ended"),
-            waiting_for("waits for all ranks to end"),
-        ):
-            dist.barrier(self.all_ranks)
+        with named("lost a connection while all ranks ended"):
+            run_abandonable(lambda: dist.barrier(self.all_ranks), "waits for all ranks to end")
         dist.destroy_process_group()

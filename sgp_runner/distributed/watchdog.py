@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
 from sgp_runner.utils.launchers import kept_elsewhere, launched, orphaned
-from sgp_runner.utils.waits import interrupt, longest_wait, stall_report
+from sgp_runner.utils.waits import interrupt, interruption, longest_wait, stall_report
 
 if TYPE_CHECKING:
     from sgp_runner.config.run import Run
@@ -42,6 +42,9 @@ class Watchdog:
     def attend(self, clock: RealClock | None, on_tick: Callable[[], None] | None = None) -> None:
         """Post errors to ``clock`` from now on, and call ``on_tick`` twice a second."""
         self.clock, self.on_tick = clock, on_tick
+        # One may have come while there was no clock to tell.
+        if clock is not None and (error := interruption()) is not None:
+            clock.post_error(error)
 
     def reduce(self, membership: Membership) -> None:
         """Reduce the world to the smaller membership of a checkpoint."""
@@ -96,14 +99,17 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                         return end(report(world))
                 if run.on_failure == "continue":
                     vote.heartbeat()
-                    if (why := vote.suspicion(longest_wait())) is not None:
-                        vote.start(why)
+                    with vote.lock:  # or a suspicion could become the next vote
+                        if (why := vote.suspicion(longest_wait())) is not None:
+                            vote.start(why)
+                    if world.process_rank != 0 and vote.concluded:
+                        interrupt(MembershipChanged("the run has concluded"))
                 with vote.lock:
                     if vote.answer():
-                        why = "a vote on the live ranks has started"
-                        interrupt(MembershipChanged(why))
+                        error = MembershipChanged("a vote on the live ranks has started")
+                        interrupt(error)
                         if run.on_failure == "continue" and watch.clock is not None:
-                            watch.clock.post_error(MembershipChanged(why))
+                            watch.clock.post_error(error)
                 if watch.on_tick is not None:
                     watch.on_tick()
             except Exception:

@@ -1,6 +1,7 @@
 """Recovery without lost workers (``on_failure=continue``), the same in simulated and real runs.
 
 1. The survivors agree on who is left. Ranks that do not answer within `VOTE_SECONDS` are lost.
+   Rank 0 keeps the records of the run, which ends without it.
 2. Each survivor drops its current step and returns to its state between two steps
    (`step_snapshot`). Messages on their way are lost.
 3. The survivors form a smaller run (`Membership`), as if configured for them alone: ranks are
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from sgp_runner.core.state import State
     from sgp_runner.core.worker import Worker
 
+# Defaults of real runs; the simulator always uses the first one.
 VOTE_SECONDS = 5.0
+SILENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,10 @@ class Membership:
         run = self.run
         left = [rank for rank in range(run.ranks) if rank not in gone]
         words = f"{listed([self.original_ranks[rank] for rank in sorted(gone)])} lost"
+        if 0 in gone:
+            raise RankFailed(f"{words}, and with rank 0 the records of the run.")
         if any(rank >= run.nodes for rank in gone):
             raise RankFailed(f"{words}, and with the parameter server the model of all.")
-        if len(left) == run.algo.servers:
-            raise RankFailed(f"{words}, and no worker is left.")
         try:
             smaller = run.among(left)
             verify_calls(smaller)

@@ -1,43 +1,56 @@
 """Membership agreement: a rank that loses a connection starts a vote on who is still there.
 
 The run's store holds the question, the answers and the decision. Each rank answers on its watchdog
-thread, whatever it computes. The asking rank waits for all answers, at most `VOTE_SECONDS`; the
-first proposed list of live ranks is binding. A rank that was only slow is evicted and ends. If a
-run cannot continue without lost ranks, a rank may be silent for as long as
-`network.timeout_seconds` allows, and only a lost connection starts a vote.
+thread, whatever it computes. The asking rank waits until all members have answered or are known to
+be dead, at most `vote_seconds`; the first proposed list of live ranks is binding. A rank that was
+only slow is evicted and ends. As long as a member is known to be dead there is a next vote, so
+ranks may die at any time: before a vote, during it, or while the survivors reconnect. If a run
+cannot continue without lost ranks, a rank may be silent for as long as `network.timeout_seconds`
+allows, and only a lost connection starts a vote.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from sgp_runner.elastic.membership import VOTE_SECONDS
-from sgp_runner.utils.errors import Aborted
+from sgp_runner.utils import waits
+from sgp_runner.utils.errors import Aborted, MembershipChanged
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-DEATHS = "deaths"  # counted in the store by a launching process
+DEAD = "dead"  # ranks whose processes have ended, written to the store by a launching process
+CONCLUDED = "concluded"  # set once rank 0 has the results of the run
 POLL_SECONDS = 0.05
-HEARTBEAT_SECONDS = 5.0
-# How long a rank may be silent while another one waits: gloo does not report a lost peer to a rank
-# that only receives.
-SILENCE_SECONDS = 30.0
+HEARTBEATS = 6  # in the time of silence after which a rank is suspected
 
 
 class Vote:
-    """The votes as seen by one rank; ``original_rank`` and ``members`` are original ranks."""
+    """The votes as seen by one rank; ``original_rank`` and ``members`` are original ranks.
 
-    def __init__(self, store: Store, original_rank: int, size: int) -> None:
+    number: of votes that this rank has seen decided
+    answered: whether it has answered the present vote
+    vote_seconds: longest wait for answers
+    silence_seconds: how long a rank may send no heartbeat while another one waits: gloo does not
+        report a lost peer to a rank that only receives
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        original_rank: int,
+        size: int,
+        vote_seconds: float,
+        silence_seconds: float,
+    ) -> None:
         self.store, self.original_rank, self.members = store, original_rank, list(range(size))
+        self.vote_seconds, self.silence_seconds = vote_seconds, silence_seconds
         self.number = 0
         self.answered = False
         self.lock = Lock()  # between the watchdog thread and the asking one
-        self.deaths = 0
         self.next_heartbeat = 0.0
         self.heard: dict[int, tuple[bytes, float]] = {}  # latest heartbeats and when they came
 
@@ -48,15 +61,13 @@ class Vote:
         """Write a heartbeat, from the watchdog thread."""
         if (now := time.monotonic()) >= self.next_heartbeat:
             self.store.set(f"heartbeat {self.original_rank}", str(now))
-            self.next_heartbeat = now + HEARTBEAT_SECONDS
+            self.next_heartbeat = now + self.silence_seconds / HEARTBEATS
 
     def suspicion(self, waited: float) -> str | None:
-        """Return a reason to start a vote: an ended process, or a rank that is silent too long."""
-        deaths = int(self.store.get(DEATHS)) if self.store.check([DEATHS]) else 0
-        if deaths > self.deaths:
-            self.deaths = deaths
+        """Return a reason to start a vote: a dead member, or one that is silent too long."""
+        if self.dead():
             return "the launching process has seen it end"
-        if waited < SILENCE_SECONDS:
+        if waited < self.silence_seconds:
             self.heard.clear()
             return None
         now = time.monotonic()
@@ -66,15 +77,20 @@ class Vote:
             before, since = self.heard.get(rank, (None, now))
             if heartbeat != before:
                 self.heard[rank] = heartbeat, now
-            elif now - since > SILENCE_SECONDS:
+            elif now - since > self.silence_seconds:
                 return f"rank {rank} has sent no heartbeat for {now - since:.0f} s"
         return None
+
+    def dead(self) -> list[int]:
+        """Return the members whose processes have ended, as far as a launching process knows."""
+        ended = json.loads(self.store.get(DEAD)) if self.store.check([DEAD]) else []
+        return [rank for rank in self.members if rank in ended]
 
     def start(self, why: str) -> None:
         self.store.compare_set(self.key("why"), "", why)
 
     def answer(self) -> bool:
-        """Answer the current vote, if there is one that this rank has not answered yet."""
+        """Answer the present vote, if there is one that this rank has not answered yet."""
         if self.answered or not self.store.check([self.key("why")]):
             return False
         self.store.set(self.key("here", self.original_rank), "")
@@ -82,29 +98,60 @@ class Vote:
         return True
 
     def decide(self) -> tuple[list[int], str]:
-        """Return the lost original ranks and the reason for the vote.
+        """Return the lost original ranks and the reason for the vote, which has been started.
 
-        Raises Aborted if a rank has failed, which explains the loss.
+        Raises Aborted if a rank has failed, which explains the loss, and MembershipChanged if the
+        run has concluded.
         """
-        deadline = time.monotonic() + VOTE_SECONDS
+        with self.lock:
+            self.answer()
+        deadline = time.monotonic() + self.vote_seconds
         while (
-            self.silent()
-            and not any(self.store.check([key]) for key in ("failed", self.key("present")))
+            not (self.complete() or self.concluded or self.store.check(["failed"]))
             and time.monotonic() < deadline
         ):
             time.sleep(POLL_SECONDS)
         if self.store.check(["failed"]):
             raise Aborted("another rank failed")
-        silent = self.silent()
-        present = [rank for rank in self.members if rank not in silent]
+        if self.concluded and not self.decided:
+            raise MembershipChanged("the run has concluded")
+        return self.settle(self.present())
+
+    def complete(self) -> bool:
+        """Whether the vote is decided, or each member has answered it or is known to be dead."""
+        return self.decided or set(self.members) == {*self.answers(), *self.dead()}
+
+    @property
+    def decided(self) -> bool:
+        return self.store.check([self.key("present")])
+
+    def answers(self) -> list[int]:
+        return [rank for rank in self.members if self.store.check([self.key("here", rank)])]
+
+    def present(self) -> list[int]:
+        """Return the members that have answered and are not known to be dead."""
+        dead = self.dead()
+        return [rank for rank in self.answers() if rank not in dead]
+
+    def settle(self, present: list[int]) -> tuple[list[int], str]:
+        """Propose ``present`` and go to the next vote with the members that were agreed on.
+
+        Returns the lost original ranks and the reason for the vote.
+        """
         agreed: list[int] = json.loads(
             self.store.compare_set(self.key("present"), "", json.dumps(present))
         )
         why = str(self.store.get(self.key("why")), "utf-8")
+        gone = [rank for rank in self.members if rank not in agreed]
         with self.lock:
-            gone = sorted(set(self.members) - set(agreed))
+            waits.interrupt(None)  # before the watchdog thread can answer the next vote
             self.members, self.number, self.answered = agreed, self.number + 1, False
         return gone, why
 
-    def silent(self) -> Sequence[int]:
-        return [rank for rank in self.members if not self.store.check([self.key("here", rank)])]
+    def conclude(self) -> None:
+        """Say that rank 0 has the results: a rank that is lost from now on is not missed."""
+        self.store.set(CONCLUDED, "")
+
+    @property
+    def concluded(self) -> bool:
+        return self.store.check([CONCLUDED])

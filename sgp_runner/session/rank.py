@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sgp_runner.distributed.backend import RankBackend
+from sgp_runner.distributed.networks import RealNetwork
 from sgp_runner.distributed.watchdog import POLL_SECONDS, Watchdog, watching
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import listed
@@ -28,9 +29,11 @@ from sgp_runner.utils.errors import (
 )
 from sgp_runner.utils.launchers import kept_elsewhere
 from sgp_runner.utils.memory import keep_freed_memory
+from sgp_runner.utils.waits import left_behind
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.run import Run
 
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
@@ -40,7 +43,9 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     """
     keep_freed_memory()
     run, rank, alarm = experiment.run, world.process_rank, world.alarm
-    vote = Vote(alarm, rank, world.size)
+    network = run.network
+    assert isinstance(network, RealNetwork)
+    vote = Vote(alarm, rank, world.size, network.vote_seconds, network.silence_seconds)
     if world.size != run.ranks:
         devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
@@ -53,7 +58,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
                 world.connect(run.nodes)
                 summary = Session(experiment, RankBackend(experiment, watch)).run()
                 if watch.world is not None:
-                    watch.world.close()
+                    close(watch.world, run)
             except (LostConnection, MembershipChanged) as error:  # without recovery
                 raise loss_error(experiment, vote, error) from error
         except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
@@ -85,6 +90,15 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
             alarm.set("failed", sentence)
             raise RankFailed(sentence) from error
     return summary
+
+
+def close(world: World, run: Run) -> None:
+    """Close the connections; lost ones do not matter once rank 0 has the results."""
+    if run.on_failure == "stop":
+        world.close()
+    elif not left_behind:  # otherwise the process ends without waiting for its threads
+        with suppress(LostConnection, MembershipChanged):
+            world.close()
 
 
 @contextmanager

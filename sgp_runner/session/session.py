@@ -79,7 +79,14 @@ class Backend(Protocol):
         """Wait until devices have finished training computations, before something is recorded."""
 
     def conclude(self, observer: Observer | None) -> dict[str, object] | None:
-        """Evaluate the final models; return the results on the process that summarizes the run."""
+        """Evaluate the final models; return the results on the process that summarizes the run.
+
+        Raises one of `LOSSES` if ranks are lost.
+        """
+
+    @property
+    def concluded(self) -> bool:
+        """Whether the run has its results, so that no loss matters any more."""
 
 
 class Session:
@@ -142,6 +149,8 @@ class Session:
             except LOSSES as error:
                 if self.experiment.run.on_failure == "stop":
                     raise
+                if self.backend.concluded:
+                    return None
                 loss = error
         if results is None or self.observer is None:
             return None

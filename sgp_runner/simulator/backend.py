@@ -35,6 +35,7 @@ class SimulatedBackend:
     """
 
     original_rank = 0
+    concluded = False
 
     def __init__(self, experiment: Experiment, network: Sim) -> None:
         self.experiment, self.network = experiment, network

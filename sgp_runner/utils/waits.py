@@ -51,10 +51,14 @@ def interrupt(error: Exception | None) -> None:
     _interruptions[:] = [] if error is None else [error]
 
 
+def interruption() -> Exception | None:
+    return _interruptions[0] if _interruptions else None
+
+
 def raise_if_interrupted() -> None:
     """Raise the interruption, if any; for loops that wait by polling."""
-    if _interruptions:
-        raise _interruptions[0]
+    if (error := interruption()) is not None:
+        raise error
 
 
 def run_abandonable(call: Callable[[], T], what: Name) -> T:

@@ -19,7 +19,7 @@ from processes import ranks_of, wait_for_ranks
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
-from sgp_runner.elastic.vote import SILENCE_SECONDS
+from sgp_runner.elastic.membership import SILENCE_SECONDS
 from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute

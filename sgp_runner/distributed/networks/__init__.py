@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 class RealNetwork(Network, Protocol):
     """A network between real processes."""
 
+    @property
+    def vote_seconds(self) -> float: ...  # longest wait for answers of other ranks
+    @property
+    def silence_seconds(self) -> float: ...  # longest time without a heartbeat
     def world(self, run: Run, process: Launched) -> World: ...
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.cluster.machines import check_positive
 from sgp_runner.distributed.networks import check_devices, check_real, leads
+from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import rendezvous
 
@@ -35,6 +36,10 @@ class Gloo:
     compile: the model, with torch.compile
     timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
         for whom
+    vote_seconds: how long ranks that have lost another one wait for each other's answers; a rank
+        that does not answer is lost
+    silence_seconds: with on_failure=continue, how long a rank may send no heartbeat while another
+        one waits
     bandwidth: bit/s of each node's link in either direction, imitated; null: the real network.
         100e6 is 100 Mbit/s
     latency_seconds: s, one way, imitated
@@ -45,6 +50,8 @@ class Gloo:
     channels_last: bool = False
     compile: bool = False
     timeout_seconds: float = 1800
+    vote_seconds: float = VOTE_SECONDS
+    silence_seconds: float = SILENCE_SECONDS
     bandwidth: float | None = None
     latency_seconds: float = 0.0
     name: ClassVar[str] = "gloo"
@@ -52,6 +59,8 @@ class Gloo:
 
     def check(self, run: Run) -> None:
         check_real(run)
+        check_positive("network.vote_seconds", self.vote_seconds)
+        check_positive("network.silence_seconds", self.silence_seconds)
         check_devices(run, self.gossip, self.autocast)
         if self.bandwidth is not None:
             check_positive("network.bandwidth", self.bandwidth)

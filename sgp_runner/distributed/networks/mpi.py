@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.distributed.networks import check_real
+from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class Mpi:
     """
 
     timeout_seconds: float = 1800
+    vote_seconds: ClassVar[float] = VOTE_SECONDS
+    silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "mpi"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 

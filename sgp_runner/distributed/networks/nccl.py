@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.distributed.networks import check_devices, check_real, leads
+from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import rendezvous
@@ -41,6 +42,8 @@ class Nccl:
     channels_last: bool = False
     compile: bool = False
     timeout_seconds: float = 1800
+    vote_seconds: ClassVar[float] = VOTE_SECONDS
+    silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "nccl"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
