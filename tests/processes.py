@@ -44,3 +44,13 @@ def ranks_of(folder: Path) -> list[int]:
         if rank and str(folder) in text and b"python" in words[0]:
             found.append(int(process.name))
     return sorted(found)
+
+
+def processes_of(folder: Path) -> dict[int, int]:
+    """Process ids of living ranks that were started on this machine, by rank."""
+    found = {}
+    for pid in ranks_of(folder):
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        ranks = [each.removeprefix(b"RANK=") for each in environment if each.startswith(b"RANK=")]
+        found[int(ranks[0])] = pid
+    return found

@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.distributed.gloo import GlooTransport, named
 from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.processes import DistributedWorld
 from sgp_runner.distributed.rank import Rank, SharedBudget
 from sgp_runner.distributed.recorded import Recorder
 from sgp_runner.distributed.saving import RankSaver, passed_on, restore
 from sgp_runner.distributed.watchdog import Watchdog
 from sgp_runner.distributed.world import World, check_agreement
-from sgp_runner.elastic.membership import common_epoch, step_snapshot, take_over
+from sgp_runner.elastic.membership import (
+    common_epoch,
+    kept,
+    membership_of,
+    step_snapshot,
+    take_over,
+)
 from sgp_runner.recording.checkpoint import Found, Trigger, latest_of, read
 from sgp_runner.recording.observer import cost_of, results, spread, total_cost
+from sgp_runner.recording.recorder import num_whole_lines
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import (
     ConfigError,
@@ -48,11 +56,11 @@ class RankBackend:
         self.experiment, self.watch = experiment, watch
         # State of the worker at the start of its last step without a loss.
         self.snapshot: State | None = None
+        self.steps_at_vote = -1  # steps of the worker at the latest vote
         self.record: Recorder | None = None
 
     @property
     def world(self) -> World:
-        assert self.watch.world is not None
         return self.watch.world
 
     @property
@@ -74,16 +82,15 @@ class RankBackend:
                 f"this run was interrupted and would resume from {Path(name).name}, but its "
                 "beginning was not recorded: use record=false, or resume=never to start over.",
             )
-        return Found(Path(name), names) if name else None
+        if not name:
+            return None
+        back = [rank for rank in range(self.experiment.run.ranks) if rank not in names]
+        return Found(Path(name), names, back)
 
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> int | None:
-        self.membership, self.listener = membership, listener
-        if len(membership.original_ranks) < self.experiment.run.ranks:
-            self.watch.reduce(membership)
-            if self.watch.world is None:
-                return None
+        self.membership, self.found, self.listener = membership, found, listener
         world, run, place = self.world, membership.run, self.world.place
         self.problem = replace(
             run.make_problem(world.compute), part=Part(place.device, place.devices)
@@ -96,19 +103,17 @@ class RankBackend:
                 serve(self.experiment, Gradients(self.problem, world), self.watch)
             world.gather(None)
             return None
-        self.saved = (
-            read(found.path / f"rank{world.process_rank}.pt", self.problem.compute.device)
-            if found is not None
-            else None
-        )
         if run.record:
             self.record = Recorder(self.experiment, self.problem, world)
         self.make_worker()
-        return (
-            0
-            if self.saved is None or place.device
-            else int(self.saved["observer"]["metrics_bytes"])
-        )
+        if found is None:
+            return 0
+        own, ranks = world.process_rank, found.original_ranks
+        file = found.path / f"rank{0 if own in found.back else ranks.index(own)}.pt"
+        self.saved = read(file, self.problem.compute.device)
+        if own in found.back:
+            return num_whole_lines(self.experiment.directory, own)
+        return 0 if place.device else int(self.saved["observer"]["metrics_bytes"])
 
     def make_worker(self) -> None:
         """Make the runtime and worker of this rank in the present membership."""
@@ -138,8 +143,27 @@ class RankBackend:
         self.watch.attend(runtime.clock)
 
     def restore(self, observer: Observer | None) -> None:
-        assert self.saved is not None
-        restore(self.saved, self.runtime, self.worker, observer)
+        assert self.found is not None
+        if not self.found.back:
+            restore(self.saved, self.runtime, self.worker, observer)
+            return
+        assert observer is not None
+        observer.load_state_dict(self.saved["observer"])
+        self.runtime.clock.start = time.monotonic() - self.saved["now"]
+        epoch = self.rejoin(self.found, kept(self.saved["worker"]))
+        observer.follow(self.membership, self.problem, self.now(), epoch, self.original_rank == 0)
+
+    def rejoin(self, found: Found, snapshot: State) -> float:
+        """Continue with all ranks from a checkpoint of fewer; return the epoch."""
+        before = membership_of(self.experiment.run, found.original_ranks).run
+        per_epoch = before.share(self.problem).sampler.steps_per_epoch
+        if before.algo.asynchronous:
+            per_epoch *= before.nodes
+        taken = snapshot["taken"] / per_epoch
+        epoch = self.common_epoch((taken, taken, 0.0))
+        is_back = self.world.process_rank in found.back
+        self.take_over(snapshot, 0 if is_back else snapshot["num_bytes_sent"], epoch)
+        return epoch
 
     def make_saver(self, observer: Observer | None) -> RankSaver | None:
         if self.record is not None:  # a replay needs the whole run, so nothing is saved
@@ -177,15 +201,14 @@ class RankBackend:
         own = vote.original_rank
         if own in gone:
             raise Evicted(f"rank {own} was slow to answer, and the others continue: {why}.")
-        if not gone:
-            raise RankFailed(why)
+        if not gone and self.worker.steps_taken == self.steps_at_vote:
+            raise RankFailed(why)  # for the second time, so the connections do not hold
+        self.steps_at_vote = self.worker.steps_taken
         before = self.membership.original_ranks
         return self.membership.without([before.index(rank) for rank in gone if rank in before])
 
     def start_over(self, before: Membership) -> float:
         """Bring this rank to the start of the smaller membership; return its epoch."""
-        from sgp_runner.distributed.processes import DistributedWorld
-
         assert isinstance(self.world, DistributedWorld) and self.snapshot is not None
         run, snapshot = self.membership.run, self.snapshot
         old, old_runtime = self.worker, self.runtime
@@ -200,18 +223,31 @@ class RankBackend:
             old.budget.taken / old.steps_per_epoch,
             dropped / old.steps_per_epoch,
         )
-        each = world.gather(own)
-        shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
-        epoch = common_epoch(run, [at_rest for at_rest, *_ in each], shared)
+        epoch = self.common_epoch(own)
         self.problem = run.share(self.problem)
         self.make_worker()
         self.runtime.clock.start = old_runtime.clock.start
-        take_over(self.worker, snapshot, old.comm.num_bytes_sent, epoch)
-        self.snapshot = step_snapshot(self.worker)  # in case that another rank is lost here
-        if run.algo.servers:
-            world.broadcast(self.worker.params, world.size - 1)
-            self.snapshot = step_snapshot(self.worker)
+        self.take_over(snapshot, old.comm.num_bytes_sent, epoch)
         return epoch
+
+    def common_epoch(self, own: tuple[float, float, float]) -> float:
+        """Return the epoch from which all ranks continue.
+
+        own: epochs that this rank has taken between steps, that its budget has given out, and that
+            its dropped steps were
+        """
+        each = self.world.gather(own)
+        shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
+        return common_epoch(self.membership.run, [at_rest for at_rest, *_ in each], shared)
+
+    def take_over(self, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
+        """Bring the new worker to ``epoch``, with the model of the server if there is one."""
+        take_over(self.worker, snapshot, num_bytes_sent, epoch)
+        self.snapshot = step_snapshot(self.worker)  # before another rank can be lost
+        if self.membership.run.algo.servers:
+            assert isinstance(self.world, DistributedWorld)
+            self.world.broadcast(self.worker.params, self.world.size - 1)
+            self.snapshot = step_snapshot(self.worker)
 
     def now(self) -> float:
         return self.runtime.now()

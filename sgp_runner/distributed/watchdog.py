@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sgp_runner.config.run import Run
     from sgp_runner.core.scheduler import RealClock
     from sgp_runner.distributed.world import World
-    from sgp_runner.elastic.membership import Membership
     from sgp_runner.elastic.vote import Vote
 
 POLL_SECONDS = 0.5
@@ -28,12 +27,9 @@ GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has f
 
 @dataclass
 class Watchdog:
-    """State of the watchdog thread.
+    """State of the watchdog thread; ``world`` has the present processes."""
 
-    world: the present processes; None for a process that is no longer needed
-    """
-
-    world: World | None
+    world: World
     vote: Vote
     ended: Event = field(default_factory=Event)
     clock: RealClock | None = None
@@ -46,21 +42,6 @@ class Watchdog:
         if clock is not None and (error := interruption()) is not None:
             clock.post_error(error)
 
-    def reduce(self, membership: Membership) -> None:
-        """Reduce the world to the smaller membership of a checkpoint."""
-        from sgp_runner.distributed.processes import DistributedWorld
-
-        assert isinstance(self.world, DistributedWorld)
-        own = self.world.process_rank
-        self.world = self.world.among(
-            membership.original_ranks if own in membership.original_ranks else [own]
-        )
-        self.vote.members = list(membership.original_ranks)
-        if own in membership.original_ranks:
-            self.world.connect(membership.run.nodes)
-        else:
-            self.world = None
-
 
 @contextmanager
 def watching(watch: Watchdog, run: Run) -> Iterator[None]:
@@ -69,7 +50,6 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
     These are the failure of another rank, a wait that is too long, and the loss of the store.
     """
     world, vote = watch.world, watch.vote
-    assert world is not None
 
     def end(error: Exception) -> None:
         if watch.clock is not None:

@@ -12,6 +12,9 @@
    again. Asynchronous workers share the rest of the budget. With a parameter server all continue
    from its model.
 
+A real run that is resumed after that has all its ranks again: those that were lost before rejoin
+with the state of rank 0, and all continue as in 4.
+
 Momentum is kept, and so are named state tensors (such as the point that SlowMo returns to); counts
 and lists of pending work start from scratch.
 """
@@ -88,15 +91,16 @@ def listed(ranks: Sequence[int]) -> str:
 
 
 def step_snapshot(worker: Worker) -> State:
-    """Copy a worker at the start of a step, without pending messages and non-tensor named state."""
+    """Copy what a worker keeps of its state at the start of a step."""
+    return deepcopy(kept(worker.state_dict()))
+
+
+def kept(state: State) -> State:
+    """Return the state of a worker without pending messages and named state but for tensors."""
     from torch import Tensor
 
-    state = worker.state_dict()
-    state["state"] = {
-        name: value for name, value in worker.state.items() if isinstance(value, Tensor)
-    }
-    state["comm"] = {"mailbox": [], "collectives": 0}
-    return deepcopy(state)
+    named = {name: value for name, value in state["state"].items() if isinstance(value, Tensor)}
+    return {**state, "state": named, "comm": {"mailbox": [], "collectives": 0}}
 
 
 def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:

@@ -84,13 +84,16 @@ def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[N
             signal.signal(number, previous)
 
 
-def resume_message(path: Path, lost: Sequence[int] = ()) -> str:
-    without = (
-        f", without rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}, lost before"
-        if lost
-        else ""
-    )
-    return f"This run was interrupted and resumes from {path.name.replace('-', ' ')}{without}."
+def in_words(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
+    step = found.path.name.replace("-", " ")
+    message = f"This run was interrupted and resumes from {step}"
+    if found.back:
+        return f"{message}, with the state of rank 0 for {in_words(found.back)}, lost before."
+    return f"{message}, without {in_words(lost)}, lost before." if lost else f"{message}."
 
 
 def stopped(signal_name: str, path: Path) -> Stopped:
@@ -104,10 +107,12 @@ class Found:
     """A checkpoint that a run resumes from.
 
     original_ranks: of the ranks that took part in it
+    back: original ranks that did not, but take part from now on
     """
 
     path: Path
     original_ranks: list[int]
+    back: Sequence[int] = ()
 
 
 def latest_of(experiment: Experiment) -> Path | None:

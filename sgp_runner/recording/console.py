@@ -80,10 +80,10 @@ class ConsoleListener:
                 self._losses.append(loss)
         elif kind == "average":
             self._quality = _quality_of(record)
-        elif kind == "lost":
+        elif kind in ("lost", "rejoined"):
             self._steps.clear()
             self._total = round(number(record.get("steps")) or self._total)
-            (print if self._live is None else self._live.console.print)(f"  {_loss(record)}")
+            (print if self._live is None else self._live.console.print)(f"  {_change(record)}")
         if self._live is None and self._line_is_due(kind):
             print(f"  {self._progress()}  {self._numbers('  ')}", flush=True)
             self._said_at = time.monotonic()
@@ -391,12 +391,12 @@ def _quality_of(record: Mapping[str, object]) -> str | None:
     return None if loss is None else f"averaged loss {loss:.4g}"
 
 
-def _loss(record: Mapping[str, object]) -> str:
+def _change(record: Mapping[str, object]) -> str:
     ranks = record["ranks"]
     assert isinstance(ranks, list)
     who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
     epoch = f"epoch {number(record['epoch']):.2f}"
-    return f"{who} lost: {record['nodes']} nodes continue from {epoch}."
+    return f"{who} {record['kind']}: {record['nodes']} nodes continue from {epoch}."
 
 
 def _amount(summary: Mapping[str, object]) -> str | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.elastic.membership import full_membership
+from sgp_runner.elastic.membership import full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.recorder import Recorder, metrics_path, trim
 
@@ -162,22 +162,21 @@ class Observer:
     def follow(
         self, membership: Membership, problem: Problem, now: float, epoch: float, records: bool
     ) -> None:
-        """Observe a smaller membership, which continues from ``epoch``.
+        """Observe another membership, which continues from ``epoch``.
 
-        records: whether to record the lost ranks
+        records: whether to record the lost or rejoined ranks
         """
-        gone = [
-            name for name in self.membership.original_ranks if name not in membership.original_ranks
-        ]
+        before, after = {*self.membership.original_ranks}, {*membership.original_ranks}
         self.membership, self.problem = membership, problem
         self.gatherings.clear()
         self.evaluated = dict.fromkeys(membership.original_ranks, int(epoch))
-        if records:
-            stamp = {"kind": "lost", "time_s": now, "clock": self.run.network.clock}
-            total = membership.run.budget(problem).total
+        if records and before != after:
+            kind = "lost" if before - after else "rejoined"
+            stamp = {"kind": kind, "time_s": now, "clock": self.run.network.clock}
+            ranks, total = sorted(before ^ after), membership.run.budget(problem).total
             self.recorder.write(
                 stamp
-                | {"ranks": gone, "epoch": epoch, "nodes": membership.run.nodes, "steps": total}
+                | {"ranks": ranks, "epoch": epoch, "nodes": membership.run.nodes, "steps": total}
             )
 
     @property
@@ -213,6 +212,7 @@ class Observer:
         }
         self.first_losses = saved["first_losses"]
         self.average = saved["average"]
+        self.membership = membership_of(self.run, saved["names"])
 
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (worker.size if worker.is_server else 1)

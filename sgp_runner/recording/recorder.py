@@ -11,6 +11,7 @@
   the workers
 * ``lost``: ``ranks epoch time_s clock nodes``; these ranks were lost, and ``nodes`` continued from
   ``epoch``
+* ``rejoined``: likewise of lost ranks that took part again once the run was resumed
 * ``summary``: once, last
 
 ``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``.
@@ -38,7 +39,7 @@ from sgp_runner.utils.errors import CannotWrite, ConfigError
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
 
-KINDS = ("train", "server", "eval", "average", "lost", "summary")
+KINDS = ("train", "server", "eval", "average", "lost", "rejoined", "summary")
 
 
 class Recorder:
@@ -150,6 +151,12 @@ def trim(path: Path, num_bytes: int) -> None:
             file.truncate(num_bytes)
     except OSError as error:
         raise ConfigError("results", f"cannot write to {path}: {error.strerror}.") from error
+
+
+def num_whole_lines(run_dir: Path, rank: int) -> int:
+    """Return the bytes of the whole lines that process rank ``rank`` has written."""
+    path = metrics_path(run_dir, rank)
+    return path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:

@@ -57,16 +57,14 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
             try:
                 world.connect(run.nodes)
                 summary = Session(experiment, RankBackend(experiment, watch)).run()
-                if watch.world is not None:
-                    close(watch.world, run)
+                close(watch.world, run)
             except (LostConnection, MembershipChanged) as error:  # without recovery
                 raise loss_error(experiment, vote, error) from error
         except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
             raise
         except Stopped as stop:
             alarm.set("stopped", str(stop))
-            if watch.world is not None:
-                watch.world.gather(None)  # a barrier before the process ends
+            watch.world.gather(None)  # a barrier before the process ends
             raise
         except ConfigError as error:  # the same on every rank
             alarm.set("setting", error.key)

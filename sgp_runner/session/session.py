@@ -102,7 +102,9 @@ class Session:
         run, backend = self.experiment.run, self.backend
         found = backend.open()
         membership = (
-            full_membership(run) if found is None else membership_of(run, found.original_ranks)
+            full_membership(run)
+            if found is None
+            else membership_of(run, [*found.original_ranks, *found.back])
         )
         metrics_bytes = backend.build(membership, found, self)
         if metrics_bytes is None:
@@ -119,7 +121,7 @@ class Session:
                 )
             if found is not None:
                 if backend.original_rank == 0:
-                    print(resume_message(found.path, membership.lost(run)), flush=True)
+                    print(resume_message(found, membership.lost(run)), flush=True)
                 backend.restore(self.observer)
             summary = self.train()
             if recorder is not None:

@@ -9,17 +9,17 @@ import re
 import signal
 import time
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 import torch
 from experiments import instrumented, make_experiment, saved
 from places import TESTS
-from processes import ranks_of, wait_for_ranks
+from processes import processes_of, ranks_of, wait_for_ranks
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
-from sgp_runner.elastic.membership import SILENCE_SECONDS
+from sgp_runner.elastic.membership import SILENCE_SECONDS, full_membership
 from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
@@ -57,7 +57,7 @@ def test_the_survivors_end_with_the_simulators_parameters(tmp_path: Path) -> Non
     execute(instrumented(simulated))
     summary = kill_rank(real, 2)
     assert summary["lost"] == [2]
-    (lost,) = (record for record in read_metrics(real.directory) if record["kind"] == "lost")
+    (lost,) = changes(real, "lost")
     assert (lost["ranks"], lost["nodes"]) == ([2], 3)
     for rank in range(3):
         assert (
@@ -67,6 +67,42 @@ def test_the_survivors_end_with_the_simulators_parameters(tmp_path: Path) -> Non
     assert not ranks_of(tmp_path)
 
 
+def kill_process(experiment: Experiment, rank: int) -> None:
+    """Kill a rank of a run that has begun to train."""
+    folder = experiment.directory.parent.parent
+    wait_for_ranks(folder, experiment.run.ranks)
+    while len(list(read_metrics(experiment.directory))) < 20:
+        time.sleep(0.05)
+    os.kill(processes_of(folder)[rank], signal.SIGKILL)
+
+
+def test_a_rank_that_dies_after_its_answer_to_a_vote_is_lost_too(tmp_path: Path) -> None:
+    """Rank 3 keeps the vote on rank 1 open until rank 2 has answered and died."""
+    words = ("network=gloo", "algo=sgp", "epochs=30", "on_failure=continue")
+    experiment = make_experiment(tmp_path, *SETTINGS, *words)
+
+    def strike() -> None:
+        wait_for_ranks(tmp_path, 4)
+        ranks = processes_of(tmp_path)
+        os.kill(ranks[3], signal.SIGSTOP)
+        os.kill(ranks[1], signal.SIGKILL)
+        time.sleep(1.5)
+        os.kill(ranks[2], signal.SIGKILL)
+        time.sleep(0.5)
+        os.kill(ranks[3], signal.SIGCONT)
+
+    striker = Thread(target=strike)
+    striker.start()
+    summary = launch(experiment)
+    striker.join()
+    assert summary["lost"] == [1, 2]
+    assert [each["nodes"] for each in changes(experiment, "lost")] in ([2], [3, 2])
+
+
+def changes(experiment: Experiment, kind: str) -> list[dict[str, object]]:
+    return [each for each in read_metrics(experiment.directory) if each["kind"] == kind]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["d_psgd", "gap_aware", "ad_psgd"])
 def test_the_survivors_spend_the_budget(algo: str, tmp_path: Path) -> None:
@@ -74,18 +110,7 @@ def test_the_survivors_spend_the_budget(algo: str, tmp_path: Path) -> None:
         tmp_path, *SETTINGS, "network=gloo", f"algo={algo}", "epochs=60", "on_failure=continue"
     )
 
-    def strike() -> None:
-        wait_for_ranks(tmp_path, experiment.run.ranks)
-        while len(list(read_metrics(experiment.directory))) < 20:
-            time.sleep(0.05)
-        (victim,) = (
-            pid
-            for pid in ranks_of(tmp_path)
-            if b"\0RANK=2\0" in Path(f"/proc/{pid}/environ").read_bytes()
-        )
-        os.kill(victim, signal.SIGKILL)
-
-    striker = Thread(target=strike)
+    striker = Thread(target=kill_process, args=(experiment, 2))
     striker.start()
     summary = launch(experiment)
     striker.join()
@@ -101,37 +126,104 @@ def test_the_survivors_spend_the_budget(algo: str, tmp_path: Path) -> None:
     )  # three nodes have 14 steps in an epoch; asynchronous ones count those of all
 
 
-@pytest.mark.slow
-def test_a_smaller_crew_is_saved_and_goes_on_to_the_same_bytes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = (*SETTINGS, "network=gloo", "algo=sgp", "epochs=60", "on_failure=continue")
-    whole = make_experiment(tmp_path / "whole", *words)
-    kill_rank(whole, 2)
-    cut = make_experiment(tmp_path / "cut", *words, "checkpoint.every_steps=20")
+def lose_and_stop(experiment: Experiment, rank: int) -> None:
+    """Kill a rank after its third step; stop the others after the first checkpoint."""
+
+    ended = Event()
 
     def strike() -> None:
-        while not list(cut.checkpoints.glob("step-*")):
-            time.sleep(0.01)
+        while not list(experiment.checkpoints.glob("step-*")):
+            if ended.wait(0.01):
+                return
         os.kill(os.getpid(), signal.SIGUSR1)  # the launching process passes it on
 
     striker = Thread(target=strike)
     striker.start()
+    try:
+        kill_rank(experiment, rank)
+    finally:
+        ended.set()
+        striker.join()
+
+
+def test_lost_ranks_rejoin_when_the_run_is_resumed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On a complete graph without momentum all models stay equal: gradient descent with four nodes'
+    batches, then with three nodes', then with four nodes' again.
+    """
+    words = (*SETTINGS, "algo=sgp", "algo.topology=complete", "optim.momentum=0", "epochs=30")
+    experiment = make_experiment(
+        tmp_path,
+        *words,
+        "optim.schedule=constant",
+        "network=gloo",
+        "on_failure=continue",
+        "checkpoint.every_steps=20",
+    )
     with pytest.raises(Stopped, match="^stopped by SIGUSR1; saved in .*/step-"):
-        kill_rank(cut, 2)
-    striker.join()
-    assert 20 <= saved_steps(cut.checkpoints)[0] < 60 * 14
-    summary = launch(cut, program=(REAL_RANK, "-1"))
-    assert summary["lost"] == [2]
-    sentence = r"^This run was interrupted and resumes from step \d+, without rank 2, lost before.$"
+        lose_and_stop(experiment, 2)
+    summary = launch(experiment, program=(REAL_RANK, "-1"))
+    records = read_metrics(experiment.directory)
+    lost, back = (each for each in records if each["kind"] in ("lost", "rejoined"))
+    assert "lost" not in summary
+    assert (lost["ranks"], back["ranks"], back["nodes"]) == ([2], [2], 4)
+    begin = round(float(str(back["epoch"])) * 14)  # three nodes have 14 steps in an epoch, four 11
+    end = 30 * 11
+    assert 20 <= begin < end
+    sentence = (
+        rf"^This run was interrupted and resumes from step {begin}, with the state of rank 0 for "
+        r"rank 2, lost before.$"
+    )
     assert re.search(sentence, capfd.readouterr().out, re.MULTILINE)
-    for rank in range(3):
-        assert torch.equal(saved(whole, rank)["params"], saved(cut, rank)["params"])
-    steps = {
-        name: [each["step"] for each in read_metrics(cut.directory) if each.get("rank") == name]
-        for name in (0, 1, 3)
-    }
-    assert all(each[-1] == 60 * 14 - 1 for each in steps.values())
+    run, smaller = experiment.run, full_membership(experiment.run).without([2]).run
+    problem = run.make_problem()
+    params, buffers = problem.start(), problem.flat.fresh_buffers()
+    again = round(begin / 14 * 11)
+    for nodes, steps, divided in (
+        (4, range(3), problem),
+        (3, range(round(3 / 11 * 14), begin), smaller.share(problem)),
+        (4, range(again, end), problem),
+    ):
+        for number in steps:
+            gradients = [
+                divided.gradient(params, buffers, rank, number)[0] + run.optim.weight_decay * params
+                for rank in range(nodes)
+            ]
+            params = params - run.optim.lr * torch.stack(gradients).mean(0)
+    for rank in range(4):
+        assert float((saved(experiment, rank)["params"] - params).abs().max()) < 1e-10
+    last = {each["rank"] for each in records if each["kind"] == "train" and each["step"] == end - 1}
+    assert last == {0, 1, 2, 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["d_psgd", "gap_aware", "ad_psgd"])
+def test_a_rank_that_has_rejoined_trains(algo: str, tmp_path: Path) -> None:
+    words = (f"algo={algo}", "epochs=60", "checkpoint.every_steps=20", "on_failure=continue")
+    experiment = make_experiment(tmp_path, *SETTINGS, "network=gloo", *words)
+
+    def strike() -> None:
+        kill_process(experiment, 2)
+        while not changes(experiment, "lost"):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    striker = Thread(target=strike)
+    striker.start()
+    with pytest.raises(Stopped):
+        launch(experiment)
+    striker.join()
+    summary = launch(experiment)
+    assert "lost" not in summary and float(str(summary["average"])) > 0.9
+    (back,) = changes(experiment, "rejoined")
+    steps = [
+        int(str(each["step"]))
+        for each in read_metrics(experiment.directory)
+        if (each["kind"], each.get("rank")) == ("train", 2)
+        and float(str(each["time_s"])) > float(str(back["time_s"]))
+    ]
+    assert len(steps) > 100
 
 
 @pytest.mark.slow

@@ -178,9 +178,7 @@ def left(other: Member, me: Member) -> bool:
 
 
 def all_run(ranks: Sequence[Member], me: Member) -> bool:
-    return all(
-        (ranks[each].does, ranks[each].number) == ("runs", me.number) for each in me.members
-    )
+    return all((ranks[each].does, ranks[each].number) == ("runs", me.number) for each in me.members)
 
 
 def explore(deaths: int, slow: bool) -> tuple[set[State], list[State]]:
