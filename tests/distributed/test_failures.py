@@ -79,7 +79,7 @@ def kill_process(experiment: Experiment, rank: int) -> None:
 def test_a_rank_that_dies_after_its_answer_to_a_vote_is_lost_too(tmp_path: Path) -> None:
     """Rank 3 keeps the vote on rank 1 open until rank 2 has answered and died."""
     words = ("network=gloo", "algo=sgp", "epochs=30", "on_failure=continue")
-    experiment = make_experiment(tmp_path, *SETTINGS, *words)
+    experiment = make_experiment(tmp_path, *SETTINGS, *words, "network.silence_seconds=1000")
 
     def strike() -> None:
         wait_for_ranks(tmp_path, 4)
