@@ -21,6 +21,7 @@ from sgp_runner.utils.errors import Aborted
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+LOST = "lost"  # set in the store by a rank whose failure is the loss of another one
 DEATHS = "deaths"  # counted in the store by a launching process
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 5.0
