@@ -41,6 +41,10 @@ from sgp_runner.utils.memory import keep_freed_memory
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
 
+# In the text of all errors of gloo, which have no type of their own: those that data parallelism
+# and broadcasts on a node raise name no rank.
+GLOO = "third_party/gloo"
+
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     """Run this process's rank; return the summary on process rank 0, None on the others.
@@ -69,6 +73,11 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
                 raise loss_error(experiment, vote, error) from error
             except CannotSave as stop:
                 end_all(world, stop.number, watch.sentence)
+            except RuntimeError as error:
+                if GLOO not in str(error):
+                    raise
+                lost = LostConnection(f"rank {rank} lost a connection")
+                raise loss_error(experiment, vote, lost) from error
         except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
             raise
         except Stopped as stop:

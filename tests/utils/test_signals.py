@@ -4,52 +4,17 @@ sentence.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from places import TESTS
-from processes import hear_interrupts, ranks_of
+from processes import ranks_of
+from shooting import run, shot
 
-COMMAND = (sys.executable, "-m", "sgp_runner")
 SIM = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
 GLOO = (*SIM, "network=gloo")
 CODES = {"SIGINT": 130, "SIGTERM": 75, "SIGUSR1": 75, "SIGUSR2": 75}
 UNSAVED = "There is no checkpoint yet to resume from."
-Shot = tuple[str, str, int, str, int]
-
-
-def shot(where: str, name: str, rank: str = "", to: str = "self", count: int = 1) -> Shot:
-    return rank, to, signal.Signals[name], where, count
-
-
-def run(
-    folder: Path,
-    *words: str,
-    shots: list[Shot],
-    wrapped: str | None = None,
-    command: tuple[str, ...] = COMMAND,
-) -> tuple[int, str]:
-    """Exit code and stderr of a command in ``folder`` that is signalled on its way."""
-    path = f"{TESTS / 'shots'}:{os.environ.get('PYTHONPATH', '')}"
-    environment = {**os.environ, "PYTHONPATH": path, "SHOTS": json.dumps(shots)}
-    done = subprocess.run(
-        [*command, *words],
-        check=False,
-        cwd=folder,
-        env=environment | ({} if wrapped is None else {"WRAPPED": wrapped}),
-        preexec_fn=hear_interrupts,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=120,
-    )
-    return done.returncode, done.stderr
 
 
 def sentence(name: str, command: str = "sgp-run") -> str:
