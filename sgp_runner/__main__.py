@@ -1,8 +1,6 @@
 """``python -m sgp_runner`` is ``sgp-run``, also for launchers such as torchrun."""
 
-import sys
-
-from sgp_runner.cli.main import main
+from sgp_runner.cli.commands import sgp_run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sgp_run()

@@ -15,7 +15,8 @@ from experiments import instrumented
 from sgp_runner.config.schema import load_experiment
 from sgp_runner.recording.recorder import write_summary
 from sgp_runner.session.start import execute
-from sgp_runner.utils.errors import SAVED, Aborted, Diverged, Evicted, RankFailed, Stopped
+from sgp_runner.utils.errors import Aborted, Diverged, Evicted, RankFailed, Stopped
+from sgp_runner.utils.signals import SAVED
 
 
 def main() -> int:

@@ -20,7 +20,8 @@ PRELOAD = [
     "sklearn.datasets",
     "hydra.utils",
     "sgp_runner.config.schema",
-    "sgp_runner.session.rank_process",
+    "sgp_runner.session.rank",
+    "sgp_runner.session.start",
     "sgp_runner.distributed.processes",
 ]
 PORTS = count(20_000)

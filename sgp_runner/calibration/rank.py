@@ -1,9 +1,7 @@
-"""One real rank of a calibration: ``python -m sgp_runner.calibration.rank config.yaml``."""
+"""One real rank of a calibration."""
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.calibration.probe import Probe
 from sgp_runner.recording.recorder import write_summary
 from sgp_runner.session.start import execute
-from sgp_runner.utils.errors import Aborted, ConfigError, RankFailed
+from sgp_runner.utils.errors import Aborted, ConfigError, RankFailed, Stopped
+from sgp_runner.utils.signals import SAVED
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -31,13 +30,8 @@ def main(config: str, **sizes: Any) -> int:
         summary = execute(experiment)
     except (RankFailed, Aborted, ConfigError):
         return 1
+    except Stopped:
+        return SAVED
     if summary is not None:
         write_summary(experiment.directory, summary)
     return 0
-
-
-if __name__ == "__main__":
-    code = main(sys.argv[1])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # threads that still wait for messages must not delay the exit

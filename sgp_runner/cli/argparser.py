@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.signals import INTERRUPTED
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +32,7 @@ def exit_code(command: str, work: Callable[[], int]) -> int:
         return 2
     except KeyboardInterrupt:
         say(command, "interrupted")
-        return 130
+        return INTERRUPTED
     except Exception as error:
         from sgp_runner.session.execution import print_traceback_if_wanted, sentence_of
 

@@ -100,7 +100,7 @@ def measure(experiment: Experiment) -> None:
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
         from sgp_runner.distributed.launch import launch
 
-        launch(experiment, ("-m", "sgp_runner.calibration.rank"))
+        launch(experiment, ("-m", "sgp_runner.calibration.rank_process"))
     else:
         execute(measuring(experiment))
 

@@ -17,14 +17,15 @@ from sgp_runner import STARTED
 from sgp_runner.cli.options import Command, read
 from sgp_runner.utils.errors import (
     DIVERGED,
-    SAVED,
     Aborted,
     ConfigError,
     Diverged,
     DivergedBefore,
     Stopped,
 )
+from sgp_runner.utils.launchers import LaunchError, launched, launched_rank
 from sgp_runner.utils.secrets import redacted, refuse_secrets
+from sgp_runner.utils.signals import INTERRUPTED, SAVED, defer, hearing
 
 # Time for the rank that reports: it closes its files and, if it hosts the store, waits until the
 # others have read why.
@@ -44,27 +45,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        defer_among_others()
         code = act(words)
         mirror = sys.modules.get("sgp_runner.recording.loggers.wandb")
         if mirror is not None and mirror.abandoned.is_set():
             leave(code)
-    except ConfigError as error:
-        code = complain(error, str(error), 2)
-    except Stopped as error:
-        # A stopped rank does not take its connections down in order.
-        leave(complain(error, str(error), SAVED))
-    except Diverged as error:
-        code = complain(error, str(error), DIVERGED)
-    except KeyboardInterrupt as error:
-        code = complain(error, " ".join(["interrupted", *error.args]), 130)
-    except Exception as error:
-        from sgp_runner.session.execution import sentence_of
-
-        code = complain(error, sentence_of(error), 1)
+    except (Exception, KeyboardInterrupt) as error:
+        sentence, code = ending(error)
+        code = complain(error, sentence, code)
+        if code == SAVED:
+            leave(code)  # a stopped rank does not take its connections down in order
     waits = sys.modules.get("sgp_runner.utils.waits")
     if waits is not None and waits.left_behind:
         leave(code)
     return code
+
+
+def defer_among_others() -> None:
+    """Let the watchdog of a rank that a launcher started answer signals, outside training."""
+    process = launched()
+    if process is not None and process.size > 1:
+        defer(speaks=process.rank == 0)
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """Return the sentence and the exit code of a command that ``error`` ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return " ".join(["interrupted", *error.args]), INTERRUPTED
+    if hearing.interrupted:  # a library has made another error of it
+        return "interrupted", INTERRUPTED
+    match error:
+        case ConfigError():
+            return str(error), 2
+        case Stopped():
+            return str(error), SAVED
+        case Diverged():
+            return str(error), DIVERGED
+    from sgp_runner.session.execution import sentence_of
+
+    return sentence_of(error), 1
 
 
 def leave(code: int) -> NoReturn:
@@ -90,8 +109,6 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
 
 def said_by_another(error: BaseException) -> bool:
     """Return whether rank 0 reports the same error, unlike one of this rank's own environment."""
-    from sgp_runner.utils.launchers import LaunchError, launched_rank
-
     try:
         return not isinstance(error, LaunchError) and launched_rank() not in (None, 0)
     except LaunchError:

@@ -16,6 +16,7 @@ from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import ConfigError, Diverged, Stopped
 from sgp_runner.utils.launchers import launched_rank
+from sgp_runner.utils.signals import hearing, interruptible
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -70,14 +71,15 @@ def sweep(settings: Sequence[Setting]) -> int:
     print(f"{len(jobs)} runs; the sweep is in {directory}", flush=True)
     earlier = slurm.submissions(directory)
     try:
-        batches = hydra.multirun(config_name="config", task_function=task, overrides=for_hydra)
+        with interruptible():
+            batches = hydra.multirun(config_name="config", task_function=task, overrides=for_hydra)
         # Jobs may have run in other processes.
         results = [result.return_value for batch in batches for result in batch]
         rows |= dict(enumerate(results))
-    except KeyboardInterrupt:
-        slurm.cancel(slurm.submissions(directory) - earlier)
-        raise
-    except Exception:
+    except (Exception, KeyboardInterrupt) as error:
+        if hearing.interrupted or isinstance(error, KeyboardInterrupt):
+            slurm.cancel(slurm.submissions(directory) - earlier)
+            raise
         # Slurm's launcher gives up at the first lost job, while the others keep running.
         handed_over = slurm.jobs(slurm.submissions(directory) - earlier)
         if not handed_over:
@@ -163,6 +165,8 @@ def run_job(job: Job, number: str) -> Row:
     except Stopped:
         raise
     except Exception as error:
+        if hearing.interrupted:  # a library has made another error of Ctrl-C
+            raise
         print_traceback_if_wanted(error)
         print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)
         failed = {

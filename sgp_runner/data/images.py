@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from sgp_runner.data.dataset import Split
 from sgp_runner.utils.errors import DataError
-from sgp_runner.utils.files import SIGNALS
 from sgp_runner.utils.seeding import seeds_of
+from sgp_runner.utils.signals import ENDING
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,7 +99,7 @@ def unheard() -> Iterator[None]:
 
     Processes started here inherit the blocked signals.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*SIGNALS, signal.SIGINT])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:

@@ -13,12 +13,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from sgp_runner.elastic.vote import DEAD
-from sgp_runner.recording.checkpoint import stop_signals
+from sgp_runner.distributed.watchdog import SIGNAL
+from sgp_runner.elastic.vote import DEAD, LOST
+from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.utils.launchers import PARENT, STORE, loopback_interface
 from sgp_runner.utils.lock import held
+from sgp_runner.utils.signals import (
+    ENDING,
+    INTERRUPTED,
+    SAVED,
+    exit_code,
+    interruptible,
+    stop_signals,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -38,9 +47,9 @@ def launch(
     """Start one Python process per rank, and return the summary that rank 0 has written.
 
     Each process reads the run's ``config.yaml``. Raises RankFailed or Diverged as the first failing
-    rank, or the ConfigError that all ranks agree on.
+    rank, the ConfigError that all ranks agree on, or Stopped or KeyboardInterrupt after a signal.
     """
-    with TemporaryDirectory(prefix="sgp-run-") as private:  # of mode 0700
+    with interruptible(), TemporaryDirectory(prefix="sgp-run-") as private:  # of mode 0700
         return launch_with(experiment, program, Path(private) / "store")
 
 
@@ -68,8 +77,10 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
     command = [sys.executable, *program, str(experiment.directory / "config.yaml")]
     command += [experiment.group] if experiment.group else []
     children: list[subprocess.Popen[bytes]] = []
+    heard: list[int] = []
 
-    def forward(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None = None) -> None:
+        heard.append(number)
         for child in children:
             child.send_signal(number)
 
@@ -82,13 +93,21 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
                         command, env={**environment, **own}, pass_fds=held, start_new_session=True
                     )
                 )
+            for number in heard[:1]:  # also to ranks that had not been started
+                forward(number)
             goes_on = experiment.run.on_failure == "continue"
             codes = wait_for(
                 children, (lambda dead: alarm.set(DEAD, json.dumps(dead))) if goes_on else None
             )
         finally:
             stop(children)
-    if sentence := failure(codes[:1] if goes_on and not codes[0] else codes, alarm):
+    if goes_on and not codes[0]:
+        codes = codes[:1]
+    if not alarm.check(["stopped"]) and (ended := ended_by(codes, alarm, heard)) is not None:
+        if exit_code(ended) == INTERRUPTED:
+            raise KeyboardInterrupt
+        raise Stopped(stopped_unsaved(ended, experiment))
+    if sentence := failure(codes, alarm, experiment):
         if alarm.check(["setting"]):
             raise ConfigError(str(alarm.get("setting"), "utf-8"), sentence)
         if alarm.check(["stopped"]):
@@ -102,10 +121,24 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
     return summary
 
 
-def failure(codes: list[int], alarm: Store) -> str | None:
+def ended_by(codes: list[int], alarm: Store, heard: list[int]) -> int | None:
+    """Return the signal on which ranks ended unsaved; None if none did.
+
+    It may have killed a rank that did not hear it yet. heard: by this process
+    """
+    if not any(code in (SAVED, INTERRUPTED) or -code in ENDING for code in codes):
+        return None
+    if alarm.check([SIGNAL]):
+        return int(alarm.get(SIGNAL))
+    killed = [-code for code in codes if -code in ENDING]
+    return next(iter([*heard, *killed]), signal.SIGINT if INTERRUPTED in codes else signal.SIGTERM)
+
+
+def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | None:
     """Return why the run failed; None if it did not.
 
-    A killed rank comes first: what the others report only follows from it.
+    A lost rank comes first, with the checkpoint that remains, as what the others report about it
+    only follows.
     """
     if alarm.check(["stopped"]):
         return str(alarm.get("stopped"), "utf-8")
@@ -115,13 +148,12 @@ def failure(codes: list[int], alarm: Store) -> str | None:
         if code < 0
     ]
     said = str(alarm.get("failed"), "utf-8") if alarm.check(["failed"]) else None
-    if killed:
-        return killed[0] + (f"; {said}" if said else "")
-    if said:
-        return said
-    return next(
-        (f"rank {rank} exited with code {code}" for rank, code in enumerate(codes) if code), None
-    )
+    if said is not None and not alarm.check([LOST]):
+        return f"{killed[0]}; {said}" if killed else said
+    exited = [f"rank {rank} exited with code {code}" for rank, code in enumerate(codes) if code]
+    if killed or (exited and said is None):
+        return f"{[*killed, *exited][0]}. {resume_hint(experiment)}"
+    return said
 
 
 def wait_for(

@@ -6,11 +6,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
 from sgp_runner.utils.launchers import kept_elsewhere, launched, orphaned
 from sgp_runner.utils.waits import interrupt, interruption, longest_wait, stall_report
@@ -22,15 +23,21 @@ if TYPE_CHECKING:
     from sgp_runner.elastic.vote import Vote
 
 POLL_SECONDS = 0.5
+SIGNAL = "signal"  # key in the store of the signal that ends all ranks, unsaved
 GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has failed
 
 
 @dataclass
 class Watchdog:
-    """State of the watchdog thread; ``world`` has the present processes."""
+    """State of the watchdog thread.
+
+    world: the present processes
+    sentence: describes the end of the run by a signal that has not made it save
+    """
 
     world: World
     vote: Vote
+    sentence: Callable[[int], str]
     ended: Event = field(default_factory=Event)
     clock: RealClock | None = None
     on_tick: Callable[[], None] | None = None
@@ -45,9 +52,10 @@ class Watchdog:
 
 @contextmanager
 def watching(watch: Watchdog, run: Run) -> Iterator[None]:
-    """Run the watchdog thread: it answers votes, and ends this process in three cases.
+    """Run the watchdog thread: it answers votes, and ends this process in four cases.
 
-    These are the failure of another rank, a wait that is too long, and the loss of the store.
+    These are the failure of another rank, a signal outside training, to this rank or another one, a
+    wait that is too long, and the loss of the store.
     """
     world, vote = watch.world, watch.vote
 
@@ -67,6 +75,8 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                     return end(Aborted("the launching process is gone"))
                 if world.alarm.check(["failed"]):
                     return end(Aborted("another rank failed"))
+                if (number := signal_for_all(world)) is not None:
+                    end_all(world, number, watch.sentence)
                 if not reported and world.alarm.check(["stalled"]):
                     world.alarm.set(f"waits {world.process_rank}", stall_report())
                     reported = True
@@ -103,6 +113,29 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
         watch.ended.set()
         # A thread inside a call to the store would crash at the end of the interpreter.
         thread.join(GRACE_SECONDS)
+
+
+def signal_for_all(world: World) -> int | None:
+    """Return the signal outside training that this rank or another one has received, if any."""
+    if world.alarm.check([SIGNAL]):
+        return int(world.alarm.get(SIGNAL))
+    return signals.hearing.pending
+
+
+def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoReturn:
+    """End this process, and by their watchdogs all others, on the signal ``number``.
+
+    Rank 0 reports. The others leave it time for that, since a launcher may kill it when they end,
+    and so does rank 0 for them if it hosts the store.
+    """
+    with suppress(Exception):  # the store may be gone
+        world.alarm.set(SIGNAL, str(number))
+    if signals.hearing.command:
+        signals.speak(sentence(number))
+        signals.hearing.command = ""
+    if not kept_elsewhere():
+        time.sleep((3 if world.process_rank == 0 else 2) * POLL_SECONDS)
+    signals.leave(number)
 
 
 def store_is_gone(world: World) -> Exception:

@@ -22,6 +22,7 @@ from sgp_runner.utils.errors import Aborted, MembershipChanged
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+LOST = "lost"  # set in the store by a rank whose failure is the loss of another one
 DEAD = "dead"  # ranks whose processes have ended, written to the store by a launching process
 CONCLUDED = "concluded"  # set once rank 0 has the results of the run
 POLL_SECONDS = 0.05

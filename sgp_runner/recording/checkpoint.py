@@ -14,14 +14,15 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.utils.errors import CannotWrite, ConfigError, Stopped
-from sgp_runner.utils.files import SIGNALS, checksum
+from sgp_runner.utils.files import checksum
+from sgp_runner.utils.signals import stop_signals
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -69,21 +70,6 @@ class Trigger:
         return stop_signals(ask)
 
 
-@contextmanager
-def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Route the signals that ask a run to save and stop to ``handler``."""
-    try:
-        before = {number: signal.signal(number, handler) for number in SIGNALS}
-    except ValueError:  # not on the main thread, where signals do not arrive
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-
-
 def in_words(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
@@ -99,6 +85,22 @@ def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
 def stopped(signal_name: str, path: Path) -> Stopped:
     return Stopped(
         f"stopped by {signal_name}; saved in {path}. Run the same command again to resume."
+    )
+
+
+def stopped_unsaved(number: int, experiment: Experiment) -> str:
+    """Describe the end of a run by the signal ``number`` that has not made it save."""
+    if number == signal.SIGINT:
+        return f"interrupted before the end; what was recorded is in {experiment.directory}"
+    return f"stopped by {signal.Signals(number).name}. {resume_hint(experiment)}"
+
+
+def resume_hint(experiment: Experiment) -> str:
+    found = latest_of(experiment)
+    return (
+        f"Run the same command again to resume from {found}."
+        if found is not None
+        else "There is no checkpoint yet to resume from."
     )
 
 

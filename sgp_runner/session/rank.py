@@ -6,24 +6,33 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sgp_runner.distributed.backend import RankBackend
 from sgp_runner.distributed.networks import RealNetwork
-from sgp_runner.distributed.watchdog import POLL_SECONDS, Watchdog, watching
+from sgp_runner.distributed.watchdog import (
+    POLL_SECONDS,
+    Watchdog,
+    end_all,
+    signal_for_all,
+    watching,
+)
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import listed
-from sgp_runner.elastic.vote import Vote
-from sgp_runner.recording.checkpoint import latest_of
+from sgp_runner.elastic.vote import LOST, Vote
+from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
 from sgp_runner.session.session import Session
 from sgp_runner.utils.errors import (
     Aborted,
+    CannotSave,
     ConfigError,
     Diverged,
     Evicted,
     LostConnection,
     MembershipChanged,
     RankFailed,
+    RankLost,
     StallTimeout,
     Stopped,
 )
@@ -34,6 +43,10 @@ from sgp_runner.utils.waits import left_behind
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
     from sgp_runner.config.run import Run
+
+# In the text of all errors of gloo, which have no type of their own: those that data parallelism
+# and broadcasts on a node raise name no rank.
+GLOO = "third_party/gloo"
 
 
 def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
@@ -51,20 +64,30 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
         need = f"{run.nodes} nodes{devices}{extra} need {run.ranks} processes"
         raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
-    watch = Watchdog(world, vote)
+    watch = Watchdog(world, vote, partial(stopped_unsaved, experiment=experiment))
     with watching(watch, run), staying_for_the_others(world):
         try:
             try:
                 world.connect(run.nodes)
                 summary = Session(experiment, RankBackend(experiment, watch)).run()
+                if (number := signal_for_all(world)) is not None:
+                    end_all(world, number, watch.sentence)
                 close(watch.world, run)
             except (LostConnection, MembershipChanged) as error:  # without recovery
                 raise loss_error(experiment, vote, error) from error
+            except CannotSave as stop:
+                end_all(world, stop.number, watch.sentence)
+            except RuntimeError as error:
+                if GLOO not in str(error):
+                    raise
+                lost = LostConnection(f"rank {rank} lost a connection")
+                raise loss_error(experiment, vote, lost) from error
         except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
             raise
         except Stopped as stop:
             alarm.set("stopped", str(stop))
-            watch.world.gather(None)  # a barrier before the process ends
+            with suppress(LostConnection, MembershipChanged):
+                watch.world.gather(None)  # a barrier before the process ends
             raise
         except ConfigError as error:  # the same on every rank
             alarm.set("setting", error.key)
@@ -85,6 +108,8 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
                 if isinstance(error, RankFailed)
                 else f"rank {rank}: {type(error).__name__}: {error}"
             )
+            if isinstance(error, RankLost):
+                alarm.set(LOST, "")
             alarm.set("failed", sentence)
             raise RankFailed(sentence) from error
     return summary
@@ -116,16 +141,7 @@ def loss_error(experiment: Experiment, vote: Vote, error: Exception) -> Exceptio
         vote.start(str(error))
     gone, why = vote.decide()
     if not gone:
-        return RankFailed(why)
-    return RankFailed(
+        return RankLost(f"{why}. {resume_hint(experiment)}")
+    return RankLost(
         f"{listed(gone)} lost: {why}, and it no longer answers. {resume_hint(experiment)}"
-    )
-
-
-def resume_hint(experiment: Experiment) -> str:
-    found = latest_of(experiment)
-    return (
-        f"Run the same command again to resume from {found}."
-        if found is not None
-        else "There is no checkpoint yet to resume from."
     )

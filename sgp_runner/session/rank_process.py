@@ -7,27 +7,28 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from dataclasses import replace
-from pathlib import Path
 
-from sgp_runner.distributed.launch import STARTED
-from sgp_runner.session.start import execute
-from sgp_runner.utils.errors import (
-    SAVED,
-    Aborted,
-    ConfigError,
-    Diverged,
-    Evicted,
-    RankFailed,
-    Stopped,
-)
+from sgp_runner.utils.signals import SAVED, defer, hear
 
 
 def main(config: str, group: str | None) -> int:
     """Run one rank of an experiment; the launching process reports its errors."""
+    import time
+    from dataclasses import replace
+    from pathlib import Path
+
     from sgp_runner.config.schema import load_experiment
+    from sgp_runner.distributed.launch import STARTED
     from sgp_runner.recording.recorder import write_summary
+    from sgp_runner.session.start import execute
+    from sgp_runner.utils.errors import (
+        Aborted,
+        ConfigError,
+        Diverged,
+        Evicted,
+        RankFailed,
+        Stopped,
+    )
 
     experiment = replace(
         load_experiment(Path(config), group),
@@ -45,6 +46,8 @@ def main(config: str, group: str | None) -> int:
 
 
 if __name__ == "__main__":
+    hear("")
+    defer()
     code = main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
     sys.stdout.flush()
     sys.stderr.flush()

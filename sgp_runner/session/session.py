@@ -7,15 +7,18 @@ algorithm to its end, with a smaller membership after each loss of ranks, and co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, resume_message
 from sgp_runner.recording.observer import Observer, recording
-from sgp_runner.utils.errors import Lost, LostConnection, MembershipChanged
+from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
+from sgp_runner.utils.signals import stop_signals
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from sgp_runner.config.experiment import Experiment
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import StepListener, Worker
@@ -96,6 +99,7 @@ class Session:
         self.experiment, self.backend = experiment, backend
         self.observer: Observer | None = None
         self.saver: Saver | None = None
+        self.signal: int | None = None  # which asked the run to save and stop
 
     def run(self) -> dict[str, object] | None:
         """Execute the run and return the summary, on the process that has one."""
@@ -143,9 +147,10 @@ class Session:
         loss: Exception | None = None
         while True:
             try:
-                if loss is not None:
-                    self.shrink(loss)
-                self.run_algorithm()
+                with self.listening():
+                    if loss is not None:
+                        self.shrink(loss)
+                    self.run_algorithm()
                 results = self.backend.conclude(self.observer)
                 break
             except LOSSES as error:
@@ -159,17 +164,30 @@ class Session:
         return {**self.experiment.facts, **results, **self.observer.lost}
 
     def run_algorithm(self) -> None:
-        signal = None if self.saver is None else self.saver.trigger.signal
         self.saver = self.backend.make_saver(self.observer)
-        if self.saver is None:
-            self.backend.run()
-            return
-        self.saver.trigger.signal = signal
-        with self.saver.trigger.listening():
-            self.backend.run()
+        if self.saver is not None:
+            self.saver.trigger.signal = self.signal
+        self.backend.run()
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Let signals stop the run once it is saved, unless its recording keeps it from saving."""
+        return nullcontext() if self.experiment.run.record else stop_signals(self.ask)
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """Have the run saved at its next step, and stopped."""
+        self.signal = number
+        if self.saver is not None:
+            self.saver.trigger.signal = number
 
     def shrink(self, loss: Exception) -> None:
-        smaller, epoch = self.backend.shrink(loss)
+        try:
+            smaller, epoch = self.backend.shrink(loss)
+        except (*LOSSES, Evicted):
+            raise
+        except Exception as error:
+            if self.signal is not None:
+                raise CannotSave(self.signal) from error
+            raise
         if self.observer is not None:
             self.observer.follow(
                 smaller,

@@ -9,6 +9,7 @@ from sgp_runner.session.session import Session
 from sgp_runner.simulator.network import Sim
 from sgp_runner.utils.launchers import launched
 from sgp_runner.utils.memory import use_huge_pages
+from sgp_runner.utils.signals import interruptible
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -22,7 +23,8 @@ def execute(experiment: Experiment) -> dict[str, object] | None:
     if isinstance(network, Sim):
         from sgp_runner.simulator.backend import SimulatedBackend
 
-        return Session(experiment, SimulatedBackend(experiment, network)).run()
+        with interruptible():
+            return Session(experiment, SimulatedBackend(experiment, network)).run()
     assert isinstance(network, RealNetwork)
     if process is None:
         from sgp_runner.distributed.launch import launch

@@ -121,11 +121,22 @@ class DivergedBefore(Diverged):
 
 
 DIVERGED = 3  # exit code of a run that Diverged
-SAVED = 75  # exit code of a run that was Stopped; EX_TEMPFAIL of sysexits.h: try again
 
 
 class Stopped(RuntimeError):
-    """A signal asked the run to stop, and the run has saved a checkpoint."""
+    """A signal asked the run to stop, and the run has saved a checkpoint, if it could."""
+
+
+class CannotSave(RuntimeError):
+    """The signal ``number`` asked the run to stop, but the ranks have lost each other."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.number = number
+
+
+class RankLost(RankFailed):
+    """A rank is lost, by the account of another one."""
 
 
 class DataError(RuntimeError):

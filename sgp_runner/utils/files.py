@@ -1,12 +1,9 @@
-"""Checksums of files, and the signals that ask a run to save and stop."""
+"""Checksums of files."""
 
 from __future__ import annotations
 
 import hashlib
-import signal
 from pathlib import Path
-
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def checksum(path: Path) -> str:

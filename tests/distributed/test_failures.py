@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
 
@@ -16,6 +17,8 @@ import torch
 from experiments import instrumented, make_experiment, saved
 from places import TESTS
 from processes import processes_of, ranks_of, wait_for_ranks
+from shooting import run, shot
+from slurm_cluster import free_ports
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
@@ -267,4 +270,67 @@ def test_a_run_that_cannot_go_on_names_the_rank_and_keeps_its_checkpoint(
     with pytest.raises(RankFailed, match=f"^rank {rank} was killed by signal SIGKILL"):
         kill_rank(experiment, rank)
     assert saved_steps(experiment.checkpoints) == [2]
+    assert not ranks_of(tmp_path)
+
+
+STEP = "sgp_runner.distributed.saving:RankSaver.start_of_step"
+LOST = "sgp-run: rank 1 was killed by signal SIGKILL. "
+RESUME = "Run the same command again to resume from results/runs/run/checkpoints/step-50.\n"
+START = "There is no checkpoint yet to resume from.\n"
+COMMAND = ("model=mlp", "nodes=3", "epochs=1000", "logger=jsonl", "name=run", "network=gloo")
+
+
+@pytest.mark.parametrize("algo", ["ar_sgd", "sgp"])
+def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: Path) -> None:
+    words = (*COMMAND, f"algo={algo}", "checkpoint.every_steps=50")
+    shots = [shot(STEP, "SIGKILL", "1", count=60)]
+    assert run(tmp_path, *words, shots=shots) == (1, LOST + RESUME)
+
+
+@pytest.mark.parametrize(
+    "where", ["sgp_runner.session.start:", "sgp_runner.config.run:Run.make_problem"]
+)
+@pytest.mark.parametrize("failure", ["stop", "continue"])
+def test_a_rank_lost_before_training_ends_the_run(failure: str, where: str, tmp_path: Path) -> None:
+    words = (*COMMAND, f"on_failure={failure}")
+    outcome = run(tmp_path, *words, shots=[shot(where, "SIGKILL", "1")])
+    assert outcome == (1, LOST + START)
+    assert not ranks_of(tmp_path)
+
+
+def test_a_rank_that_no_process_of_ours_launched_names_the_lost_one_and_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    (port,) = free_ports(1)
+    words = (*COMMAND, "nodes=2", "algo=ar_sgd", "checkpoint.every_steps=50")
+
+    def rank(number: int) -> tuple[int, str]:
+        variables = {"RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": str(number)}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        shots = [shot(STEP, "SIGKILL", "1", count=60)]
+        return run(tmp_path, *words, shots=shots, variables=variables)
+
+    with ThreadPoolExecutor(2) as pool:
+        (code, error), (killed, _) = pool.map(rank, range(2))
+    said = "sgp-run: rank 1 is lost: rank 0 lost a connection, and it no longer "
+    assert (code, error, killed) == (1, f"{said}answers. {RESUME}", -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("to", ["self", "launcher"])
+def test_a_signal_while_the_survivors_vote_saves_the_smaller_run(to: str, tmp_path: Path) -> None:
+    words = (*COMMAND, "algo=sgp", "on_failure=continue")
+    vote = shot("sgp_runner.elastic.vote:Vote.decide", "SIGTERM", "2", to)
+    code, error = run(tmp_path, *words, shots=[shot(STEP, "SIGKILL", "1", count=60), vote])
+    said = r"sgp-run: stopped by SIGTERM; saved in \S+/step-\d+. Run the same command again to "
+    assert code == 75 and re.fullmatch(said + "resume.\n", error)
+    assert not ranks_of(tmp_path)
+
+
+def test_a_signal_while_the_survivors_vote_is_not_lost_if_they_cannot_continue(
+    tmp_path: Path,
+) -> None:
+    words = (*COMMAND, "algo=sgp", "on_failure=continue", "checkpoint.every_steps=50")
+    vote = shot("sgp_runner.elastic.vote:Vote.decide", "SIGTERM", "2")
+    code, error = run(tmp_path, *words, shots=[shot(STEP, "SIGKILL", "0", count=60), vote])
+    assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {RESUME}")
     assert not ranks_of(tmp_path)

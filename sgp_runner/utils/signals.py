@@ -1,0 +1,188 @@
+"""Signals that end a command, heard from its first line to its last.
+
+Ctrl-C (SIGINT) ends a command with exit code 130; SIGTERM, SIGUSR1 and SIGUSR2 with 75. After
+`hear` a signal ends the process at once, except where
+
+- `stop_signals` hands it to a run that saves first, or to a process that passes it on;
+- `interruptible` makes Ctrl-C a KeyboardInterrupt, as there is something to take down;
+- `defer` keeps it for the watchdog of a rank, which tells the other ranks.
+
+Python calls handlers only between two instructions of the main thread, which may be waiting inside
+a library, and a library may swallow a KeyboardInterrupt. So a thread hears the signals as well, and
+ends the process `PATIENCE_SECONDS` later if it is still there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # ask a run to save and stop
+ENDING = (signal.SIGINT, *SIGNALS)
+INTERRUPTED = 130  # exit code after Ctrl-C
+SAVED = 75  # exit code of a run that was stopped; EX_TEMPFAIL of sysexits.h: try again
+PATIENCE_SECONDS = 10.0
+
+
+@dataclass
+class Hearing:
+    """How this process hears signals.
+
+    command: the name under which it reports; empty if another process reports
+    deferred: whether signals are kept in ``pending`` for a watchdog
+    interrupted: whether a KeyboardInterrupt was raised
+    code: the exit code, once it is known
+    """
+
+    command: str = ""
+    deferred: bool = False
+    pending: int | None = None
+    interrupted: bool = False
+    code: int | None = None
+
+
+hearing = Hearing()
+leaving = Lock()
+
+
+def hear(command: str) -> None:
+    """Hear signals until the process has ended; call this before importing anything slow.
+
+    A signal that is ignored, such as SIGINT of a command in the background, stays so.
+    """
+    hearing.command = command
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, unanswered)
+    atexit.register(leave_at_exit)
+    os.register_at_fork(after_in_child=forget)
+    heard, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    Thread(target=attend, args=(heard,), daemon=True).start()
+
+
+def defer(speaks: bool = False) -> None:
+    """Keep signals for this rank's watchdog from now on; ``speaks``: whether this rank reports."""
+    hearing.deferred = True
+    if not speaks:
+        hearing.command = ""
+
+
+def unanswered(number: int, frame: FrameType | None) -> None:
+    """Handle a signal for which nothing else is installed."""
+    hearing.pending = hearing.pending or number
+    if not hearing.deferred:
+        leave(number)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle Ctrl-C; the second one ends the process at once."""
+    if hearing.interrupted:
+        leave(number)
+    hearing.interrupted = True
+    raise KeyboardInterrupt
+
+
+def attend(heard: int) -> None:
+    """End the process, even if its main thread does not, on a signal that nothing answers."""
+    while True:
+        number = os.read(heard, 1)[0]
+        handler = signal.getsignal(number)
+        if handler is unanswered:
+            unanswered(number, None)
+        if handler in (unanswered, interrupt):
+            time.sleep(PATIENCE_SECONDS)
+            leave(number)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt, in a command that hears it."""
+    if hearing.deferred or signal.getsignal(signal.SIGINT) is not unanswered:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, unanswered)
+
+
+@contextmanager
+def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Route the signals that ask a run to save and stop to ``handler``."""
+    try:
+        before = {number: signal.signal(number, handler) for number in SIGNALS}
+    except ValueError:  # not on the main thread, where signals do not arrive
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def leave(number: int, sentence: str | None = None) -> NoReturn:
+    """End this process at once as the signal ``number`` asks, with one sentence on stderr."""
+    if not leaving.acquire(blocking=False):
+        time.sleep(1)  # the other thread is leaving
+    elif hearing.command:
+        speak(sentence or default_sentence(number))
+    os._exit(exit_code(number))
+
+
+def speak(sentence: str) -> None:
+    """Write to stderr without its buffer, which the interrupted code may be using."""
+    with suppress(OSError):
+        os.write(2, f"{hearing.command}: {sentence}\n".encode())
+
+
+def default_sentence(number: int) -> str:
+    if number == signal.SIGINT:
+        return "interrupted"
+    name = signal.Signals(number).name
+    return f"stopped by {name} with nothing to save. Run the same command again."
+
+
+def exit_code(number: int) -> int:
+    return INTERRUPTED if number == signal.SIGINT else SAVED
+
+
+def end(code: int) -> NoReturn:
+    """End the command with ``code``, after the exit handlers of others."""
+    hearing.code = code
+    sys.exit(code)
+
+
+def leave_at_exit() -> None:
+    """Leave before the interpreter, shutting down, takes the handlers of signals down.
+
+    Registered before all other exit handlers, so called after them.
+    """
+    if hearing.code is None:
+        return
+    with suppress(OSError, ValueError):  # which the interpreter reports
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(hearing.code)
+
+
+def forget() -> None:
+    """Restore the default actions, in a process forked from this one."""
+    signal.set_wakeup_fd(-1)
+    for number in ENDING:
+        if signal.getsignal(number) in (unanswered, interrupt):
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,46 @@
+"""Commands that are signalled as they call a function: see ``shots/sitecustomize.py``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from places import TESTS
+from processes import hear_interrupts
+
+COMMAND = (sys.executable, "-m", "sgp_runner")
+Shot = tuple[str, str, int, str, int]
+
+
+def shot(where: str, name: str, rank: str = "", to: str = "self", count: int = 1) -> Shot:
+    return rank, to, signal.Signals[name], where, count
+
+
+def run(
+    folder: Path,
+    *words: str,
+    shots: list[Shot],
+    wrapped: str | None = None,
+    command: tuple[str, ...] = COMMAND,
+    variables: dict[str, str] | None = None,
+) -> tuple[int, str]:
+    """Exit code and stderr of a command in ``folder`` that is signalled on its way."""
+    path = f"{TESTS / 'shots'}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path, "SHOTS": json.dumps(shots)}
+    environment |= (variables or {}) | ({} if wrapped is None else {"WRAPPED": wrapped})
+    done = subprocess.run(
+        [*command, *words],
+        check=False,
+        cwd=folder,
+        env=environment,
+        preexec_fn=hear_interrupts,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, done.stderr

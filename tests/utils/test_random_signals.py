@@ -1,0 +1,142 @@
+"""Signals at a hundred random moments of short runs on each backend: the promised exit code, and at
+most one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from processes import hear_interrupts
+
+SHOTS, AT_ONCE = int(os.environ.get("SHOTS_FIRED", "100")), 3
+COMMAND = (sys.executable, "-m", "sgp_runner")
+MPIRUN = (str(Path(sys.executable).with_name("mpirun")), "--oversubscribe", "-n", "2", *COMMAND)
+RUN = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
+EVERY_SIGNAL = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # by mpirun; others end it by itself
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def hears(process: int) -> bool:
+    """Whether the process has reached our first lines, which install handlers."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
+
+
+def offspring(process: int) -> list[int]:
+    """Process ids of all descendants that hear signals."""
+    found = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = [int(word) for word in path.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *offspring(child)]
+    return [each for each in found if hears(each)]
+
+
+class Gun:
+    """Starts a command in a folder of its own and signals one of its processes after a while.
+
+    launcher: the only signals for the started process itself, once two ranks hear them too
+    """
+
+    def __init__(
+        self, folder: Path, command: tuple[str, ...], launcher: tuple[signal.Signals, ...] = ()
+    ) -> None:
+        self.folder, self.command, self.launcher = folder, command, launcher
+
+    def start(self, number: int) -> subprocess.Popen[str]:
+        (self.folder / str(number)).mkdir()
+        process = subprocess.Popen(
+            self.command,
+            cwd=self.folder / str(number),
+            env=ENVIRONMENT,
+            preexec_fn=hear_interrupts,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while process.poll() is None and not self.ready(process.pid):
+            time.sleep(0.002)
+        return process
+
+    def ready(self, process: int) -> bool:
+        return len(offspring(process)) == 2 if self.launcher else hears(process)
+
+    def seconds(self) -> float:
+        """How long a run takes after its first line, with others beside it."""
+
+        def run(number: int) -> float:
+            process = self.start(number)
+            started = time.monotonic()
+            process.communicate(timeout=200)
+            assert process.returncode == 0
+            return time.monotonic() - started
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return max(pool.map(run, range(-AT_ONCE, 0)))
+
+    def shoot(self, number: int, seconds: float) -> str:
+        """Return the outcome of a run that is signalled within ``seconds``, in words."""
+        dice = random.Random(number)
+        process = self.start(number)
+        time.sleep(dice.random() * seconds)
+        ranks = offspring(process.pid)
+        victim = dice.choice([process.pid, *ranks])
+        choices = self.launcher if self.launcher and victim == process.pid else EVERY_SIGNAL
+        name = dice.choice(choices)
+        with suppress(ProcessLookupError):
+            os.kill(victim, name)
+        _, error = process.communicate(timeout=200)
+        said = [line for line in error.splitlines() if line.startswith("sgp-run: ")]
+        ended = (self.folder / str(number) / "results/runs/run/summary.json").exists()
+        expected = 130 if name == signal.SIGINT else 75
+        right = process.returncode == expected or (ended and process.returncode == 0)
+        one = len(said) == (process.returncode != 0) or (ended and not said)
+        if right and one and "Traceback" not in error and "Exception ignored" not in error:
+            return str(process.returncode)
+        whom = "launcher" if victim == process.pid else "rank"
+        return f"{number}: {name.name} to {whom} ended with {process.returncode}: {error}"
+
+
+def check(gun: Gun) -> None:
+    seconds = gun.seconds()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        outcomes = list(pool.map(lambda number: gun.shoot(number, seconds), range(SHOTS)))
+    print(Counter(outcomes))
+    assert [each for each in outcomes if each not in ("0", "75", "130")] == []
+    assert sum(each != "0" for each in outcomes) > SHOTS / 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_simulated_runs(tmp_path: Path) -> None:
+    check(Gun(tmp_path, (*COMMAND, *RUN)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_runs_on_gloo(tmp_path: Path) -> None:
+    check(Gun(tmp_path, (*COMMAND, *RUN, "network=gloo")))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_runs_over_mpi(tmp_path: Path) -> None:
+    check(Gun(tmp_path, (*MPIRUN, *RUN, "network=mpi"), FORWARDED))

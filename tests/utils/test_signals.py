@@ -1,0 +1,122 @@
+"""Signals at characteristic and at random moments of a command: the promised exit code, and one
+sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from processes import ranks_of
+from shooting import run, shot
+
+SIM = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
+GLOO = (*SIM, "network=gloo")
+CODES = {"SIGINT": 130, "SIGTERM": 75, "SIGUSR1": 75, "SIGUSR2": 75}
+UNSAVED = "There is no checkpoint yet to resume from."
+
+
+def sentence(name: str, command: str = "sgp-run") -> str:
+    """What a process says that a signal ends where nothing is to be saved or taken down."""
+    if name == "SIGINT":
+        return f"{command}: interrupted\n"
+    return f"{command}: stopped by {name} with nothing to save. Run the same command again.\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("sgp_runner.cli.main:", "SIGINT"),
+        ("sgp_runner.cli.main:", "SIGTERM"),
+        ("hydra.core.global_hydra:", "SIGINT"),
+        ("sgp_runner.config.overrides:compose", "SIGUSR1"),
+        ("torch:", "SIGINT"),
+        ("sgp_runner.elastic.dry_run:verify_calls", "SIGUSR2"),
+        ("sgp_runner.config.run:Run.make_problem", "SIGTERM"),
+        ("sgp_runner.simulator.backend:SimulatedBackend.conclude", "SIGTERM"),
+    ],
+)
+def test_a_simulation_ends_at_once_where_it_does_not_train(
+    where: str, name: str, tmp_path: Path
+) -> None:
+    # A library that makes another error of Ctrl-C, or loses it, does not get it.
+    outcome = run(tmp_path, *SIM, shots=[shot(where, name)], wrapped="swallowed")
+    assert outcome == (CODES[name], sentence(name))
+    assert not (tmp_path / "results/runs/run/summary.json").exists()
+
+
+def test_ctrl_c_in_training_is_130_though_a_library_makes_another_error_of_it(
+    tmp_path: Path,
+) -> None:
+    where = "sgp_runner.recording.observer:Observer.end_of_step"
+    code, error = run(tmp_path, *SIM, shots=[shot(where, "SIGINT", count=9)], wrapped="error")
+    assert (code, error) == (130, "sgp-run: interrupted\n")
+
+
+@pytest.mark.slow
+def test_ctrl_c_that_a_library_loses_ends_the_command_after_a_while(tmp_path: Path) -> None:
+    where = "sgp_runner.recording.observer:Observer.end_of_step"
+    shots = [shot(where, "SIGINT", count=9)]
+    outcome = run(tmp_path, *SIM, "epochs=100000", shots=shots, wrapped="swallowed")
+    assert outcome == (130, "sgp-run: interrupted\n")
+
+
+def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
+    tmp_path: Path,
+) -> None:
+    in_training = shot("sgp_runner.recording.observer:Observer.end_of_step", "SIGTERM", count=9)
+    code, error = run(tmp_path, *SIM, shots=[in_training])
+    saved = tmp_path / "results/runs/run/checkpoints/step-5"
+    assert (code, error) == (
+        75,
+        f"sgp-run: stopped by SIGTERM; saved in {saved.relative_to(tmp_path)}. "
+        "Run the same command again to resume.\n",
+    )
+    assert saved.exists()
+    late = shot("sgp_runner.recording.console:summary_table", "SIGUSR1")
+    code, _ = run(tmp_path, *SIM, shots=[late])
+    assert code == 75 and (tmp_path / "results/runs/run/summary.json").exists()
+    code, error = run(tmp_path, *SIM, shots=[])
+    assert (code, error) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("where", "rank", "to", "name"),
+    [
+        ("sgp_runner.distributed.launch:wait_for", "", "self", "SIGINT"),
+        ("sgp_runner.session.start:", "1", "self", "SIGUSR2"),
+        ("sgp_runner.distributed.processes:DistributedWorld.connect", "1", "launcher", "SIGUSR2"),
+        ("sgp_runner.distributed.processes:DistributedWorld.make_groups", "1", "self", "SIGINT"),
+        ("sgp_runner.distributed.backend:RankBackend.conclude", "1", "self", "SIGUSR2"),
+    ],
+)
+def test_all_ranks_end_where_they_do_not_train(
+    where: str, rank: str, to: str, name: str, tmp_path: Path
+) -> None:
+    """Whether the launching process is signalled, as soon as it has started them, or one rank."""
+    code, error = run(tmp_path, *GLOO, shots=[shot(where, name, rank, to)])
+    said = {
+        "SIGINT": "interrupted before the end; what was recorded is in results/runs/run",
+        "SIGUSR2": f"stopped by SIGUSR2. {UNSAVED}",
+    }
+    assert (code, error) == (CODES[name], f"sgp-run: {said[name]}\n")
+    assert not ranks_of(tmp_path)
+    assert not (tmp_path / "results/runs/run/summary.json").exists()
+
+
+@pytest.mark.parametrize("to", ["self", "launcher"])
+def test_a_real_run_that_trains_saves_first(to: str, tmp_path: Path) -> None:
+    where = "sgp_runner.distributed.saving:RankSaver.start_of_step"
+    code, error = run(tmp_path, *GLOO, "epochs=1000", shots=[shot(where, "SIGTERM", "1", to, 5)])
+    said = r"sgp-run: stopped by SIGTERM; saved in \S+/step-\d+. Run the same command again to "
+    assert code == 75 and re.fullmatch(said + "resume.\n", error)
+    assert not ranks_of(tmp_path)
+
+
+def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Path) -> None:
+    """As if the signal had come while its interpreter started."""
+    where = "sgp_runner.utils.signals:"
+    code, error = run(tmp_path, *GLOO, shots=[shot(where, "SIGTERM", "1")])
+    assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {UNSAVED}\n")
+    assert not ranks_of(tmp_path)
