@@ -28,6 +28,10 @@ MOST_SCALAR = 10_000  # characters of a YAML scalar
 MOST_VALUES = 1_000_000  # of a YAML document whose aliases are written out
 
 
+class Unbounded(ValueError):
+    """The contents of a file are too deep, or too large once they are written out."""
+
+
 def open_regular(path: Path | str, most: int | None = None) -> BufferedReader:
     """Open a regular file of at most ``most`` bytes for reading."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,8 +113,8 @@ def inner_values(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def too_deep() -> ValueError:
-    return ValueError(f"it is nested more than {MOST_DEPTH} deep")
+def too_deep() -> Unbounded:
+    return Unbounded(f"it is nested more than {MOST_DEPTH} deep")
 
 
 def finite(text: str) -> float:
@@ -143,6 +147,8 @@ def parse_yaml(text: str) -> Any:
         check_events(yaml.parse(text, loader))
         value = yaml.load(text, loader)
         check_numbers(value)
+    except Unbounded:
+        raise
     except Exception as error:  # scalars raise errors of many types
         raise ValueError(str(error)) from error
     return value
@@ -163,7 +169,7 @@ def keys_of(value: object) -> Iterable[object]:
 
 
 def check_events(events: Iterable[Any]) -> None:
-    """Raise ValueError for a document that is too large or deep once its aliases are written out.
+    """Raise Unbounded for a document that is too large or deep once its aliases are written out.
 
     Constructing it, with merge keys, or walking through it might take for ever.
     """
@@ -176,25 +182,25 @@ def check_events(events: Iterable[Any]) -> None:
         if anchor:
             anchored[anchor] = values, depth
         above, deepest, own = open_nodes[-1]
-        open_nodes[-1] = above + values, max(deepest, depth), own
+        open_nodes[-1] = above + values, max(deepest, depth + 1), own
         if above + values > MOST_VALUES:
-            raise ValueError(f"it has more than {MOST_VALUES} values")
-        if len(open_nodes) + depth > MOST_DEPTH:
+            raise Unbounded(f"it has more than {MOST_VALUES} values")
+        if len(open_nodes) - 1 + depth > MOST_DEPTH:
             raise too_deep()
 
     for event in events:
         if isinstance(event, yaml.ScalarEvent):
             if len(event.value) > MOST_SCALAR:
-                raise ValueError(f"a value has more than {MOST_SCALAR} characters")
+                raise Unbounded(f"a value has more than {MOST_SCALAR} characters")
             add(1, 0, event.anchor)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchored:
-                raise ValueError(f"*{event.anchor} contains itself or is not defined")
+                raise Unbounded(f"*{event.anchor} contains itself or is not defined")
             add(*anchored[event.anchor], None)
         elif isinstance(event, yaml.CollectionStartEvent):
             anchored.pop(event.anchor, None)
             open_nodes.append((1, 1, event.anchor or ""))
-            if len(open_nodes) > MOST_DEPTH:
+            if len(open_nodes) - 1 > MOST_DEPTH:
                 raise too_deep()
         elif isinstance(event, yaml.CollectionEndEvent):
             add(*open_nodes.pop())

@@ -284,6 +284,11 @@ SETTINGS: list[tuple[str, str, str]] = [
         "cannot read '/': Is a directory.",
     ),
     (
+        "algo.topology=edges algo.topology.path=/dev/zero",
+        "algo.topology.path",
+        "cannot read '/dev/zero': Not a regular file.",
+    ),
+    (
         "algo.topology=edges algo.topology.path=''",
         "algo.topology.path",
         "cannot read '': Is a directory.",
@@ -831,6 +836,17 @@ def test_what_lies_in_the_way(name: str, capfd: pytest.CaptureFixture[str]) -> N
         if path.is_file() and path.name != "environment.json"
     } == {path: content for path, content in before.items() if path.name != "environment.json"}
     assert not Path("harm").exists()
+
+
+def test_presets_without_end_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("mine/experiment").mkdir(parents=True)
+    Path("mine/experiment/bomb.yaml").write_text("a: &a [*a]\n")
+    Path("mine/experiment/odd.yaml").write_text("a: [\n")
+    error = refused([*TINY, "--config-dir", "mine", "experiment=bomb"], capfd)
+    assert error == (
+        "sgp-run: --config-dir: mine/experiment/bomb.yaml cannot be read: *a contains itself or "
+        "is not defined.\n"
+    )
 
 
 def test_a_damaged_summary_is_none(capfd: pytest.CaptureFixture[str]) -> None:
