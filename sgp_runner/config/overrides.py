@@ -29,6 +29,7 @@ from sgp_runner.config.schema import (
     unknown_key,
 )
 from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.reading import Unbounded, read_yaml
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -117,6 +118,13 @@ def search_in(folder: str) -> str:
     """The word that adds a folder of presets to the configuration tree."""
     if not Path(folder).is_dir():
         raise ConfigError("--config-dir", f"there is no folder '{folder}'.")
+    for path in sorted(Path(folder).glob("*.yaml")) + sorted(Path(folder).glob("*/*.yaml")):
+        try:
+            read_yaml(path)
+        except Unbounded as error:
+            raise ConfigError("--config-dir", f"{path} cannot be read: {error}.") from None
+        except (OSError, ValueError):  # an error where the file is chosen
+            continue
     return f"hydra.searchpath=[{quoted(f'file://{Path(folder).absolute()}')}]"
 
 

@@ -24,6 +24,7 @@ from sgp_runner.config.choices import class_of, group_of, groups, has_names
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
 
 NAME = "name"
@@ -67,11 +68,9 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
     """The experiment stored in the file ``path``, with the same name as the original."""
-    import yaml
-
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        tree = read_yaml(path)
+    except (OSError, ValueError):
         tree = None
     if not isinstance(tree, dict):
         raise ConfigError("config.yaml", f"{path} is not the configuration of a run.")

@@ -274,10 +274,13 @@ class Worker:
         }
 
     def load_state_dict(self, saved: State) -> None:
-        """Bring a worker that has not started to the start of a step."""
-        self.push_sum.copy_(saved["push_sum"])
+        """Bring a worker that has not started to the start of a step.
+
+        Raises KeyError, TypeError or ValueError for the state of another kind of worker.
+        """
+        fill(self.push_sum, saved["push_sum"])
         for name, buffer in self.buffers.items():
-            buffer.copy_(saved["buffers"][name])
+            fill(buffer, saved["buffers"][name])
         self.state.update(unpacked(saved["state"]))
         progress = self.progress
         progress.step, progress.steps_taken = saved["step"], saved["steps_taken"]
@@ -299,12 +302,19 @@ class Worker:
     def load_side_effects(self, saved: State) -> None:
         self.budget.taken, self.comm.num_bytes_sent = saved["taken"], saved["num_bytes_sent"]
         for own, buffer in zip(self.model_buffers, saved["model_buffers"], strict=True):
-            own.copy_(buffer)
+            fill(own, buffer)
         self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
 
     def observe(self, name: str, value: float) -> None:
         """Record a value such as ``staleness``; the mean goes into the next record."""
         self.progress.observed.setdefault(name, []).append(value)
+
+
+def fill(own: Tensor, saved: Tensor) -> None:
+    """Copy ``saved`` to ``own``, without broadcasting."""
+    if own.shape != saved.shape:
+        raise ValueError(f"a saved tensor has shape {[*saved.shape]}, not {[*own.shape]}")
+    own.copy_(saved)
 
 
 def activity_name(worker: Worker, coroutine: Coroutine[Any, Any, Any]) -> str:

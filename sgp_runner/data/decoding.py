@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from io import BufferedReader
 from multiprocessing import parent_process
 from threading import Thread
+from typing import BinaryIO
 
 import torch
 from PIL import Image
@@ -13,10 +15,15 @@ from torch import Tensor
 
 from sgp_runner.data.shards import Extent
 from sgp_runner.utils.errors import DataError
+from sgp_runner.utils.reading import MIB, open_regular
 from sgp_runner.utils.torchvision import import_torchvision
 
 import_torchvision()
 from torchvision.transforms import v2  # noqa: E402  # after the workaround
+
+# Pillow's errors for damaged files, and for files that would fill the memory.
+DAMAGED = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+MOST_BYTES = 512 * MIB  # of an image
 
 
 def start_process() -> None:
@@ -30,6 +37,10 @@ def leave_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+def opened(file: str | Extent) -> BinaryIO | BufferedReader:
+    return open_regular(file, MOST_BYTES) if isinstance(file, str) else file.open()
 
 
 def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None) -> Tensor:
@@ -51,9 +62,9 @@ def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None
             if seeds is not None:
                 torch.default_generator.manual_seed(seeds[i])
             try:
-                with Image.open(file if isinstance(file, str) else file.open()) as image:
+                with opened(file) as content, Image.open(content) as image:
                     images[i] = (evaluate if seeds is None else train)(image.convert("RGB"))
-            except (OSError, SyntaxError, ValueError) as error:  # Pillow's, for damaged files
+            except DAMAGED as error:
                 raise DataError(
                     f"{file} cannot be read as an image ({error}); copy or download it again."
                 ) from None

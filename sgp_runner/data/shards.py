@@ -21,9 +21,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import MIB, open_regular
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")
 # The extensions of torchvision's folders.
 IMAGES = {"bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"}
+MOST_DIGITS = 20  # of a class
+MOST_CLASSES = 2**31
+MOST_INDEX = 4096 * MIB
 AGAIN = "copy it again, or remove it and make it with scripts/make_shards.py"
 
 
@@ -44,7 +48,7 @@ class Extent(NamedTuple):
     size: int  # bytes
 
     def open(self) -> BytesIO:
-        with open(self.shard, "rb") as file:
+        with open_regular(self.shard) as file:
             file.seek(self.start)
             return BytesIO(file.read(self.size))
 
@@ -151,7 +155,7 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
     """First byte, bytes and class of every sample of a shard."""
     samples = []
     try:
-        with tarfile.open(path, "r:") as archive:
+        with open_regular(path) as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
             for key, group in groupby(members(archive), itemgetter(0)):
                 files = [(extension, member) for _, extension, member in group]
                 images = [member for extension, member in files if extension in IMAGES]
@@ -162,8 +166,8 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
                     continue
                 try:
                     (image,), (file,) = images, classes
-                    number = int(file.read()) if file else -1
-                    if number < 0:
+                    number = int(file.read(MOST_DIGITS)) if file else -1
+                    if not 0 <= number < MOST_CLASSES:
                         raise ValueError
                 except ValueError:
                     is_not = "is not one image (.jpg) and one class (.cls, a number from 0)"
@@ -206,13 +210,28 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
     import numpy
 
     try:
-        with numpy.load(index) as known:
-            same = numpy.array_equal(known["names"], names) and numpy.array_equal(
-                known["sizes"], sizes
-            )
-            return known["samples"] if same else None
+        with open_regular(index, MOST_INDEX) as file:
+            if sum(each.file_size for each in ZipFile(file).infolist()) > MOST_INDEX:
+                return None
+            file.seek(0)
+            with numpy.load(file) as known:
+                same = numpy.array_equal(known["names"], names) and numpy.array_equal(
+                    known["sizes"], sizes
+                )
+                samples: ndarray = known["samples"]
+                return samples if same and fit(samples, sizes) else None
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None
+
+
+def fit(samples: ndarray, sizes: ndarray) -> bool:
+    """Whether all samples lie in their shards, of ``sizes`` in bytes, and have a class."""
+    if samples.dtype != "int64" or samples.ndim != 2 or samples.shape[1] != 4 or not len(samples):
+        return False
+    shard, start, size, number = samples.T
+    if min(map(int, (shard.min(), start.min(), size.min(), number.min()))) < 0:
+        return False
+    return bool((shard < len(sizes)).all() and (start <= sizes[shard] - size).all())
 
 
 def keep(index: Path, names: ndarray, sizes: ndarray, samples: ndarray) -> None:

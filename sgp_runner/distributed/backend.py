@@ -6,6 +6,7 @@ import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,16 @@ from sgp_runner.elastic.membership import (
     step_snapshot,
     take_over,
 )
-from sgp_runner.recording.checkpoint import Found, Trigger, latest_of, read
-from sgp_runner.recording.observer import cost_of, results, spread, total_cost
-from sgp_runner.recording.recorder import num_whole_lines
+from sgp_runner.recording.checkpoint import (
+    Candidates,
+    Found,
+    Trigger,
+    UnusableCheckpoint,
+    read,
+    using,
+)
+from sgp_runner.recording.observer import cost_of, position_in, results, spread, total_cost
+from sgp_runner.recording.recorder import START, Position, num_whole_lines
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import (
     ConfigError,
@@ -42,11 +50,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.problem import Problem
     from sgp_runner.core.state import State
     from sgp_runner.core.worker import Budget, StepListener
     from sgp_runner.elastic.membership import Membership
     from sgp_runner.recording.observer import Observer
     from sgp_runner.utils.place import Place
+
+
+COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
 
 
 class RankBackend:
@@ -58,6 +71,8 @@ class RankBackend:
         self.snapshot: State | None = None
         self.steps_at_vote = -1  # steps of the worker at the latest vote
         self.record: Recorder | None = None
+        self.candidates = Candidates(experiment)  # that process rank 0 proposes
+        self.built = False
 
     @property
     def world(self) -> World:
@@ -74,7 +89,7 @@ class RankBackend:
         check_agreement(world, "configuration", self.experiment.digest[:16])
         check_agreement(world, "code version", code_version())
         name, names = world.gather(
-            cut_off(self.experiment) if world.process_rank == 0 else ("", [])
+            proposed(self.candidates) if world.process_rank == 0 else ("", [])
         )[0]
         if name and self.experiment.run.record:
             raise ConfigError(
@@ -87,17 +102,19 @@ class RankBackend:
         back = [rank for rank in range(self.experiment.run.ranks) if rank not in names]
         return Found(Path(name), names, back)
 
+    def refuse(self, error: UnusableCheckpoint) -> None:
+        if self.world.process_rank == 0:
+            self.candidates.refuse(error)
+
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
-    ) -> int | None:
+    ) -> Position | None:
         self.membership, self.found, self.listener = membership, found, listener
         world, run, place = self.world, membership.run, self.world.place
-        self.problem = replace(
-            run.make_problem(world.compute), part=Part(place.device, place.devices)
-        )
-        if not place.is_server:
-            self.problem.warm_up(place.node_rank)
-        check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
+        if not self.built:
+            self.make_problem()
+        self.built = True
+        self.saved = None if found is None else self.load(found)
         if world.leads and place.device:
             with closing(self.problem):
                 serve(self.experiment, Gradients(self.problem, world), self.watch)
@@ -106,14 +123,41 @@ class RankBackend:
         if run.record:
             self.record = Recorder(self.experiment, self.problem, world)
         self.make_worker()
-        if found is None:
-            return 0
-        own, ranks = world.process_rank, found.original_ranks
-        file = found.path / f"rank{0 if own in found.back else ranks.index(own)}.pt"
-        self.saved = read(file, self.problem.compute.device)
-        if own in found.back:
-            return num_whole_lines(self.experiment.directory, own)
-        return 0 if place.device else int(self.saved["observer"]["metrics_bytes"])
+        if found is None or self.saved is None or place.device:
+            return START
+        if world.process_rank in found.back:
+            return Position(num_whole_lines(self.experiment.directory, world.process_rank))
+        return position_in(self.saved["observer"])
+
+    def make_problem(self) -> None:
+        world, place = self.world, self.world.place
+        problem = self.membership.run.make_problem(world.compute)
+        self.problem: Problem = replace(problem, part=Part(place.device, place.devices))
+        if not place.is_server:
+            self.problem.warm_up(place.node_rank)
+        check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
+
+    def load(self, found: Found) -> State | None:
+        """Return this process's part of a checkpoint, if it has one; rank 0's if it rejoins.
+
+        Raises UnusableCheckpoint on all processes if the part of any does not fit.
+        """
+        world, place, own = self.world, self.world.place, self.world.process_rank
+        number = 0 if own in found.back else found.original_ranks.index(own)
+        saved, reason = None, None
+        try:
+            if not (world.leads and place.device):
+                with using(found.path):
+                    saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
+                    check_fits(saved, self.problem, self.membership.run.optim)
+                    if not place.device:
+                        position_in(saved["observer"])
+        except UnusableCheckpoint as error:
+            reason = error.reason
+        for each in world.gather(reason):
+            if each is not None:
+                raise UnusableCheckpoint(found.path, each)
+        return saved
 
     def make_worker(self) -> None:
         """Make the runtime and worker of this rank in the present membership."""
@@ -143,7 +187,7 @@ class RankBackend:
         self.watch.attend(runtime.clock)
 
     def restore(self, observer: Observer | None) -> None:
-        assert self.found is not None
+        assert self.found is not None and self.saved is not None
         if not self.found.back:
             restore(self.saved, self.runtime, self.worker, observer)
             return
@@ -278,6 +322,7 @@ class RankBackend:
             world.mean(worker.params.clone())
             check_alike(world.gather({"checksum": checksum(worker.params)}), world.place)
             return None
+        observer.recorder.check()  # while the other ranks still hear of it
         run = self.membership.run
         own: dict[str, Any] = {
             "cost": cost_of(worker),
@@ -312,14 +357,28 @@ class RankBackend:
         return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
 
 
-def cut_off(experiment: Experiment) -> tuple[str, list[int]]:
+def proposed(candidates: Candidates) -> tuple[str, list[int]]:
     """Return the checkpoint from which the run resumes ("" if none), and its original ranks."""
-    found = latest_of(experiment)
-    return (
-        (str(found), list(read(found / "rank0.pt")["observer"]["names"]))
-        if found is not None
-        else ("", [])
-    )
+    candidate = candidates.next("rank0.pt")
+    return ("", []) if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
+
+
+def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
+    """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
+    worker, start = saved["worker"], problem.start()
+    shapes = {name: each.shape for name, each in optim.buffers(start).items()}
+    model_shapes = [each.shape for each in problem.flat.fresh_buffers()]
+    counts = [worker[key] for key in COUNTS]
+    if worker["push_sum"].shape != (start.numel() + 1,):
+        raise ValueError("it has another number of parameters")
+    if {name: each.shape for name, each in worker["buffers"].items()} != shapes:
+        raise ValueError("it has another optimizer")
+    if [each.shape for each in worker["model_buffers"]] != model_shapes:
+        raise ValueError("it has other buffers of the model")
+    if not all(isinstance(each, int) for each in counts) or not isfinite(saved["now"]):
+        raise TypeError("its counts are no numbers")
+    if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
+        raise KeyError(*missing)
 
 
 def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None:

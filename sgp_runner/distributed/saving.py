@@ -163,6 +163,8 @@ class RankSaver:
         """Write the checkpoint; return its path and the signal received by any rank, if one was."""
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
+        if self.observer is not None:
+            self.observer.recorder.check()  # a checkpoint without its records is worth nothing
         draft = Draft(self.experiment.checkpoints, world.consult(self.steps)[0])
         if world.process_rank == 0:
             draft.clear()

@@ -19,9 +19,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, ZipFile
 
-from sgp_runner.utils.errors import CannotWrite, ConfigError, Stopped
+from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum
+from sgp_runner.utils.reading import open_regular, read_json
 from sgp_runner.utils.signals import stop_signals
 
 if TYPE_CHECKING:
@@ -117,13 +119,82 @@ class Found:
     back: Sequence[int] = ()
 
 
+class UnusableCheckpoint(ConfigError):
+    """A checkpoint that its manifest vouches for, but that does not fit the run.
+
+    reason: a sentence
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            "resume",
+            f"{path} is not a checkpoint of sgp-run; "
+            "remove its folder, or start over with resume=never.",
+        )
+        self.path, self.reason = path, reason
+
+
+@contextmanager
+def using(path: Path) -> Iterator[None]:
+    """Turn errors of reading the checkpoint ``path``, or resuming it, into UnusableCheckpoint."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # forged state can raise any
+        what = str(error).partition("\n")[0]
+        if not isinstance(error, ValueError):
+            what = f"{type(error).__name__}: {what}"
+        raise UnusableCheckpoint(path, f"it does not fit this run ({what}).") from error
+
+
+class Candidates:
+    """The valid checkpoints that an interrupted run may resume from, newest first."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.ranks = experiment.run.ranks
+        self.paths = valid_checkpoints(experiment)
+        self.refused: UnusableCheckpoint | None = None
+
+    def next(self, name: str) -> tuple[Found, dict[str, Any]] | None:
+        """Return the next one, and the state in its file ``name``; None if there are none.
+
+        Raises UnusableCheckpoint for the oldest one if all were refused.
+        """
+        for path in self.paths:
+            try:
+                with using(path):
+                    state = read(path / name)
+                    return Found(path, ranks_in(state, self.ranks)), state
+            except UnusableCheckpoint as error:
+                self.refuse(error)
+        if self.refused is not None:
+            raise self.refused
+        return None
+
+    def refuse(self, error: UnusableCheckpoint) -> None:
+        """Report on stderr that a checkpoint is not used."""
+        self.refused = error
+        warn(error.path, error.reason)
+
+
+def ranks_in(state: Mapping[str, Any], ranks: int) -> list[int]:
+    """Return the original ranks in a saved ``state``, among those of the whole run."""
+    names = list(state["observer"]["names"])
+    if not names or not set(names) <= set(range(ranks)) or names != sorted(set(names)):
+        raise ValueError("its ranks are not those of the run")
+    return names
+
+
 def latest_of(experiment: Experiment) -> Path | None:
     """Return the checkpoint from which an interrupted run resumes, if there is one."""
-    return (
-        latest(experiment.checkpoints, experiment.digest)
-        if experiment.run.resume == "auto"
-        else None
-    )
+    return next(valid_checkpoints(experiment), None)
+
+
+def valid_checkpoints(experiment: Experiment) -> Iterator[Path]:
+    """Yield the valid checkpoints of a run that may resume, newest first."""
+    if experiment.run.resume == "auto":
+        yield from valid(experiment.checkpoints, experiment.digest)
 
 
 class Draft:
@@ -142,7 +213,8 @@ class Draft:
         for path in self.folder.glob(".part-*"):
             shutil.rmtree(path, ignore_errors=True)
         with self.writing():
-            self.path.mkdir(parents=True)
+            self.folder.mkdir(exist_ok=True)  # in the folder of the run, which must be there
+            self.path.mkdir()
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
         """Write ``state``, tensors and plain data, to the file ``name``; replace an earlier one."""
@@ -190,47 +262,65 @@ def write(path: Path, state: Mapping[str, Any]) -> str:
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
+    """Return the state in a file of a checkpoint. Raises OSError or ValueError if it has none."""
     import torch
 
-    refused = ConfigError(
-        "resume",
-        f"{path} is not a checkpoint of sgp-run; "
-        "remove its folder, or start over with resume=never.",
-    )
+    check_uncompressed(path)
     try:
         state = torch.load(path, weights_only=True, map_location=device)
-    except Exception as error:
-        raise refused from error
+    except Exception as error:  # whose words advise to let it run code
+        raise ValueError(f"{path.name} is no data of sgp-run") from error
     if not isinstance(state, dict):
-        raise refused
+        raise ValueError(f"{path.name} holds no state")
     return state
+
+
+def check_uncompressed(path: Path) -> None:
+    """Raise ValueError if a file of tensors would be larger in memory than on the disk."""
+    with open_regular(path) as file:
+        try:
+            sizes = [(each.file_size, each.compress_size) for each in ZipFile(file).infolist()]
+        except BadZipFile as error:
+            raise ValueError(f"{path.name} is no file of tensors") from error
+    if any(size > stored for size, stored in sizes):
+        raise ValueError(f"{path.name} is compressed")
 
 
 def latest(folder: Path, run: str) -> Path | None:
     """Return the newest valid checkpoint of ``run``; invalid ones are reported on stderr."""
+    return next(valid(folder, run), None)
+
+
+def valid(folder: Path, run: str) -> Iterator[Path]:
+    """Yield the valid checkpoints of ``run``, newest first; others are reported on stderr."""
     for steps in saved_steps(folder):
         path = folder / f"step-{steps}"
         problem = invalid_reason(path, run)
         if problem is None:
-            return path
-        print(f"warning: the checkpoint {path} is not used: {problem}", file=sys.stderr, flush=True)
-    return None
+            yield path
+        else:
+            warn(path, problem)
+
+
+def warn(path: Path, problem: str) -> None:
+    print(f"warning: the checkpoint {path} is not used: {problem}", file=sys.stderr, flush=True)
 
 
 def invalid_reason(path: Path, run: str) -> str | None:
     """Return the reason why a checkpoint cannot be used, as a sentence; None if it can."""
+    damaged = f"its {MANIFEST} is missing or damaged."
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(path / MANIFEST)
         version, name, files = manifest["version"], manifest["run"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError):
-        return f"its {MANIFEST} is missing or damaged."
+        return damaged
     if version != VERSION:
         return f"it has format {version}, and this version of sgp-run reads format {VERSION}."
     if name != run:
         return "it belongs to a run with other settings."
     for file, expected in files.items():
         if not re.fullmatch(r"\w+\.pt", file):
-            return f"its {MANIFEST} is missing or damaged."
+            return damaged
         try:
             if checksum(path / file) != expected:
                 return f"{file} is damaged."

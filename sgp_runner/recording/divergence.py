@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from sgp_runner.recording.checkpoint import latest
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import Diverged, DivergedBefore
+from sgp_runner.utils.reading import read_json
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -60,7 +61,7 @@ def leave_word(experiment: Experiment, error: Diverged) -> Diverged:
 def refuse_to_repeat(run_dir: Path) -> None:
     """Raise DivergedBefore if the run in this folder has diverged: it would diverge again."""
     try:
-        word = json.loads((run_dir / FILE).read_text(encoding="utf-8"))
+        word = read_json(run_dir / FILE)
         before = int(word["rank"]), int(word["step"]), str(word["what"]), str(word["advice"])
     except (OSError, ValueError, KeyError, TypeError):
         return

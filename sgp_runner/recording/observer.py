@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.elastic.membership import full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
-from sgp_runner.recording.recorder import Recorder, metrics_path, trim
+from sgp_runner.recording.recorder import START, Position, Recorder, metrics_path, trim
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def recording(
-    experiment: Experiment, rank: int, total_steps: int, start: int = 0
+    experiment: Experiment, rank: int, total_steps: int, start: Position = START
 ) -> Iterator[Recorder]:
-    """Open the recorder of one process rank, which appends at byte ``start`` of its file.
+    """Open the recorder of one process rank, which continues its file at ``start``.
 
     On process rank 0 the console and the logger listen.
     """
@@ -193,23 +193,23 @@ class Observer:
         return self.membership.original_ranks[worker.rank]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs."""
+        """Return the state that a resumed run needs. Raises as `Recorder.check`."""
+        position = self.recorder.position()
         return {
             "real_s": time.monotonic() - self.started,
             "evaluated": self.evaluated,
             "gatherings": {epoch: vars(gathering) for epoch, gathering in self.gatherings.items()},
             "first_losses": self.first_losses,
             "average": self.average,
-            "metrics_bytes": self.recorder.num_bytes(),
+            "metrics_bytes": position.num_bytes,
+            "metrics_checksum": position.checksum,
             "names": self.membership.original_ranks,
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         self.started -= saved["real_s"]
         self.evaluated = saved["evaluated"]
-        self.gatherings = {
-            epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()
-        }
+        self.gatherings = gatherings_in(saved)
         self.first_losses = saved["first_losses"]
         self.average = saved["average"]
         self.membership = membership_of(self.run, saved["names"])
@@ -312,6 +312,23 @@ class Observer:
         return out | results(
             self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average
         )
+
+
+def gatherings_in(saved: Mapping[str, Any]) -> dict[int, Gathering]:
+    return {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
+
+
+def position_in(saved: Mapping[str, Any]) -> Position:
+    """Return the position in the records of an observer's ``saved`` state.
+
+    Raises KeyError, TypeError or ValueError for a state that an observer cannot load.
+    """
+    gatherings_in(saved)
+    if not all(isinstance(saved[key], dict) for key in ("evaluated", "first_losses", "average")):
+        raise TypeError("it has no evaluations")
+    if not math.isfinite(saved["real_s"]) or saved["metrics_bytes"] < 0:
+        raise ValueError("it has no position in the records")
+    return Position(saved["metrics_bytes"], saved.get("metrics_checksum"))
 
 
 def cost_of(worker: Worker) -> dict[str, float]:

@@ -25,49 +25,81 @@ Listeners receive the original numbers.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sgp_runner.config.logger import Listener
-from sgp_runner.utils.errors import CannotWrite, ConfigError
+from sgp_runner.utils.errors import CannotWrite, ConfigError, RecordsLost
+from sgp_runner.utils.reading import MIB, check_regular, open_regular, parse_json, read_json
+from sgp_runner.utils.reading import read_lines as lines_of
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
 
+OPENING = os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not block
 KINDS = ("train", "server", "eval", "average", "lost", "rejoined", "summary")
+
+
+@dataclass(frozen=True)
+class Position:
+    """The records of one rank up to a checkpoint.
+
+    checksum: SHA-256 of their bytes; None: unknown, as in checkpoints of earlier versions
+    """
+
+    num_bytes: int = 0
+    checksum: str | None = None
+
+
+START = Position()
 
 
 class Recorder:
     """Appends records to this process rank's file, whole lines only, then passes them to listeners.
 
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes
-    ``metrics.rankR.jsonl``, so that no two processes share a file. The file continues at byte
-    ``start``: a resumed run records again what came after its checkpoint. As a context manager,
-    leaving without ``finish`` signals to the listeners that the run did not finish.
+    ``metrics.rankR.jsonl``, so that no two processes share a file. The file continues at ``start``:
+    a resumed run records again what came after its checkpoint. As a context manager, leaving
+    without ``finish`` signals to the listeners that the run did not finish.
     """
 
     def __init__(
-        self, run_dir: Path, rank: int, listeners: tuple[Listener, ...], start: int = 0
+        self, run_dir: Path, rank: int, listeners: tuple[Listener, ...], start: Position = START
     ) -> None:
         self.path = metrics_path(run_dir, rank)
         self._listeners = listeners
         self._finished = False
         run_dir.mkdir(parents=True, exist_ok=True)
-        trim(self.path, start)
-        self._file = self.path.open("ab", buffering=0)
+        self._file, self._checksum = continued(self.path, start)
+        self._size = start.num_bytes
 
-    def num_bytes(self) -> int:
-        """Flush the file to the disk and return its length."""
+    def position(self) -> Position:
+        """Flush the file to the disk and return what it holds. Raises as `check`."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise CannotWrite(self.path, error) from error
-        return os.fstat(self._file.fileno()).st_size
+        self.check()
+        return Position(self._size, self._checksum.hexdigest())
+
+    def check(self) -> None:
+        """Raise RecordsLost unless the file is in its place with all that was written to it."""
+        try:
+            there = self.path.stat()
+        except OSError:
+            raise RecordsLost(self.path, "was removed") from None
+        if not os.path.samestat(there, os.fstat(self._file.fileno())):
+            raise RecordsLost(self.path, "was replaced")
+        if there.st_size != self._size:
+            raise RecordsLost(self.path, "was changed")
 
     def write(self, record: Mapping[str, object]) -> None:
         """Write one record (not a ``summary``); it is in the file when this returns.
@@ -81,12 +113,16 @@ class Recorder:
             listener.write(record)
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Write the ``summary``, if there is one, and close listeners and file, once."""
+        """Write the ``summary``, if there is one, and close listeners and file, once.
+
+        Raises as `check` before a summary is written.
+        """
         if self._finished:
             return
         self._finished = True
         try:
             if summary is not None:
+                self.check()
                 self._append({"kind": "summary", **summary})
         finally:
             self._file.close()
@@ -98,15 +134,18 @@ class Recorder:
             raise ValueError(
                 f"a record needs a kind among {KINDS} and a time_s, got {dict(record)}"
             )
-        rest = memoryview((as_json(record) + "\n").encode())
-        end = os.fstat(self._file.fileno()).st_size
+        line = (as_json(record) + "\n").encode()
+        rest = memoryview(line)
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(end)
+                size = os.fstat(self._file.fileno()).st_size
+                self._file.truncate(size - (len(line) - len(rest)))
             raise CannotWrite(self.path, error) from error
+        self._size += len(line)
+        self._checksum.update(line)
 
     def __enter__(self) -> Recorder:
         return self
@@ -125,7 +164,7 @@ def metrics_path(run_dir: Path, rank: int) -> Path:
     return run_dir / ("metrics.jsonl" if rank == 0 else f"metrics.rank{rank}.jsonl")
 
 
-def read_metrics(run_dir: Path) -> list[dict[str, object]]:
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """Return the records of all ranks by ``time_s``, the summary last.
 
     Records at the same time keep the order of their file, rank 0 first. An incomplete last line is
@@ -137,20 +176,49 @@ def read_metrics(run_dir: Path) -> list[dict[str, object]]:
     return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
 
 
-def trim(path: Path, num_bytes: int) -> None:
-    """Truncate or create a file with ``num_bytes``. Raises ConfigError if it is shorter."""
+def trim(path: Path, start: Position) -> None:
+    """Truncate or create a file of records; raises as `continued`."""
+    continued(path, start)[0].close()
+
+
+def continued(path: Path, start: Position) -> tuple[io.FileIO, Any]:
+    """Open a file of records to continue it at ``start``; return it and its SHA-256 until there.
+
+    Raises ConfigError, and leaves the file as it is, if its beginning is not the one that the
+    checkpoint knows.
+    """
     try:
-        with path.open("ab") as file:
-            have = file.tell()
-            if have < num_bytes:
-                raise ConfigError(
-                    "resume",
-                    f"{path} has {have} bytes, but its checkpoint needs {num_bytes}: "
-                    "start over with resume=never.",
-                )
-            file.truncate(num_bytes)
+        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | OPENING, 0o666), "r+")
+        with contextlib.ExitStack() as unless_complete:
+            unless_complete.callback(file.close)
+            check_regular(file.fileno(), path)
+            checksum = verified(path, file, start)
+            file.truncate(start.num_bytes)
+            unless_complete.pop_all()
     except OSError as error:
         raise ConfigError("results", f"cannot write to {path}: {error.strerror}.") from error
+    return file, checksum
+
+
+def verified(path: Path, file: io.FileIO, start: Position) -> Any:
+    """Return the SHA-256 of the beginning of a file; raise ConfigError if it is another one."""
+    checksum, left, last = hashlib.sha256(), start.num_bytes, b"\n"
+    file.seek(0)
+    while left and (data := file.read(min(left, MIB))):
+        checksum.update(data)
+        left, last = left - len(data), data[-1:]
+    way_out = "start over with resume=never."
+    if left:
+        raise ConfigError(
+            "resume",
+            f"{path} has {start.num_bytes - left} bytes, but its checkpoint needs "
+            f"{start.num_bytes}: {way_out}",
+        )
+    if start.checksum not in (None, checksum.hexdigest()) or last != b"\n":
+        raise ConfigError(
+            "resume", f"{path} has other records than those that its checkpoint knows: {way_out}"
+        )
+    return checksum
 
 
 def num_whole_lines(run_dir: Path, rank: int) -> int:
@@ -167,15 +235,53 @@ def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
 def read_summary(run_dir: Path) -> dict[str, object] | None:
     """Return the summary of a finished run; None if there is no readable one."""
     try:
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(run_dir / "summary.json")
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) else None
 
 
 def finished(experiment: Experiment) -> dict[str, object] | None:
-    """Return the summary if this run has finished before, with the same settings."""
-    return read_summary(experiment.directory) if experiment.run.resume == "auto" else None
+    """Return the summary if this run has finished before.
+
+    Raises ConfigError if the records that belong to the summary are missing.
+    """
+    directory = experiment.directory
+    summary = read_summary(directory) if experiment.run.resume == "auto" else None
+    if summary is None:
+        return None
+    way_out = "put the files of the run back, or start over with resume=never."
+    for path in (directory / "config.yaml", *metrics_of(experiment, summary)):
+        if not path.is_file():
+            raise ConfigError("resume", f"this run has finished, but {path} is missing: {way_out}")
+    path = metrics_path(directory, 0)
+    if last_record(path) != {"kind": "summary", **summary}:
+        raise ConfigError(
+            "resume",
+            f"this run has finished, but {path} does not end with its summary: {way_out}",
+        )
+    return summary
+
+
+def metrics_of(experiment: Experiment, summary: Mapping[str, object]) -> list[Path]:
+    """Return the files of records that a finished run has, but those of lost ranks."""
+    run, lost = experiment.run, summary.get("lost")
+    if run.network.clock != "wall":
+        return [metrics_path(experiment.directory, 0)]
+    ranks = set(range(run.nodes + run.algo.servers))
+    ranks -= set(lost if isinstance(lost, list) else ())
+    return [metrics_path(experiment.directory, rank) for rank in sorted(ranks)]
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """Return the record in the last line of a file; None if it is none."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MIB))
+            *_, line = file.read(MIB).splitlines(keepends=True) or [b""]
+        return record_in(line)
+    except (OSError, ValueError):
+        return None
 
 
 def as_json(record: Mapping[str, object], indent: int | None = None) -> str:
@@ -190,19 +296,30 @@ def as_json(record: Mapping[str, object], indent: int | None = None) -> str:
     return json.dumps(record, allow_nan=False, ensure_ascii=False, indent=indent)
 
 
-def read_lines(path: Path) -> list[dict[str, object]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the records of one rank; see `read_metrics`."""
-    if not path.exists():
+    records: list[dict[str, Any]] = []
+    try:
+        for number, line in enumerate(lines_of(path), start=1):
+            if not line.endswith(b"\n"):  # the incomplete line of a killed process
+                break
+            try:
+                records.append(record_in(line))
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from error
+    except FileNotFoundError:
         return []
-    # The text after the last newline is empty, or the incomplete line of a killed process.
-    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    records: list[dict[str, object]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from error
     return records
+
+
+def record_in(line: bytes) -> dict[str, Any]:
+    record = parse_json(line.decode("utf-8", errors="replace"))
+    if not isinstance(record, dict):
+        raise ValueError("it has no names")
+    for key in ("kind", "time_s"):
+        if key not in record:
+            raise ValueError(f"it has no {key}")
+    return record
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -23,15 +23,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from sgp_runner.utils.errors import CannotWrite, ConfigError
+from sgp_runner.utils.reading import parse_json, read_lines
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.config.experiment import Experiment
 
+T = TypeVar("T")
 FORMAT = 3
 WAITING, ON_THE_SPOT = 0, -1  # places
 MOST_LINES = 1000  # buffered in memory
@@ -221,18 +223,20 @@ def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
 
 def read_recording(path: Path) -> Recording:
     try:
-        *lines, last = path.read_bytes().splitlines(keepends=True) or [b""]
+        *lines, last = [*read_lines(path)] or [b""]
     except FileNotFoundError:
         raise ConfigError(
             str(path), "it is missing: every rank of a run has a recording of its own."
         ) from None
     except OSError as error:
         raise ConfigError(str(path), f"it cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise ConfigError(str(path), "it is damaged: it has a line without end.") from error
     damaged = ConfigError(str(path), "it is damaged: its lines do not match their checksum.")
     header = header_of(path, lines[0] if lines else last)
     try:
         footer = (
-            Footer(**json.loads(last))
+            of_types(Footer, parse_json(last.decode()))
             if last.startswith(b"{") and last.endswith(b"}\n") and lines
             else None
         )
@@ -248,7 +252,7 @@ def read_recording(path: Path) -> Recording:
     steps: list[int | None] = []
     sends: list[Send] = []
     for line in lines[1:]:
-        match json.loads(line):
+        match event_in(line):
             case ["message", place, time, src, tag, arrived]:
                 events.append(TraceEvent("message", place, time, src, tag, arrived=arrived))
             case ["gradient", place, time, seconds]:
@@ -264,9 +268,35 @@ def read_recording(path: Path) -> Recording:
     return Recording(header, events, steps, sends, footer)
 
 
+def event_in(line: bytes) -> list[Any] | None:
+    """Return the event in a line; None unless it is a list of a name and numbers."""
+    try:
+        event = parse_json(line.decode())
+    except ValueError:
+        return None
+    match event:
+        case ["step", None]:
+            return ["step", None]
+        case [str(), *numbers] if all(type(each) in (int, float) for each in numbers):
+            return [event[0], *numbers]
+    return None
+
+
+def of_types(cls: type[T], fields: object) -> T:
+    """Make a header or footer of ``fields``. Raises TypeError for values of other types."""
+    if not isinstance(fields, dict):
+        raise TypeError("no names")
+    made = cls(**fields)
+    for name, hint in get_type_hints(cls).items():
+        value = getattr(made, name)
+        if type(value) is not hint and not (hint is float and type(value) is int):
+            raise TypeError(name)
+    return made
+
+
 def header_of(path: Path, line: bytes) -> Header:
     try:
-        fields = json.loads(line)
+        fields = parse_json(line.decode())
         version = fields["format"]
     except (ValueError, KeyError, TypeError):
         raise ConfigError(str(path), "this is not a recording of sgp-run.") from None
@@ -276,6 +306,6 @@ def header_of(path: Path, line: bytes) -> Header:
             f"it has format {version}, and this version of sgp-run reads format {FORMAT}.",
         )
     try:
-        return Header(**fields)
+        return of_types(Header, fields)
     except TypeError:
         raise ConfigError(str(path), "this is not a recording of sgp-run.") from None

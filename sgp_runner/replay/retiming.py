@@ -32,6 +32,7 @@ from sgp_runner.recording.recorder import (
     write_summary,
 )
 from sgp_runner.utils.errors import ConfigError, RankFailed
+from sgp_runner.utils.reading import read_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,14 +68,12 @@ def clusters_in(word: str) -> dict[str, object]:
 
 def retime_all(folders: Sequence[Path], word: str, out: Path) -> list[Path]:
     """Re-time all runs in ``folders`` on the clusters in ``word``; return their new folders."""
-    from sgp_runner.report.runs import run_folders
+    from sgp_runner.report.folders import run_folders
 
     clusters = clusters_in(word)
-    runs = {path.resolve(): path for folder in folders for path in run_folders(folder)}
+    runs, _ = run_folders(folders)
     return [
-        retime(folder, name, cluster, out)
-        for folder in runs.values()
-        for name, cluster in clusters.items()
+        retime(folder, name, cluster, out) for folder in runs for name, cluster in clusters.items()
     ]
 
 
@@ -118,7 +117,7 @@ def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
         if (folder / "environment.json").exists():
             replace_file(
                 there / "environment.json",
-                (folder / "environment.json").read_text(encoding="utf-8"),
+                read_text(folder / "environment.json"),
             )
         replace_file(
             metrics_path(there, 0),

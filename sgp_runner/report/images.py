@@ -61,7 +61,7 @@ def save(plot: Plot, folder: Path) -> None:
         if rows:
             axes.invert_yaxis()
             axes.margins(y=0.5 / rows)
-        axes.set_title(textwrap.fill(plot.title, TITLE_WIDTH), loc="left", fontsize=11)
+        axes.set_title(textwrap.fill(literal(plot.title), TITLE_WIDTH), loc="left", fontsize=11)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         if plot.legend:
@@ -74,10 +74,18 @@ def save(plot: Plot, folder: Path) -> None:
             )
 
 
+def literal(text: str) -> str:
+    """``text`` as matplotlib draws it without mathematics between dollars."""
+    return text.replace("$", r"\$")
+
+
 def draw(axes: Axes, plot: Plot, series: Series) -> None:
     style = series.style
     colour = style.colour or INK
-    x, y = list(series.x), list(series.y)
+    x, y = (
+        [literal(each) if isinstance(each, str) else each for each in values]
+        for values in (series.x, series.y)
+    )
     size = 11 if style.shape == "star" else 6
     axes.plot(
         x,
@@ -87,7 +95,7 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
         marker=SHAPES[style.shape] if style.shape else "none",
         markersize=size,
         markerfacecolor=colour if style.fill == "full" else "white",
-        label=series.name,
+        label=literal(series.name),
     )
     if style.fill == "dotted":
         axes.plot(x, y, color=colour, linestyle="none", marker=".", markersize=4)

@@ -13,8 +13,7 @@ averaged``.
 
 from __future__ import annotations
 
-import csv
-import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,28 +26,26 @@ from sgp_runner.config.corrections import KEY
 from sgp_runner.config.experiment import settings_of
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.recording.recorder import read_metrics, read_summary
+from sgp_runner.report.checks import (
+    COSTS,
+    FACTS,
+    MOST_NAME,
+    Damaged,
+    check_facts,
+    check_settings,
+    checked,
+    is_name,
+)
+from sgp_runner.report.folders import left_out, run_folders
 from sgp_runner.report.versions import completed
 from sgp_runner.session.execution import flat
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, printable
+from sgp_runner.utils.reading import read_json, read_yaml
 from sgp_runner.utils.units import number
 
 REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
 TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED = "finished", "unfinished", "re-timed"
-# Keys that every summary must have; ``time_s`` and the other costs come with them.
-FACTS = (
-    "algorithm",
-    "model",
-    "data",
-    "nodes",
-    "network",
-    "seed",
-    "epochs",
-    "clock",
-    "label",
-    "server",
-)
-COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
 CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
 
 
@@ -64,19 +61,15 @@ class Runs:
     skipped: tuple[str, ...]
 
 
-class Damaged(Exception):
-    """A run folder that cannot be used, with the reason."""
-
-
 def read_runs(folders: Sequence[Path]) -> Runs:
     """Read every run in or below the folders. Raises ConfigError if there is none."""
-    lines, curves, skipped = [], [], []
-    found = {path.resolve(): path for folder in folders for path in run_folders(folder)}
-    for path in found.values():
+    lines, curves = [], []
+    found, skipped = run_folders(folders)
+    for path in found:
         try:
             line, curve = read_run(path)
         except Damaged as error:
-            skipped.append(f"{path} is left out: {error}")
+            skipped.append(left_out(path, str(error)))
             continue
         lines.append(line)
         curves.append(curve)
@@ -95,60 +88,19 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     return Runs(table, pd.concat(curves, ignore_index=True), tuple(skipped))
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """Return the folder itself if it holds a run, else the runs of its sweep or those below it."""
-    if not folder.is_dir():
-        raise ConfigError(str(folder), "there is no such folder.")
-    if is_run(folder):
-        return [folder]
-    if (folder / "comparison.csv").is_file():
-        with (folder / "comparison.csv").open(encoding="utf-8", newline="") as file:
-            names = [Path(row["run_dir"]) for row in csv.DictReader(file) if row.get("run_dir")]
-        # Paths are relative to where the sweep was started; runs/ lies beside sweeps/.
-        both = [(name, folder.resolve().parents[1] / "runs" / name.name) for name in names]
-        return [
-            next((path for path in pair if is_run(path)), pair[0])
-            for pair in both
-            if any(map(is_run, pair))
-        ]
-    children = (
-        child
-        for child in sorted(folder.iterdir())
-        if child.is_dir() and not child.name.startswith(".")
-    )
-    return [path for child in children for path in run_folders(child)]
-
-
-def is_run(folder: Path) -> bool:
-    return any(
-        (folder / name).is_file() for name in ("metrics.jsonl", "summary.json", "environment.json")
-    )
-
-
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """Return the run's line of the table and its curve. Raises Damaged."""
-    import yaml
-
-    try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        settings = {KEY: 0, **settings_of(config)}
-    except FileNotFoundError:
-        raise Damaged("it has no config.yaml.") from None
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
-        raise Damaged("its config.yaml cannot be read.") from None
-    if config.get("format") != FORMAT:
-        raise Damaged(
-            "its config.yaml was written by another version of sgp-run, which this one cannot read."
-        )
+    config = read_config(folder)
+    settings = {KEY: 0, **settings_of(config)}
     summary = read_summary(folder)
-    if summary is None and (folder / "summary.json").exists():
+    if summary is None and os.path.lexists(folder / "summary.json"):
         raise Damaged("its summary.json is not a JSON object.")
-    facts = summary if summary is not None else facts_of(config, folder)
-    if missing := [key for key in FACTS if key not in facts]:
-        raise Damaged(f"its summary.json lacks {', '.join(missing)}.")
+    facts = facts_of(config, folder) if summary is None else summary
+    facts = {**facts, "row": facts.get("row") or config.get("row")}
+    check_facts(facts)
     try:
         records = read_metrics(folder)
-        curve = curve_of(records, bool(facts["server"]))
+        curve = curve_of(checked(records), bool(facts["server"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"its records cannot be read ({error}).") from None
     metric, curve = curve.attrs["metric"], curve.assign(folder=str(folder))
@@ -157,7 +109,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     if np.isnan(averaged) and metric == facts.get("metric"):
         averaged = number(facts.get("average"))
     line = {
-        "run": folder.name,
+        "run": printable(folder.name),
         "folder": str(folder),
         "state": UNFINISHED
         if summary is None
@@ -166,17 +118,34 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         else FINISHED,
         "kind": kind_of(facts),
         **{key: facts[key] for key in FACTS},
-        "batch_size": settings.get("batch_size"),
+        "batch_size": settings["batch_size"],
         "metric": metric,
         **{key: last[key] for key in ("quality", "low", "high")},
         "averaged": averaged,
         **(costs(facts) if summary is not None else costs_so_far(records)),
-        "row": facts.get("row") or config.get("row"),
+        "row": facts["row"],
         "fitted": bool(facts.get("fitted")),
         **version(folder),
         "settings": {key: value for key, value in settings.items() if key not in ("seed", "row")},
     }
     return line, curve
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = read_yaml(folder / "config.yaml")
+    except FileNotFoundError:
+        raise Damaged("it has no config.yaml.") from None
+    except (OSError, ValueError):
+        config = None
+    if not isinstance(config, dict):
+        raise Damaged("its config.yaml cannot be read.")
+    if config.get("format") != FORMAT:
+        raise Damaged(
+            "its config.yaml was written by another version of sgp-run, which this one cannot read."
+        )
+    check_settings(config)
+    return config
 
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
@@ -284,7 +253,11 @@ def bytes_at(
 def version(folder: Path) -> dict[str, object]:
     """Return the run's commit and whether files differed from it; None where that is unknown."""
     try:
-        git = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["git"] or {}
-        return {"commit": git.get("commit"), "dirty": git.get("dirty")}
+        git = read_json(folder / "environment.json")["git"] or {}
+        commit, dirty = git.get("commit"), git.get("dirty")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {"commit": None, "dirty": None}
+        commit, dirty = None, None
+    return {
+        "commit": commit if is_name(commit, MOST_NAME) else None,
+        "dirty": dirty if isinstance(dirty, bool) else None,
+    }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.report.runs import FINISHED, UNFINISHED
+from sgp_runner.utils.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 NAMED = "cluster.name"
+MOST_WORD = 300  # characters of a setting that are shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +156,8 @@ def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
     out = []
     for key in keys:
         value = settings.get(key)
-        out.append(
-            f"{key.removesuffix('.name')}={f'{value:g}' if isinstance(value, float) else value}"
-        )
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        out.append(printable(f"{key.removesuffix('.name')}={text}"[:MOST_WORD]))
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sgp_runner.report.settings import Setting
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
 WORDS = ("method", "kind", "seeds", "commit")
 LOG = "metrics.jsonl"
 # Maps the folder of a run and the name of a file in it (or "") to a path relative to the report.
@@ -270,16 +272,34 @@ def raw_pair(pair: Pair) -> dict[str, object]:
     return {**facts, **ours, "ours_is": pair.ours_is, "source": figure.origin, **made}
 
 
+def inert(value: object) -> object:
+    """A text that no spreadsheet takes for a formula; other values as they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def csv(table: Table) -> str:
+    return str(table.raw.map(inert).to_csv(index=False))
+
+
 def markdown(table: Table) -> str:
     def line(words: Iterable[str]) -> str:
-        return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
+        return "| " + " | ".join(words) + " |"
+
+    def row(cells: Sequence[Cell]) -> Iterator[str]:
+        for name, each in zip(table.head, cells, strict=True):
+            words = cell(each)
+            yield str(inert(words)) if name in table.words else words
 
     def cell(each: Cell) -> str:
         words = " ".join(
-            link.text if link.href is None else f"[{link.text}]({link.href})" for link in each.links
+            literal(link.text) if link.href is None else f"[{literal(link.text)}]({link.href})"
+            for link in each.links
         )
-        words += f" ({each.note})" if each.note else ""
+        words += f" ({literal(each.note)})" if each.note else ""
         return f"{GLYPHS[each.kind]} {words}" if each.kind else words
+
+    def literal(text: str) -> str:
+        return re.sub(r"[\\|`<\[\]]", r"\\\g<0>", text)
 
     rules = ["---" if name in table.words else "---:" for name in table.head]
     lines = [
@@ -289,7 +309,7 @@ def markdown(table: Table) -> str:
         line(table.head),
         line(rules),
     ]
-    return "\n".join([*lines, *(line(map(cell, row)) for row in table.cells)]) + "\n"
+    return "\n".join([*lines, *(line(row(cells)) for cells in table.cells)]) + "\n"
 
 
 def for_terminal(settings: Sequence[Setting]) -> Iterator[tuple[str, list[dict[str, object]]]]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from sgp_runner.report.comparison import Pair, pairs_of
 from sgp_runner.report.images import save_all
@@ -14,8 +15,10 @@ from sgp_runner.report.parts import count
 from sgp_runner.report.plots import sections
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import Setting, settings_in
-from sgp_runner.report.tables import markdown, tables
+from sgp_runner.report.tables import csv, markdown, tables
 from sgp_runner.utils.errors import ConfigError
+
+SAFE = "/#:=+,@!$&'*;~"  # characters of a path that need no escape in a link
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,9 @@ def write_report(
     """
 
     def link(folder: str, file: str) -> str:
-        return Path(os.path.relpath(kept(Path(folder)) / file, out)).as_posix()
+        path = os.path.relpath(kept(Path(folder)) / file, out)
+        # A name such as javascript:... must not be taken for a scheme.
+        return quote(os.fsencode(path if path.startswith("..") else f"./{path}"), SAFE)
 
     runs = read_runs(folders)
     settings = settings_in(runs)
@@ -66,7 +71,7 @@ def write_report(
         for path in (*out.glob("plots/*.png"), *out.glob("plots/*.svg")):
             path.unlink()
         for table in all_tables:
-            table.raw.to_csv(out / f"{table.name}.csv", index=False)
+            (out / f"{table.name}.csv").write_text(csv(table), encoding="utf-8")
             (out / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
         save_all((plot for section in shown for plot in section.plots), out / "plots")
         page.write_text(render(title, subtitle, shown, all_tables, runs.skipped), encoding="utf-8")

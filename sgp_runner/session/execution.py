@@ -18,10 +18,11 @@ from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
-from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged
+from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged, RecordsLost
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.lock import locked
 from sgp_runner.utils.provenance import environment
+from sgp_runner.utils.reading import read_yaml
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -62,9 +63,24 @@ def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | Non
     except Diverged as error:
         raise leave_word(experiment, error) from error
     if summary is not None:
-        write_summary(experiment.directory, summary)
+        conclude(experiment, summary)
         shutil.rmtree(experiment.checkpoints, ignore_errors=True)
     return summary
+
+
+def conclude(experiment: Experiment, summary: Mapping[str, object]) -> None:
+    """Write the summary. Raises RecordsLost if the configuration that it belongs to is gone."""
+    path = experiment.directory / "config.yaml"
+    try:
+        what = None if read_yaml(path) == stored(experiment) else "was changed"
+    except FileNotFoundError:
+        what = "was removed"
+    except (OSError, ValueError):
+        what = "was changed"
+    if what is not None:
+        (experiment.directory / "summary.json").unlink(missing_ok=True)  # by a real rank 0
+        raise RecordsLost(path, what)
+    write_summary(experiment.directory, summary)
 
 
 def prepare(experiment: Experiment) -> list[Path]:
@@ -98,16 +114,14 @@ def refuse_other_settings(experiment: Experiment) -> None:
 
     Raises ConfigError that names a difference, unless the folder is new or has the same settings.
     """
-    import yaml
-
     path = experiment.directory / "config.yaml"
     if not os.path.exists(path):  # unlike Path.exists, accepts any name
         return
     way_out = "choose another name, or replace that run with resume=never"
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config = read_yaml(path)
         there = dict(flat(settings_of(config)))
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+    except (OSError, ValueError, AttributeError):
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
     if config.get("format") != FORMAT:
         raise ConfigError(

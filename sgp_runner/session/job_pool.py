@@ -19,6 +19,7 @@ from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
+from sgp_runner.utils.reading import read_yaml
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,10 @@ class Job:
     @property
     def config(self) -> Mapping[str, Any] | None:
         """The stored configuration; None if the run has not begun."""
-        import yaml
-
         try:
-            text = (self.folder / "config.yaml").read_text(encoding="utf-8")
+            config: Mapping[str, Any] = read_yaml(self.folder / "config.yaml")
         except FileNotFoundError:
             return None
-        # The C loader, where available, is ten times as fast.
-        config: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return config
 
     @property

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
-from sgp_runner.recording.checkpoint import Found, Trigger, resume_message
+from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
 from sgp_runner.recording.observer import Observer, recording
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.signals import stop_signals
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import StepListener, Worker
-    from sgp_runner.recording.recorder import Recorder
+    from sgp_runner.recording.recorder import Position, Recorder
 
 LOSSES = (Lost, LostConnection, MembershipChanged)
 
@@ -50,14 +50,18 @@ class Backend(Protocol):
     def original_rank(self) -> int | None: ...
 
     def open(self) -> Found | None:
-        """Return the checkpoint to resume from, the same on all processes."""
+        """Return the newest checkpoint that was not refused, the same on all processes."""
+
+    def refuse(self, error: UnusableCheckpoint) -> None:
+        """Report that a checkpoint is not used; the run is built again from an earlier one."""
 
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
-    ) -> int | None:
-        """Make machines and unstarted workers; return the size of the metrics recorded so far.
+    ) -> Position | None:
+        """Make machines and workers; return the position in the metrics recorded so far.
 
-        Returns None if this process has no worker and its work is done.
+        Returns None if this process has no worker and its work is done. Raises UnusableCheckpoint
+        on all processes if the checkpoint does not fit on one of them.
         """
 
     def restore(self, observer: Observer | None) -> None:
@@ -104,16 +108,10 @@ class Session:
     def run(self) -> dict[str, object] | None:
         """Execute the run and return the summary, on the process that has one."""
         run, backend = self.experiment.run, self.backend
-        found = backend.open()
-        membership = (
-            full_membership(run)
-            if found is None
-            else membership_of(run, [*found.original_ranks, *found.back])
-        )
-        metrics_bytes = backend.build(membership, found, self)
-        if metrics_bytes is None:
+        found, membership, start = self.build()
+        if start is None:
             return None
-        with closing(backend.problem), self.recording(metrics_bytes) as recorder:
+        with closing(backend.problem), self.recording(start) as recorder:
             if recorder is not None:
                 self.observer = Observer(
                     run,
@@ -132,14 +130,29 @@ class Session:
                 recorder.finish(summary)
         return summary
 
+    def build(self) -> tuple[Found | None, Membership, Position | None]:
+        """Build the backend at the newest checkpoint that fits the run."""
+        run, backend = self.experiment.run, self.backend
+        while True:
+            found = backend.open()
+            membership = (
+                full_membership(run)
+                if found is None
+                else membership_of(run, [*found.original_ranks, *found.back])
+            )
+            try:
+                return found, membership, backend.build(membership, found, self)
+            except UnusableCheckpoint as error:
+                backend.refuse(error)
+
     @contextmanager
-    def recording(self, metrics_bytes: int) -> Iterator[Recorder | None]:
+    def recording(self, start: Position) -> Iterator[Recorder | None]:
         rank = self.backend.original_rank
         if rank is None:
             yield None
             return
         total = self.experiment.run.budget(self.backend.problem).total
-        with recording(self.experiment, rank, total, metrics_bytes) as recorder:
+        with recording(self.experiment, rank, total, start) as recorder:
             yield recorder
 
     def train(self) -> dict[str, object] | None:

@@ -10,7 +10,9 @@ from sgp_runner.cluster.machines import ASYNC_HOST_PASSES
 from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.worker import SILENT
 from sgp_runner.elastic.membership import common_epoch, take_over
-from sgp_runner.recording.checkpoint import Found, latest_of, read
+from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
+from sgp_runner.recording.observer import position_in
+from sgp_runner.recording.recorder import START, Position
 from sgp_runner.simulator.engine import choose_threads, make_engine
 from sgp_runner.simulator.simulation import Simulation
 from sgp_runner.simulator.snapshot import Saver, restore
@@ -42,20 +44,33 @@ class SimulatedBackend:
         self.waiting: list[Worker] = []  # not started yet
         self.saver: Saver | None = None
         self.begun = 0
+        self.candidates = Candidates(experiment)
 
     def open(self) -> Found | None:
-        path = latest_of(self.experiment)
-        if path is None:
+        candidate = self.candidates.next("run.pt")
+        if candidate is None:
             return None
-        self.saved = read(path / "run.pt")
-        return Found(path, self.saved["observer"]["names"])
+        found, self.saved = candidate
+        return found
 
-    def build(self, membership: Membership, found: Found | None, listener: StepListener) -> int:
-        self.membership, self.found, self.listener = membership, found, listener
+    def refuse(self, error: UnusableCheckpoint) -> None:
+        self.problem.close()
+        self.candidates.refuse(error)
+
+    def build(
+        self, membership: Membership, found: Found | None, listener: StepListener
+    ) -> Position:
+        self.membership, self.listener = membership, listener
         self.problem = membership.run.make_problem()
         choose_threads(self.problem)
         self.make_machines()
-        return 0 if found is None else int(self.saved["observer"]["metrics_bytes"])
+        if found is None:
+            return START
+        with using(found.path):
+            at_steps = (read(found.path / f"rank{worker.rank}.pt") for worker in self.workers)
+            restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
+            self.begun, self.waiting = int(self.saved["begun"]), []
+            return position_in(self.saved["observer"])
 
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
@@ -72,11 +87,8 @@ class SimulatedBackend:
         self.waiting = list(self.workers)
 
     def restore(self, observer: Observer | None) -> None:
-        assert self.found is not None and observer is not None
-        at_steps = (read(self.found.path / f"rank{worker.rank}.pt") for worker in self.workers)
-        restore(self.simulation, self.workers, self.membership.run.algo, at_steps, self.saved)
+        assert observer is not None
         observer.load_state_dict(self.saved["observer"])
-        self.begun, self.waiting = self.saved["begun"], []
 
     def make_saver(self, observer: Observer | None) -> Saver:
         assert observer is not None

@@ -122,6 +122,7 @@ class Saver:
         if self.draft is None:
             if not self.trigger.due(self.steps):
                 return
+            self.observer.recorder.check()  # a checkpoint without its records is worth nothing
             self.draft = Draft(self.experiment.checkpoints, self.steps)
             self.draft.clear()
             self.missing = {each.rank for each in self.workers}

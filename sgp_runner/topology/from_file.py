@@ -15,8 +15,10 @@ from pathlib import Path
 
 from sgp_runner.topology.graphs import Peers, Phase, Topology
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import MIB, read_bytes
 
 KEY = "algo.topology.path"
+MOST_BYTES = 1024 * MIB
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Edges(Topology):
     @cached_property
     def content(self) -> bytes:
         try:
-            return Path(self.path).read_bytes()
+            return read_bytes(Path(self.path), MOST_BYTES)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 KEY, f"cannot read '{self.path}': {getattr(error, 'strerror', None) or error}."

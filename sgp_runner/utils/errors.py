@@ -93,6 +93,16 @@ class CannotWrite(RankFailed):
         )
 
 
+class RecordsLost(RankFailed):
+    """A file of results was removed, replaced or changed by another process during the run."""
+
+    def __init__(self, path: object, what: str) -> None:
+        super().__init__(
+            f"{path} {what} by another process during the run, so its records are incomplete: "
+            "start over with resume=never."
+        )
+
+
 class Aborted(RuntimeError):
     """This rank stops because another one failed, which reports the reason."""
 

@@ -284,6 +284,11 @@ SETTINGS: list[tuple[str, str, str]] = [
         "cannot read '/': Is a directory.",
     ),
     (
+        "algo.topology=edges algo.topology.path=/dev/zero",
+        "algo.topology.path",
+        "cannot read '/dev/zero': Not a regular file.",
+    ),
+    (
         "algo.topology=edges algo.topology.path=''",
         "algo.topology.path",
         "cannot read '': Is a directory.",
@@ -714,12 +719,13 @@ def test_an_image_that_is_none_is_named(capfd: pytest.CaptureFixture[str]) -> No
     )
 
 
-# What lies in the way, in a run that was cut off after two checkpoints.
+# What lies in the way, in a run that was cut off after a checkpoint.
+CUT_OFF = ["checkpoint.every_steps=2", "checkpoint.keep=1", "optim.lr=30", "epochs=40"]
 
 
 def cut_off() -> Path:
     """The folder of a run that stopped before its end; its latest checkpoint."""
-    assert main([*TINY, "checkpoint.every_steps=2", "optim.lr=30", "epochs=40"]) == 3
+    assert main([*TINY, *CUT_OFF]) == 3
     (RUN / "diverged.json").unlink()
     return max((RUN / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
 
@@ -745,6 +751,16 @@ def replaced(path: Path) -> Callable[[Path], None]:
         path.unlink()
         path.mkdir()
         (path / "something").touch()
+
+    return replace
+
+
+def pipe(path: Path) -> Callable[[Path], None]:
+    """A named pipe stands where a file should be."""
+
+    def replace(place: Path) -> None:
+        path.unlink()
+        os.mkfifo(path)
 
     return replace
 
@@ -783,6 +799,22 @@ IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda place: os.truncate(RUN / "metrics.jsonl", 0),
         "resume: results/runs/mine/metrics.jsonl has 0 bytes",
     ),
+    "a pipe for metrics": (
+        pipe(RUN / "metrics.jsonl"),
+        "results: cannot write to results/runs/mine/metrics.jsonl: Not a regular file.",
+    ),
+    "a pipe for a configuration": (
+        pipe(RUN / "config.yaml"),
+        "config.yaml cannot be read; choose another name",
+    ),
+    "a deep configuration": (
+        lambda place: (RUN / "config.yaml").write_text("[" * 100_000),
+        "config.yaml cannot be read; choose another name",
+    ),
+    "a configuration in itself": (
+        lambda place: (RUN / "config.yaml").write_text("&a {format: 2, a: *a}"),
+        "config.yaml cannot be read; choose another name",
+    ),
 }
 
 
@@ -793,19 +825,28 @@ def test_what_lies_in_the_way(name: str, capfd: pytest.CaptureFixture[str]) -> N
     spoil(place)
     capfd.readouterr()
     before = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
-    assert main([*TINY, "checkpoint.every_steps=2", "optim.lr=30", "epochs=40"]) == 2
-    error = capfd.readouterr().err
-    assert (
-        sentence.partition("{")[0] in error
-        and error.count("\n") == 1
-        and error.startswith("sgp-run: ")
-    )
+    assert main([*TINY, *CUT_OFF]) == 2
+    *warnings, error = capfd.readouterr().err.splitlines()
+    assert sentence.partition("{")[0] in error and error.startswith("sgp-run: ")
+    refused = [f"warning: the checkpoint {place} is not used: it does not fit this run"]
+    assert [warning.partition(" (")[0] for warning in warnings] == refused * ("checkpoint" in name)
     assert {
         path: path.read_bytes()
         for path in RUN.rglob("*")
         if path.is_file() and path.name != "environment.json"
     } == {path: content for path, content in before.items() if path.name != "environment.json"}
     assert not Path("harm").exists()
+
+
+def test_presets_without_end_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("mine/experiment").mkdir(parents=True)
+    Path("mine/experiment/bomb.yaml").write_text("a: &a [*a]\n")
+    Path("mine/experiment/odd.yaml").write_text("a: [\n")
+    error = refused([*TINY, "--config-dir", "mine", "experiment=bomb"], capfd)
+    assert error == (
+        "sgp-run: --config-dir: mine/experiment/bomb.yaml cannot be read: *a contains itself or "
+        "is not defined.\n"
+    )
 
 
 def test_a_damaged_summary_is_none(capfd: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -320,6 +322,34 @@ def test_a_damaged_image_is_named(workers: int, tmp_path: Path) -> None:
     ):
         data.train.batch(torch.arange(6))
     data.train.close()
+
+
+def png_bomb(path: Path) -> None:
+    """A picture of 100,000 x 100,000 pixels in a few bytes."""
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b""))
+    parts = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(png_bomb, "decompression bomb"), (os.mkfifo, "Not a regular file")],
+    ids=["a bomb", "a pipe"],
+)
+def test_an_image_without_end_is_named(
+    make: Callable[[Path], object], reason: str, tmp_path: Path
+) -> None:
+    root = image_folder(tmp_path / "imagenet", train=2)
+    path = root / "train" / WNIDS[1] / f"{WNIDS[1]}_1.JPEG"
+    path.unlink()
+    make(path)
+    data = ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32)
+    with pytest.raises(DataError, match=rf"^{path} cannot be read as an image \(.*{reason}.*\);"):
+        data.train.batch(torch.arange(6))
 
 
 # CIFAR

@@ -13,6 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import webdataset
@@ -275,6 +276,29 @@ def test_samples_are_searched_for_once(few: Path) -> None:
         assert (few / "train-index.npz").stat().st_size > len(damaged)
 
 
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [[0, 512, 5, 0], [7, 512, 5, 1]],  # of no shard
+        [[0, 512, 10**12, 0]],
+        [[0, -1, 5, 0]],
+        [[0, 512, 5, -1]],
+        [[0, 512, 5]],
+        [0.5],
+    ],
+)
+def test_a_forged_index_is_made_again(samples: object, few: Path) -> None:
+    index = few / "train-index.npz"
+    load(few)
+    with numpy.load(index) as known:
+        names, sizes, before = known["names"], known["sizes"], known["samples"]
+    numpy.savez_compressed(index, names=names, sizes=sizes, samples=numpy.array(samples))
+    labels = load(few).train.labels
+    assert labels is not None and labels.tolist() == [0, 1, 2, 0, 1, 2]
+    with numpy.load(index) as known:
+        assert numpy.array_equal(known["samples"], before)
+
+
 def test_a_folder_that_cannot_be_written_is_read(
     few: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,6 +371,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a negative number": (
         lambda folder: add(folder / "train-000000.tar", **{"0.jpg": "image", "0.cls": "-1"}),
         NO_SAMPLE,
+    ),
+    "a number without end": (
+        lambda folder: add(
+            folder / "train-000000.tar", **{"0.jpg": "image", "0.cls": "1" + "0" * 30}
+        ),
+        NO_SAMPLE,
+    ),
+    "a pipe": (
+        lambda folder: os.mkfifo(folder / "train-000002.tar"),
+        r"data.shards: {0}/train-000002.tar is no tar archive, .+Not a regular file.+\); " + AGAIN,
     ),
     "a gap": (
         lambda folder: add(folder / "train-000003.tar", **{"0.jpg": "image", "0.cls": "0"}),

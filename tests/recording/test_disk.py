@@ -14,7 +14,7 @@ from experiments import make_experiment
 
 from sgp_runner.cli.main import main
 from sgp_runner.recording.checkpoint import invalid_reason, saved_steps
-from sgp_runner.recording.recorder import Recorder, read_metrics, write_summary
+from sgp_runner.recording.recorder import Position, Recorder, read_metrics, write_summary
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 
 TINY = [
@@ -151,5 +151,5 @@ def test_records_that_a_checkpoint_knows_of_must_be_there(tmp_path: Path) -> Non
             "with resume"
         ),
     ):
-        Recorder(tmp_path, 0, (), start=40)
+        Recorder(tmp_path, 0, (), start=Position(40))
     assert (tmp_path / "metrics.jsonl").stat().st_size == 33

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sgp_runner.recording.recorder import Recorder, read_metrics, read_summary, write_summary
+from sgp_runner.recording.recorder import (
+    Position,
+    Recorder,
+    read_metrics,
+    read_summary,
+    write_summary,
+)
 
 
 class Listening:
@@ -71,7 +77,7 @@ def test_a_half_written_line_is_ignored_and_then_removed(tmp_path: Path) -> None
     whole = json.dumps(train(0, 1, 0.5)) + "\n"
     path.write_text(whole + whole[:20])
     assert read_metrics(tmp_path) == [train(0, 1, 0.5)]
-    with Recorder(tmp_path, 0, (), len(whole)) as recorder:
+    with Recorder(tmp_path, 0, (), Position(len(whole))) as recorder:
         recorder.write(train(0, 2, 1.0))
     assert read_metrics(tmp_path) == [train(0, 1, 0.5), train(0, 2, 1.0)]
 
@@ -114,7 +120,7 @@ def test_a_resumed_run_records_again_what_came_after_its_checkpoint(tmp_path: Pa
     with Recorder(tmp_path, 0, ()) as recorder:
         recorder.write(train(0, 1, 0.5))
         recorder.write(train(0, 2, 1.0))
-        start = recorder.num_bytes()
+        start = recorder.position()
         recorder.write(train(0, 3, 1.5))
         recorder.finish({"time_s": 0.5})
     with Recorder(tmp_path, 0, (), start) as recorder:

@@ -310,7 +310,22 @@ def test_what_is_no_recording_is_refused(
         check("it is incomplete: the rank was killed, or the file was truncated.")
     zero.write_bytes(whole.replace(b'"message",0,1.0', b'"message",0,7.0'))
     check("it is damaged: its lines do not match their checksum.")
-    for text in (b"", b"\x00\xff", b'{"what": 1}\n', b"[1, 2]\n"):
+    for line in ('["message",0,"soon",1,0,1.0]', '["step",[1]]', "[" * 100_000, '["step",1e999]'):
+        forged = Writer(directory, header(experiment, 0))
+        forged.flush()
+        forged.write(line.encode() + b"\n")
+        forged.checksum.update(line.encode() + b"\n")
+        forged.count += 1
+        forged.finish(True, torch.zeros(3), 9.0)
+        check("it is damaged: its lines do not match their checksum.")
+    for text in (
+        b"",
+        b"\x00\xff",
+        b"[" * 100_000,
+        b'{"format": 1e999}\n',
+        b'{"what": 1}\n',
+        b"[1, 2]\n",
+    ):
         zero.write_bytes(text)
         check("this is not a recording of sgp-run.")
     rewritten(format=7)

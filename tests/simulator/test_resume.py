@@ -26,7 +26,6 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.recording.checkpoint import VERSION, saved_steps
 from sgp_runner.session.start import execute
-from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.files import checksum
 
 SETTINGS = ("nodes=4", "batch_size=32", "epochs=2", "log_every=3", "checkpoint.every_minutes=null")
@@ -300,12 +299,30 @@ def edit(path: Path, **values: object) -> None:
     (path / "manifest.json").write_text(json.dumps({**manifest, **values}))
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+def put(path: Path, make: Callable[[Path], object]) -> None:
+    """Put something else in the place of a file."""
+    path.unlink()
+    make(path)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (truncate, "rank1.pt is damaged."),
     "corrupt": (flip_a_bit, "run.pt is damaged."),
     "incomplete": (
         lambda path: (path / "rank0.pt").unlink(),
         "rank0.pt cannot be read (No such file or directory).",
+    ),
+    "a pipe": (
+        lambda path: put(path / "run.pt", os.mkfifo),
+        "run.pt cannot be read (Not a regular file).",
+    ),
+    "a device": (
+        lambda path: put(path / "rank1.pt", lambda place: place.symlink_to("/dev/zero")),
+        "rank1.pt cannot be read (Not a regular file).",
+    ),
+    "a deep manifest": (
+        lambda path: (path / "manifest.json").write_text("[" * 100_000),
+        "its manifest.json is missing or damaged.",
     ),
     "without manifest": (
         lambda path: (path / "manifest.json").unlink(),
@@ -350,20 +367,20 @@ class Malice:
         return os.system, (f"touch {self.path}",)
 
 
-def test_a_checkpoint_cannot_run_code(tmp_path: Path, events: list[int]) -> None:
+def test_a_checkpoint_cannot_run_code(
+    tmp_path: Path, events: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment = cut_off(tmp_path, events)
     place = experiment.checkpoints / f"step-{saved_steps(experiment.checkpoints)[0]}"
     torch.save({"now": Malice(tmp_path / "harm")}, place / "run.pt")
     files = json.loads((place / "manifest.json").read_text())["files"]
     edit(place, files={**files, "run.pt": checksum(place / "run.pt")})
-    with pytest.raises(
-        ConfigError,
-        match=(
-            "run.pt is not a checkpoint of sgp-run; remove its folder, or start over with "
-            "resume=never"
-        ),
-    ):
-        execute(experiment)
+    capsys.readouterr()
+    assert execute(experiment) is not None
+    assert capsys.readouterr().err == (
+        f"warning: the checkpoint {place} is not used: it does not fit this run "
+        "(run.pt is no data of sgp-run).\n"
+    )
     assert not (tmp_path / "harm").exists()
 
 

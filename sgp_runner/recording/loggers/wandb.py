@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from sgp_runner.config.logger import Listener
 from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.units import number
 
@@ -259,7 +260,7 @@ def _run_id(run_dir: Path, new: bool) -> str:
     path = run_dir / "wandb_id"
     if new or not path.exists():
         path.write_text(secrets.token_hex(6) + "\n", encoding="utf-8")
-    return path.read_text(encoding="utf-8").strip()
+    return read_text(path).strip()
 
 
 def _count_lines(path: Path) -> int:

@@ -1,0 +1,132 @@
+"""Checks of the files of a run before a report relies on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sgp_runner.utils.errors import printable
+
+CLOCKS = ("simulated", "wall")
+METRICS = ("accuracy", "bleu", "loss")
+# Keys that every summary must have; ``time_s`` and the other costs come with them.
+NAMES = ("algorithm", "model", "data", "network", "label")
+FACTS = (
+    "algorithm",
+    "model",
+    "data",
+    "nodes",
+    "network",
+    "seed",
+    "epochs",
+    "clock",
+    "label",
+    "server",
+)
+COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
+NUMBERS = {
+    "eval": ("rank", "epoch", "time_s"),
+    "average": ("epoch", "time_s"),
+    "train": ("rank", "time_s", "bytes_sent"),
+}
+MOST = 1e15  # seconds, bytes, steps
+LEAST = 1e-15
+MOST_QUALITY = 1e100
+MOST_NAME = 100  # characters
+MOST_LABEL = 400
+MOST_NODES = 2**20
+
+
+class Damaged(Exception):
+    """A run folder that cannot be used, with the reason."""
+
+
+def check_settings(config: Mapping[str, Any]) -> None:
+    """Raise Damaged for a stored configuration with values that no setting has."""
+    waiting: list[tuple[str, Any]] = [("", config)]
+    while waiting:
+        key, value = waiting.pop()
+        if isinstance(value, dict):
+            kinds = {type(name) for name in value}
+            if kinds - {str, int} or len(kinds) > 1 or (not key and int in kinds):
+                raise Damaged(f"its config.yaml has names of settings that are no text{at(key)}.")
+            waiting += [
+                (f"{key}.{name}" if key else str(name), each) for name, each in value.items()
+            ]
+        elif isinstance(value, list):
+            waiting += [(key or "settings", each) for each in value]
+        elif not isinstance(value, str | int | float | None):
+            raise Damaged(f"its config.yaml has a value that no setting has{at(key)}.")
+    if not is_between(config.get("batch_size"), 1, MOST):
+        raise Damaged("its config.yaml has no batch_size that is a number.")
+
+
+def at(key: str) -> str:
+    return f", {key}," if key else ""
+
+
+def check_facts(facts: Mapping[str, Any]) -> None:
+    """Raise Damaged for a summary that lacks what a report shows, or has something else there."""
+    if missing := [key for key in FACTS if key not in facts]:
+        raise Damaged(f"its summary.json lacks {', '.join(missing)}.")
+    valid = {
+        **{key: is_name(facts[key], MOST_NAME) for key in NAMES if key != "label"},
+        "label": is_name(facts["label"], MOST_LABEL),
+        "nodes": is_whole(facts["nodes"], 1, MOST_NODES),
+        "seed": is_whole(facts["seed"], 0, 2**63),
+        "epochs": is_between(facts["epochs"], 0, MOST),
+        "clock": facts["clock"] in CLOCKS,
+        "server": isinstance(facts["server"], bool),
+        "metric": facts.get("metric") in (None, *METRICS),
+        "row": facts.get("row") is None or is_name(facts["row"], MOST_NAME),
+        "average": facts.get("average") is None
+        or is_between(facts["average"], -MOST_QUALITY, MOST_QUALITY),
+        **{key: facts.get(key) is None or is_cost(facts[key]) for key in COSTS},
+    }
+    if wrong := [key for key, right in valid.items() if not right]:
+        values = ", ".join(f"{key} {cut(repr(facts[key]))}" for key in wrong)
+        raise Damaged(f"its summary.json has what no run has: {values}.")
+
+
+def checked(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of evaluations and training that a report uses, with their numbers alone.
+
+    Raises Damaged for other values where numbers should be.
+    """
+    out = []
+    for record in records:
+        kind = record["kind"]
+        names = NUMBERS.get(kind) if isinstance(kind, str) else None
+        if names is None:
+            continue
+        for name in names:
+            if not is_between(record.get(name), 0, MOST):
+                raise Damaged(f"its records have the {name} {cut(repr(record.get(name)))}.")
+        for name in METRICS:
+            if (value := record.get(name)) is not None and not is_between(
+                value, -MOST_QUALITY, MOST_QUALITY
+            ):
+                raise Damaged(f"its records have the {name} {cut(repr(value))}.")
+        kept = (*names, *METRICS) if kind != "train" else names
+        out.append({"kind": kind, **{name: record[name] for name in kept if name in record}})
+    return out
+
+
+def is_name(value: object, most: int) -> bool:
+    return isinstance(value, str) and len(value) <= most and printable(value) == value
+
+
+def is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and is_between(value, least, most)
+
+
+def is_between(value: object, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_cost(value: object) -> bool:
+    return value == 0 or is_between(value, LEAST, MOST)
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:39]}…"

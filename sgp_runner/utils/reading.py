@@ -1,0 +1,206 @@
+"""Reading of files that may be damaged or forged: regular files of bounded size, depth and numbers.
+
+Every function raises OSError, with a reason in ``strerror``, for a file that cannot be read, is no
+regular file (reading a pipe or a device might never end) or is too large, and ValueError for wrong
+contents.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+MOST_BYTES = 64 * MIB  # of a JSON document
+MOST_LINE = MIB  # bytes of a line
+MOST_LINES = 2048 * MIB  # bytes of a file that is read line by line
+MOST_YAML = 2 * MIB
+MOST_DEPTH = 40
+MOST_DIGITS = 20
+MOST_SCALAR = 10_000  # characters of a YAML scalar
+MOST_VALUES = 1_000_000  # of a YAML document whose aliases are written out
+
+
+class Unbounded(ValueError):
+    """The contents of a file are too deep, or too large once they are written out."""
+
+
+def open_regular(path: Path | str, most: int | None = None) -> BufferedReader:
+    """Open a regular file of at most ``most`` bytes for reading."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        check_regular(descriptor, path, most)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def check_regular(descriptor: int, path: Path | str, most: int | None = None) -> None:
+    """Raise OSError unless ``descriptor`` is a regular file of at most ``most`` bytes."""
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    if most is not None and status.st_size > most:
+        raise too_large(path, most)
+
+
+def too_large(path: Path | str, most: int) -> OSError:
+    return OSError(errno.EFBIG, f"Larger than {most // MIB} MiB", str(path))
+
+
+def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:
+    with open_regular(path, most) as file:
+        data = file.read(most + 1)
+    if len(data) > most:  # files of /proc have no size
+        raise too_large(path, most)
+    return data
+
+
+def read_text(path: Path | str, most: int = MOST_BYTES) -> str:
+    """Return the text of a UTF-8 file."""
+    return read_bytes(path, most).decode("utf-8")
+
+
+def read_lines(path: Path | str, most: int = MOST_LINES) -> Iterator[bytes]:
+    """Yield the lines of a file with their newlines, which the last one may lack."""
+    with open_regular(path, most) as file:
+        for number in range(1, most):
+            line = file.readline(MOST_LINE + 1)
+            if len(line) > MOST_LINE:
+                raise ValueError(f"{path}, line {number}: longer than {MOST_LINE} bytes")
+            if not line:
+                return
+            yield line
+
+
+def read_json(path: Path | str, most: int = MOST_BYTES) -> Any:
+    return parse_json(read_text(path, most))
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text, whose numbers are finite."""
+    try:
+        value = DECODER.decode(text)
+    except RecursionError:
+        raise too_deep() from None
+    if text.count("{") + text.count("[") > MOST_DEPTH:
+        check_depth(value)
+    return value
+
+
+def check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [inner for each in level for inner in inner_values(each)]
+        if not level:
+            return
+    raise too_deep()
+
+
+def inner_values(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def too_deep() -> Unbounded:
+    return Unbounded(f"it is nested more than {MOST_DEPTH} deep")
+
+
+def finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
+def bounded(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+    return int(text)
+
+
+# NaN and Infinity, which are not JSON, are not finite.
+DECODER = json.JSONDecoder(parse_float=finite, parse_int=bounded, parse_constant=finite)
+
+
+def read_yaml(path: Path | str, most: int = MOST_YAML) -> Any:
+    return parse_yaml(read_text(path, most))
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML document with plain data and numbers of bounded length."""
+    import yaml
+
+    # The C loader, where available, is ten times as fast.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        check_events(yaml.parse(text, loader))
+        value = yaml.load(text, loader)
+        check_numbers(value)
+    except Unbounded:
+        raise
+    except Exception as error:  # scalars raise errors of many types
+        raise ValueError(str(error)) from error
+    return value
+
+
+def check_numbers(value: object) -> None:
+    """Raise ValueError for integers whose very text would be too long."""
+    level = [value]
+    while level:
+        for each in level:
+            if isinstance(each, int) and abs(each) >= 10**MOST_DIGITS:
+                raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+        level = [inner for each in level for inner in (*keys_of(each), *inner_values(each))]
+
+
+def keys_of(value: object) -> Iterable[object]:
+    return value if isinstance(value, dict) else ()
+
+
+def check_events(events: Iterable[Any]) -> None:
+    """Raise Unbounded for a document that is too large or deep once its aliases are written out.
+
+    Constructing it, with merge keys, or walking through it might take for ever.
+    """
+    import yaml
+
+    open_nodes = [(0, 0, "")]  # values, depth, anchor
+    anchored: dict[str, tuple[int, int]] = {}
+
+    def add(values: int, depth: int, anchor: str | None) -> None:
+        if anchor:
+            anchored[anchor] = values, depth
+        above, deepest, own = open_nodes[-1]
+        open_nodes[-1] = above + values, max(deepest, depth + 1), own
+        if above + values > MOST_VALUES:
+            raise Unbounded(f"it has more than {MOST_VALUES} values")
+        if len(open_nodes) - 1 + depth > MOST_DEPTH:
+            raise too_deep()
+
+    for event in events:
+        if isinstance(event, yaml.ScalarEvent):
+            if len(event.value) > MOST_SCALAR:
+                raise Unbounded(f"a value has more than {MOST_SCALAR} characters")
+            add(1, 0, event.anchor)
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in anchored:
+                raise Unbounded(f"*{event.anchor} contains itself or is not defined")
+            add(*anchored[event.anchor], None)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            anchored.pop(event.anchor, None)
+            open_nodes.append((1, 1, event.anchor or ""))
+            if len(open_nodes) - 1 > MOST_DEPTH:
+                raise too_deep()
+        elif isinstance(event, yaml.CollectionEndEvent):
+            add(*open_nodes.pop())
