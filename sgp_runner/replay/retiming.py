@@ -91,13 +91,13 @@ def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
     there = out / f"{folder.name}-on-{name}"
     with TemporaryDirectory() as scratch:
         costs = replay(experiment, folder, Path(scratch))
-        records = list(
-            merged(
-                read_lines(metrics_path(folder, 0)),
-                read_lines(metrics_path(Path(scratch), 0)),
-                folder,
-            )
-        )
+        timed = read_lines(metrics_path(Path(scratch), 0))
+        try:
+            records = list(merged(read_lines(metrics_path(folder, 0)), timed, folder))
+        except ConfigError:
+            raise
+        except (OSError, ValueError, TypeError) as error:
+            refuse(folder, f"its records cannot be read ({error})")
     label = f"{experiment.run.label}, re-timed from {folder.name}"
     retimed = {
         **summary,

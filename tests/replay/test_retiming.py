@@ -127,3 +127,7 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
     path.write_text("".join([first.replace('"lr": 0', '"lr": 1'), *rest]), encoding="utf-8")
     with pytest.raises(ConfigError, match="its records do not fit its settings"):
         retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")
+    for line in ("[" * 100_000, '{"kind": [], "time_s": 1}'):
+        path.write_text("".join([line + "\n", *rest]), encoding="utf-8")
+        with pytest.raises(ConfigError, match="cannot be re-timed: its records cannot be read"):
+            retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")
