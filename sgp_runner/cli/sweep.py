@@ -16,6 +16,7 @@ from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import ConfigError, Diverged, Stopped
 from sgp_runner.utils.launchers import launched_rank
+from sgp_runner.utils.secrets import refuse_secrets
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -113,6 +114,7 @@ def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
         settings = [*parse([f"{key}={value}" for key, value in params.items()]), *settings]
         for_hydra.append("hydra.sweeper.params=null")
     directory = Path(str(OmegaConf.select(first, "hydra.sweep.dir")))
+    refuse_secrets(str(directory), "hydra.sweep.dir")
     swept = {setting.name for setting in settings if setting.swept}
     all_words = combinations(settings)
     jobs = []

@@ -29,6 +29,7 @@ from sgp_runner.config.schema import (
     unknown_key,
 )
 from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.secrets import refuse_secrets
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -213,11 +214,14 @@ def experiment_of(words: Sequence[str]) -> Experiment:
 
 
 def compose(words: Sequence[str]) -> dict[str, object]:
-    """The resolved configuration of one run."""
-    config = resolved(compose_all(words))
-    if KEY in config:
-        raise unknown_key(KEY, config)
-    return config
+    """The resolved configuration of one run, without secrets."""
+    config = compose_all(words)
+    refuse_secrets(tree_of(config), "")
+    tree = resolved(config)
+    refuse_secrets(tree, "")
+    if KEY in tree:
+        raise unknown_key(KEY, tree)
+    return tree
 
 
 def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:

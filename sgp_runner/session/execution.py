@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -22,6 +23,7 @@ from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.lock import locked
 from sgp_runner.utils.provenance import environment
+from sgp_runner.utils.secrets import redacted
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -149,8 +151,8 @@ def remove(made: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Describe an error in a sentence; errors of other packages are prefixed with their type."""
-    text = str(error).strip()
+    """Describe an error in a sentence without secrets; those of other packages after their type."""
+    text = redacted(str(error)).strip()
     if type(error).__module__.startswith("sgp_runner."):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -158,4 +160,4 @@ def sentence_of(error: BaseException) -> str:
 
 def print_traceback_if_wanted(error: BaseException) -> None:
     if "1" in (os.environ.get("SGP_RUN_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR")):
-        traceback.print_exception(error)
+        print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr)
