@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.config.experiment import Experiment
 
+TARGET = "_target_"  # of Hydra, names a class to call
 GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the root
 
 
@@ -166,6 +167,8 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
     group = group_of(key)
     if override.package is not None:  # in Hydra's own notation
         group, key = key, override.package
+    if key.startswith("hydra.") and key.endswith(f".{TARGET}"):
+        raise foreign_class(key)
     if "/" in key or key.startswith("hydra.") or override.is_delete():
         return Setting(word, override, False)
     if key in NESTED and override.package is None:
@@ -181,6 +184,14 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
     elif override.package is None and "." in key:
         word = f"{'+' if override.is_add() else ''}{group}@{word.lstrip('+')}"
     return Setting(word, override, True)
+
+
+def foreign_class(key: str) -> ConfigError:
+    return ConfigError(
+        key,
+        "Hydra calls no class but a launcher and the basic sweeper, which are chosen by name: "
+        "write hydra/launcher=basic.",
+    )
 
 
 def choices_named(override: Override) -> list[str] | None:
