@@ -49,6 +49,10 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
     verify_calls(experiment.run)
+    if experiment.run.network.name == "sim":
+        from sgp_runner.simulator.backend import verify_times
+
+        verify_times(experiment.run)
     with locked(experiment.directory) if rank in (None, 0) else nullcontext():
         return execute(experiment, rank)
 
