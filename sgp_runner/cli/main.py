@@ -100,7 +100,7 @@ def said_by_another(error: BaseException) -> bool:
 
 def act(words: Sequence[str]) -> int:
     for word in words:
-        refuse_secrets(word, word.partition("=")[0])
+        refuse_secrets(word.partition("="), word.partition("=")[0])
     if words[:1] == ["calibrate"]:
         from sgp_runner.cli.calibrate import calibrate
 

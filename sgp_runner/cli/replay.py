@@ -99,7 +99,7 @@ def repeat(directory: Path) -> int:
 
 def time_again(directory: Path, words: Sequence[str]) -> int:
     for word in words:
-        refuse_secrets(word, word.partition("=")[0])
+        refuse_secrets(word.partition("="), word.partition("=")[0])
     from sgp_runner.replay.what_if import retime
     from sgp_runner.utils.units import duration
 

@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING
 from sgp_runner.config.corrections import KEY, since
 from sgp_runner.config.experiment import settings_of
 from sgp_runner.config.schema import FORMAT, shown, stored
+from sgp_runner.config.size import check_memory
 from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
 from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged
-from sgp_runner.utils.launchers import launched_rank
+from sgp_runner.utils.launchers import launched, launched_rank
 from sgp_runner.utils.lock import locked
+from sgp_runner.utils.memory import most_bytes
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.secrets import redacted
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.run import Run
 
 
 def perform(experiment: Experiment) -> dict[str, object] | None:
@@ -48,6 +51,7 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
+    verify_memory(experiment.run)
     verify_calls(experiment.run)
     if experiment.run.network.name == "sim":
         from sgp_runner.simulator.backend import verify_times
@@ -55,6 +59,12 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
         verify_times(experiment.run)
     with locked(experiment.directory) if rank in (None, 0) else nullcontext():
         return execute(experiment, rank)
+
+
+def verify_memory(run: Run) -> None:
+    """Raise ConfigError if the ranks that are started here need more memory than there is."""
+    here = 1 if run.network.name == "sim" or launched() is not None else run.ranks
+    check_memory(run, here, most_bytes())
 
 
 def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | None:

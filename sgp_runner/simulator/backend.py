@@ -164,7 +164,7 @@ def verify_times(run: Run) -> None:
 
 def too_long(run: Run, error: TimeOverflow) -> ConfigError:
     """The error that names the most extreme number of the run's machines and faults."""
-    size, key, value = max(sizes(run))
+    _, key, value = max(sizes(run))
     others = [f"{key}={value}" for size, key, value in sorted(sizes(run))[-4:-1] if size > EXTREME]
     also = f" (with {', '.join(others)})" if others else ""
     fix = "smaller" if value > 1 else "larger"
@@ -172,7 +172,7 @@ def too_long(run: Run, error: TimeOverflow) -> ConfigError:
 
 
 def sizes(run: Run) -> list[tuple[float, str, float]]:
-    """The distance from 1 in powers of ten, the key and the value of all numbers of the machines."""
+    """Powers of ten from 1, key and value of each number of the machines and faults."""
     parts = {"cluster": run.cluster, "faults": run.faults, "timed_as": run.timed_as}
     found = [each for name, part in parts.items() for each in numbers(part, name)]
     return [(abs(log10(value)), key, value) for key, value in found if 0 < value < inf]

@@ -30,8 +30,8 @@ PATTERNS = tuple(
         r"(://)[^/\s@:]+(?=@)",
         r"(://)[^/\s@:]*:(?!\d{1,5}/)\S+(?=@)",
         r"((?<![\w.+/@-]))(?!mailto:)[\w.+-]+:(?!//|\d{1,5}/)\S+(?=@(?!sha256:)[\w.[-])",
-        r"((?i:password|passwd|passphrase|pwd|secret|token|api_?key|access_?key)['\"]?\s*[=:]\s*"
-        r"['\"]?)[^\s'\"&;,]+",
+        r"((?i:password|passwd|passphrase|pwd|secret|token|api_?key|access_?key)"
+        r"(?:['\"]?\s*=\s*|:(?=\S)|['\"]\s*:\s*)['\"]?)[^\s'\"&;,]+",
         r"(\bBearer\s+)[\w.~+/-]{16,}",
         r"()-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
         r"(\b)(?:gh[oprsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
