@@ -587,7 +587,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "faults.slow_nodes.0",
         "1e+200 is out of range (with faults.events[0].factor=1e+200): simulated time is not ",
     ),
-    ("cluster.bandwidth=1e-308", "cluster.bandwidth", "1e-308 is out of range: simulated time is"),
+    ("cluster.bandwidth=1e-307", "cluster.bandwidth", "1e-307 is out of range: simulated time is"),
     (
         "cluster.compute_time=log_normal cluster.compute_time.cv=1e200",
         "cluster.compute_time.cv",
