@@ -1,13 +1,14 @@
 # Needs Python 3.11 or newer, git and make. The first target that needs it builds .venv; later calls reuse it.
 PYTHON ?= python3
-PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation
+LOCKED := $(PIP) --require-hashes --requirement
 
 define CHECK_VERSION
 import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.11 or newer, but $(PYTHON) is %d.%d: \
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims logs faults bench lint release-check clean
+.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims logs faults bench lint lock release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +48,9 @@ lint: .venv/.installed  ## check style, format, wording and types
 	.venv/bin/python scripts/check_prose.py
 	.venv/bin/mypy
 
+lock:  ## resolve the packages in requirements/ again, with their hashes; needs uv
+	scripts/lock.sh
+
 release-check:  ## build, check, install and run the distributions of the last commit; minutes
 	scripts/release_check.sh $(PYTHON)
 
@@ -54,21 +58,21 @@ clean:  ## remove .venv, caches and build products; results stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch goes first and alone: pip then takes a CPU wheel where one is offered, and torchvision accepts it.
-.venv/.installed: setup.cfg pyproject.toml constraints.txt
+# All but torch and torchvision is checked against the hashes of requirements/, also what builds. Those
+# two differ between CPU and GPUs; their dependencies are there when they come.
+.venv/.installed: setup.cfg pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c '$(CHECK_VERSION)' && echo "Installing into .venv (minutes the first time)"
-	$(PYTHON) -m venv .venv && $(PIP) torch && $(PIP) --editable '.[dev]' && touch $@
+	@$(PYTHON) -m venv .venv && $(LOCKED) requirements/build.txt && $(LOCKED) requirements/lock.txt && \
+	$(PIP) --requirement requirements/torch.txt && $(PIP) --no-deps --editable . && touch $@
 
 # Libraries that the benchmarks compare with; a missing one is left out and named.
 .venv/.bench: .venv/.installed
-	@$(PIP) --editable '.[bench]' && touch $@
+	@$(LOCKED) requirements/bench.txt --no-deps && touch $@
 
-# fairseq-fixed pins hydra-core==1.3.2 and omegaconf==2.3.0, though it runs with those of constraints.txt, hence --no-deps; and an
-# isolated build would compile against another torch than the one that is here.
+# fairseq-fixed pins hydra-core==1.3.2 and omegaconf==2.3.0, though it runs with those of lock.txt, hence --no-deps.
 .venv/.fairseq: .venv/.installed
 	@command -v c++ >/dev/null || { echo "fairseq is compiled: install a C++ compiler (Debian: apt-get install g++)" >&2; exit 1; }
 	@echo "Compiling fairseq into .venv (minutes the first time)"
-	@$(PIP) bitarray cffi cython ninja regex setuptools tqdm wheel && \
-	$(PIP) --no-build-isolation --no-deps fairseq-fixed==0.12.3.1 && touch $@ || { \
+	@$(LOCKED) requirements/fairseq.txt --no-deps && touch $@ || { \
 	echo "fairseq did not build: what pip says above is the reason. It needs a C++ compiler and Python's headers" \
 	"(Debian: apt-get install g++ python3-dev). make demo and everything but the tests do without it." >&2; exit 1; }

@@ -13,15 +13,18 @@ trap 'rm -rf "$work"' EXIT
 echo "Building $(git describe --always)"
 git clone --quiet . "$work/clone"
 "$python" -m venv "$work/tools"
-"$work/tools/bin/pip" install --quiet --disable-pip-version-check build twine
+"$work/tools/bin/pip" install --quiet --disable-pip-version-check \
+    --require-hashes --requirement requirements/release.txt
 rm -rf dist
-"$work/tools/bin/python" -m build --outdir dist "$work/clone" >"$work/build.log" || { cat "$work/build.log" >&2; exit 1; }
+"$work/tools/bin/python" -m build --no-isolation --outdir dist "$work/clone" >"$work/build.log" || { cat "$work/build.log" >&2; exit 1; }
 "$work/tools/bin/twine" check --strict dist/*
 
 echo "Installing into an empty environment (minutes)"
 "$python" -m venv "$work/venv"
-pip=("$work/venv/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt)
-"${pip[@]}" torch # first and alone: pip then takes a CPU wheel where one is offered
+# The versions alone: as constraints with hashes, pip would want them of torch and the wheel as well.
+sed -n 's/^\([a-z].*\) \\$/\1/p' requirements/lock.txt >"$work/constraints.txt"
+pip=("$work/venv/bin/pip" install --quiet --disable-pip-version-check --constraint "$work/constraints.txt")
+"${pip[@]}" --requirement requirements/torch.txt
 "${pip[@]}" dist/*.whl
 "$work/venv/bin/pip" check
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.signals import INTERRUPTED
 
 
@@ -20,7 +21,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def say(command: str, sentence: str) -> None:
-    print(f"{command}: {sentence}", file=sys.stderr, flush=True)
+    print(redacted(f"{command}: {sentence}"), file=sys.stderr, flush=True)
 
 
 def exit_code(command: str, work: Callable[[], int]) -> int:

@@ -39,9 +39,10 @@ def calibrate(words: Sequence[str]) -> int:
     if launched_rank() not in (None, 0):
         measure(experiment)
         return 0
-    from sgp_runner.session.execution import prepare
+    from sgp_runner.session.execution import prepare, verify_memory
     from sgp_runner.utils.lock import locked
 
+    verify_memory(experiment.run)
     with locked(experiment.directory):
         prepare(experiment)
         measure(experiment)

@@ -116,6 +116,8 @@ def said_by_another(error: BaseException) -> bool:
 
 
 def act(words: Sequence[str]) -> int:
+    for word in words:
+        refuse_secrets(word.partition("="), word.partition("=")[0])
     if words[:1] == ["calibrate"]:
         from sgp_runner.cli.calibrate import calibrate
 
@@ -131,8 +133,6 @@ def act(words: Sequence[str]) -> int:
         print(f"sgp-run {__version__}")
         return 0
     command = read(words)
-    for word in words:
-        refuse_secrets(word, word.partition("=")[0])
 
     from sgp_runner.config.overrides import configs, parse, search_in
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from sgp_runner import __version__
 from sgp_runner.cli.argparser import Parser, exit_code, say
 from sgp_runner.utils.errors import CannotWrite
+from sgp_runner.utils.secrets import refuse_secrets
 
 FILE = "replays.jsonl"  # in the folder of the run
 EXAMPLES = """examples
@@ -97,6 +98,8 @@ def repeat(directory: Path) -> int:
 
 
 def time_again(directory: Path, words: Sequence[str]) -> int:
+    for word in words:
+        refuse_secrets(word.partition("="), word.partition("=")[0])
     from sgp_runner.replay.what_if import retime
     from sgp_runner.utils.units import duration
 

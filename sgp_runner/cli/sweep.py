@@ -11,11 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.cli import slurm_jobs as slurm
-from sgp_runner.config.overrides import Setting, compose, compose_all, loader, parse, quoted, typed
+from sgp_runner.config.overrides import (
+    TARGET,
+    Setting,
+    compose,
+    compose_all,
+    foreign_class,
+    loader,
+    parse,
+    quoted,
+    tree_of,
+    typed,
+)
 from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import ConfigError, Diverged, Stopped
 from sgp_runner.utils.launchers import launched_rank
+from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import hearing, interruptible
 
 if TYPE_CHECKING:
@@ -106,15 +118,13 @@ def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
 
     for_hydra = [setting.word for setting in settings if setting.for_hydra]
     first = compose_all([*for_hydra, *combinations(settings)[0]], hydra_too=True)
-    if not str(OmegaConf.select(first, "hydra.sweeper._target_")).endswith(".BasicSweeper"):
-        raise ConfigError(
-            "hydra/sweeper", "only the basic sweeper, which runs every combination, is supported."
-        )
+    check_plugins(tree_of(first)["hydra"])
     # A preset may say what to sweep over.
     if params := OmegaConf.select(first, "hydra.sweeper.params"):
         settings = [*parse([f"{key}={value}" for key, value in params.items()]), *settings]
         for_hydra.append("hydra.sweeper.params=null")
     directory = Path(str(OmegaConf.select(first, "hydra.sweep.dir")))
+    refuse_secrets(str(directory), "hydra.sweep.dir")
     swept = {setting.name for setting in settings if setting.swept}
     all_words = combinations(settings)
     jobs = []
@@ -132,6 +142,30 @@ def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
             ) from error
     for_hydra += [as_sweep(setting) for setting in settings if not setting.for_hydra]
     return [*for_hydra, f"hydra.sweep.dir={quoted(str(directory))}"], directory, jobs
+
+
+def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
+    """Raise ConfigError for a class that is neither a launcher of Hydra nor the basic sweeper.
+
+    Hydra would call it, whatever it is, and only after the folder of the sweep is there.
+    """
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.launcher import Launcher
+
+    known: dict[str, Sequence[type]] = {
+        "hydra.launcher": Plugins.instance().discover(Launcher),
+        "hydra.sweeper": [BasicSweeper],
+    }
+    if TARGET in node and str(node[TARGET]) not in map(full_name, known.get(key, ())):
+        raise foreign_class(f"{key}.{TARGET}")
+    for name, inner in node.items():
+        if isinstance(inner, Mapping):
+            check_plugins(inner, f"{key}.{name}")
+
+
+def full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def combinations(settings: Sequence[Setting]) -> list[list[str]]:

@@ -237,7 +237,7 @@ class Faults:
             case "exponential":
                 delay = random.exponential(self.delay_seconds, shape)
             case "uniform":
-                delay = random.uniform(0, 2 * self.delay_seconds, shape)
+                delay = 2 * random.uniform(0, self.delay_seconds, shape)
         losses = random.geometric(1 - self.drop_probability, shape) - 1
         return delay + losses * (self.resend_seconds or 0.0)
 

@@ -43,6 +43,7 @@ class LogNormalTime:
 
     def __post_init__(self) -> None:
         check_positive("cluster.compute_time.cv", self.cv)
+        check_power("cluster.compute_time.cv", self.cv, 2)
 
     def sample(self, mean: float, random: Generator) -> float:
         variance = log(1 + self.cv**2)
@@ -60,6 +61,7 @@ class GammaTime:
 
     def __post_init__(self) -> None:
         check_positive("cluster.compute_time.shape", self.shape)
+        check_power("cluster.compute_time.shape", self.shape, -1)
 
     def sample(self, mean: float, random: Generator) -> float:
         return mean * float(random.gamma(self.shape, 1 / self.shape))
@@ -68,6 +70,15 @@ class GammaTime:
 def check_positive(key: str, value: float) -> None:
     if not 0 < value < float("inf"):
         raise ConfigError(key, f"{value} must be positive and finite.")
+
+
+def check_power(key: str, value: float, power: int) -> None:
+    """Raise ConfigError unless ``value`` to the ``power`` is finite."""
+    try:
+        _ = value**power
+    except OverflowError:
+        size = "large" if power > 0 else "small"
+        raise ConfigError(key, f"{value} is too {size}: times would not be finite.") from None
 
 
 def check_ranks(key: str, factors: Mapping[int, float], ranks: int) -> None:
@@ -148,8 +159,10 @@ class Cluster:
 
     def __post_init__(self) -> None:
         check_positive("cluster.bandwidth", self.bandwidth)
+        check_power("cluster.bandwidth", self.bandwidth, -1)
         if self.all_reduce_bandwidth is not None:
             check_positive("cluster.all_reduce_bandwidth", self.all_reduce_bandwidth)
+            check_power("cluster.all_reduce_bandwidth", self.all_reduce_bandwidth, -1)
         check_positive("cluster.devices_per_node", self.devices_per_node)
         for model, samples in self.step_batch.items():
             check_positive(f"cluster.step_batch.{model}", samples)
@@ -172,6 +185,8 @@ class Cluster:
                 raise ConfigError(
                     f"cluster.{key}", f"{value} must be zero or positive, and finite."
                 )
+        if self.heterogeneity:
+            check_power("cluster.heterogeneity", self.heterogeneity, -2)
         if self.bucket_bytes < 1:
             raise ConfigError("cluster.bucket_bytes", f"{self.bucket_bytes} must be at least 1.")
         if not 0 <= self.overlap < 1:

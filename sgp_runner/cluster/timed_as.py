@@ -31,6 +31,8 @@ class TimedAs:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ConfigError(f"timed_as.{key}", f"{value} must be at least 1.")
+            if value is not None and value >= 2**63:
+                raise ConfigError(f"timed_as.{key}", f"{value} must be less than 2**63.")
 
     def step_seconds(self, cluster: Cluster, model: str, batch_size: int) -> float:
         """Mean time of a gradient, by default of ``model`` on ``batch_size`` samples per node."""

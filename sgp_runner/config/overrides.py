@@ -30,6 +30,7 @@ from sgp_runner.config.schema import (
 )
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import Unbounded, read_yaml
+from sgp_runner.utils.secrets import refuse_secrets
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.config.experiment import Experiment
 
+TARGET = "_target_"  # of Hydra, names a class to call
 GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the root
 
 
@@ -173,6 +175,8 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
     group = group_of(key)
     if override.package is not None:  # in Hydra's own notation
         group, key = key, override.package
+    if key.startswith("hydra.") and key.endswith(f".{TARGET}"):
+        raise foreign_class(key)
     if "/" in key or key.startswith("hydra.") or override.is_delete():
         return Setting(word, override, False)
     if key in NESTED and override.package is None:
@@ -188,6 +192,14 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
     elif override.package is None and "." in key:
         word = f"{'+' if override.is_add() else ''}{group}@{word.lstrip('+')}"
     return Setting(word, override, True)
+
+
+def foreign_class(key: str) -> ConfigError:
+    return ConfigError(
+        key,
+        "Hydra calls no class but a launcher and the basic sweeper, which are chosen by name: "
+        "write hydra/launcher=basic.",
+    )
 
 
 def choices_named(override: Override) -> list[str] | None:
@@ -221,11 +233,14 @@ def experiment_of(words: Sequence[str]) -> Experiment:
 
 
 def compose(words: Sequence[str]) -> dict[str, object]:
-    """The resolved configuration of one run."""
-    config = resolved(compose_all(words))
-    if KEY in config:
-        raise unknown_key(KEY, config)
-    return config
+    """The resolved configuration of one run, without secrets."""
+    config = compose_all(words)
+    refuse_secrets(tree_of(config), "")
+    tree = resolved(config)
+    refuse_secrets(tree, "")
+    if KEY in tree:
+        raise unknown_key(KEY, tree)
+    return tree
 
 
 def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sgp_runner.core.worker import Budget, Runtime
     from sgp_runner.utils.launchers import Launched
 
+MOST_EPOCHS = 1e18  # steps are counted, also in numbers of 64 bits
 MOST_NODES = 2**16  # a larger number is a typing error and would exhaust the memory
 
 
@@ -120,6 +121,8 @@ class Run:
             raise ConfigError("nodes", f"{self.nodes} must be at most {MOST_NODES}.")
         if not 0 < self.epochs < float("inf"):
             raise ConfigError("epochs", f"{self.epochs} must be positive and finite.")
+        if self.epochs >= MOST_EPOCHS:
+            raise ConfigError("epochs", f"{self.epochs} must be less than {MOST_EPOCHS:g}.")
         if not 0 <= self.seed < 2**63:
             raise ConfigError("seed", f"{self.seed} must be between 0 and 2**63 - 1.")
         if self.name is not None and not re.fullmatch(r"\w[\w.,=+-]{0,99}", self.name):

@@ -57,8 +57,8 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings
     that do not go together.
     """
-    part = check_tree({key: value for key, value in tree.items() if key != corrections.KEY})
     refuse_secrets(tree, "")
+    part = check_tree({key: value for key, value in tree.items() if key != corrections.KEY})
     run = build(part, "")
     assert isinstance(run, Run)
     config = plain(part, run)

@@ -116,10 +116,12 @@ class VirtualClock:
         self.now = 0.0
         self.events: list[tuple[float, int, Event]] = []
         self.order = self.first = 0
+        self.never = 0  # events scheduled at infinity
 
     def at(self, seconds: float, event: Event) -> None:
         """Schedule ``event`` at the time ``seconds``, not before now; infinity means never."""
         if seconds == math.inf:
+            self.never += 1
             return
         heapq.heappush(self.events, (seconds, self.order, event))
         self.order += 1

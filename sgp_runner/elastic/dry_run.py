@@ -48,7 +48,8 @@ NAMED = 3  # ranks of a circle that an error names
 
 def verify_calls(run: Run) -> None:
     """Raise ConfigError, naming ranks and step, unless the calls of all ranks fit together."""
-    if run.model.trains and (run.data.train_size or run.nodes) < run.nodes:
+    batch = run.nodes * run.batch_size
+    if run.model.trains and (run.data.train_size or batch) < batch:
         return  # too few samples, which is reported when they are read
     attempt = DryRun(run)
     try:

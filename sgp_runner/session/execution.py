@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -14,18 +15,22 @@ from typing import TYPE_CHECKING
 from sgp_runner.config.corrections import KEY, since
 from sgp_runner.config.experiment import settings_of
 from sgp_runner.config.schema import FORMAT, shown, stored
+from sgp_runner.config.size import check_memory
 from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
 from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged, RecordsLost
-from sgp_runner.utils.launchers import launched_rank
+from sgp_runner.utils.launchers import launched, launched_rank
 from sgp_runner.utils.lock import locked
+from sgp_runner.utils.memory import most_bytes
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.secrets import redacted
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.run import Run
 
 
 def perform(experiment: Experiment) -> dict[str, object] | None:
@@ -47,9 +52,20 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
+    verify_memory(experiment.run)
     verify_calls(experiment.run)
+    if experiment.run.network.name == "sim":
+        from sgp_runner.simulator.backend import verify_times
+
+        verify_times(experiment.run)
     with locked(experiment.directory) if rank in (None, 0) else nullcontext():
         return execute(experiment, rank)
+
+
+def verify_memory(run: Run) -> None:
+    """Raise ConfigError if the ranks that are started here need more memory than there is."""
+    here = 1 if run.network.name == "sim" or launched() is not None else run.ranks
+    check_memory(run, here, most_bytes())
 
 
 def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | None:
@@ -163,8 +179,8 @@ def remove(made: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Describe an error in a sentence; errors of other packages are prefixed with their type."""
-    text = str(error).strip()
+    """Describe an error in a sentence without secrets; those of other packages after their type."""
+    text = redacted(str(error)).strip()
     if type(error).__module__.startswith("sgp_runner."):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -172,4 +188,4 @@ def sentence_of(error: BaseException) -> str:
 
 def print_traceback_if_wanted(error: BaseException) -> None:
     if "1" in (os.environ.get("SGP_RUN_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR")):
-        traceback.print_exception(error)
+        print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from math import inf, log10
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from sgp_runner.cluster.machines import ASYNC_HOST_PASSES
 from sgp_runner.core.push_sum import check_mass
+from sgp_runner.core.scheduler import Deadlock
+from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import SILENT
 from sgp_runner.elastic.membership import common_epoch, take_over
+from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
 from sgp_runner.recording.observer import position_in
 from sgp_runner.recording.recorder import START, Position
-from sgp_runner.simulator.engine import choose_threads, make_engine
-from sgp_runner.simulator.simulation import Simulation
+from sgp_runner.simulator.engine import NoGradients, choose_threads, make_engine
+from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
-from sgp_runner.utils.errors import Lost
+from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -28,6 +33,10 @@ if TYPE_CHECKING:
     from sgp_runner.recording.observer import Observer
     from sgp_runner.simulator.engine import Engine
     from sgp_runner.simulator.network import Sim
+
+
+EXTREME = 30.0  # powers of ten of a number that may make a time infinite
+TRIED_STEPS = 3
 
 
 class SimulatedBackend:
@@ -100,7 +109,10 @@ class SimulatedBackend:
     def run(self) -> None:
         for worker in self.waiting:
             self.simulation.start(worker, self.membership.run.algo.run(worker))
-        self.simulation.run()
+        try:
+            self.simulation.run()
+        except TimeOverflow as error:
+            raise too_long(self.membership.run, error) from error
         check_mass(
             fmean(
                 float(worker.push_sum[-1]) for worker in self.workers[: self.membership.run.nodes]
@@ -142,6 +154,56 @@ class SimulatedBackend:
     def conclude(self, observer: Observer | None) -> dict[str, object]:
         assert observer is not None
         return observer.conclude(self.workers)
+
+
+def verify_times(run: Run) -> None:
+    """Raise ConfigError if the simulated time of the first steps is not finite.
+
+    Only a number of more than 30 digits can be the reason, so that other runs are not tried.
+    """
+    if max((size for size, _, _ in sizes(run)), default=0.0) < EXTREME:
+        return
+    problem = run.timing_problem(Study(None, TRIED_STEPS), TimingOnly(grain=4))
+    simulation, workers = simulate(run, problem, NoGradients())
+    for worker in workers:
+        simulation.start(worker, run.algo.run(worker))
+    try:
+        simulation.run()
+    except TimeOverflow as error:
+        raise too_long(run, error) from error
+    except (Deadlock, LeftInFlight, RankFailed):
+        return  # as the run will report
+
+
+def too_long(run: Run, error: TimeOverflow) -> ConfigError:
+    """The error that names the most extreme number of the run's machines and faults."""
+    _, key, value = max(sizes(run))
+    others = [f"{key}={value}" for size, key, value in sorted(sizes(run))[-4:-1] if size > EXTREME]
+    also = f" (with {', '.join(others)})" if others else ""
+    fix = "smaller" if value > 1 else "larger"
+    return ConfigError(key, f"{value} is out of range{also}: {error}; use a {fix} number.")
+
+
+def sizes(run: Run) -> list[tuple[float, str, float]]:
+    """Powers of ten from 1, key and value of each number of the machines and faults."""
+    parts = {"cluster": run.cluster, "faults": run.faults, "timed_as": run.timed_as}
+    found = [each for name, part in parts.items() for each in numbers(part, name)]
+    return [(abs(log10(value)), key, value) for key, value in found if 0 < value < inf]
+
+
+def numbers(part: object, key: str) -> Iterator[tuple[str, float]]:
+    """The dotted keys and values of all numbers in a part of a run."""
+    if is_dataclass(part):
+        for field in fields(part):
+            yield from numbers(getattr(part, field.name), f"{key}.{field.name}")
+    elif isinstance(part, Mapping):
+        for name, inner in part.items():
+            yield from numbers(inner, f"{key}.{name}")
+    elif isinstance(part, list | tuple):
+        for i, inner in enumerate(part):
+            yield from numbers(inner, f"{key}[{i}]")
+    elif isinstance(part, int | float):
+        yield key, part
 
 
 def simulate(

@@ -31,6 +31,7 @@ LARGE = 2_000_000  # parameters
 # Up to this size vmap is faster on a CPU: 3 times for an MLP of 5,000 parameters, 1.4 for a
 # Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster.
 VMAP_PARAMETERS = 300_000
+MOST_WIDTH = 2**16  # more workers than a run has
 TRIES = 2  # timings of each width
 
 
@@ -218,5 +219,5 @@ def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     if choice == "vmap" or (
         choice == "auto" and problem.vectorizes and sum(problem.flat.layers) <= VMAP_PARAMETERS
     ):
-        return Vmap(problem, width)
+        return Vmap(problem, min(width, MOST_WIDTH))
     return Loop(problem)

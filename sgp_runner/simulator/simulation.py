@@ -460,6 +460,7 @@ class Simulation:
             with few_collections(none=isinstance(self.engine, NoGradients)):
                 self.scheduler.run()
         except Deadlock as error:
+            self.check_times()
             raise Deadlock("\n  ".join([str(error), *self.faults.for_good])) from None
         finally:
             self.scheduler.close()
@@ -472,7 +473,13 @@ class Simulation:
             unread.append(f"{self.fabric.in_flight} message(s) are still travelling")
         unread += [f"{collective.name} has not ended" for collective in self.collectives.values()]
         if unread:
+            self.check_times()
             raise LeftInFlight("the run ended with messages in flight: " + "; ".join(unread))
+
+    def check_times(self) -> None:
+        """Raise TimeOverflow if an event was never due, though no fault lasts permanently."""
+        if self.clock.never and not self.faults.for_good:
+            raise TimeOverflow(f"simulated time is not finite after {self.clock.now:g} s")
 
     # The state of the machines without the workers, when none of them is ready to run.
 
@@ -535,6 +542,10 @@ class Simulation:
             if not future.done:
                 future.finish = copied
                 self.repeated[worker.rank, future.what[1]] = future
+
+
+class TimeOverflow(RuntimeError):
+    """A simulated time is larger than any floating-point number."""
 
 
 class LeftInFlight(RuntimeError):

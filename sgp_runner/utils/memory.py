@@ -1,16 +1,60 @@
-"""Process settings for runs that handle vectors of a hundred megabytes at every step.
+"""The memory of this machine, and settings for vectors of a hundred megabytes at every step.
 
-Call them before the first tensor is made.
+Call the latter before the first tensor is made.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
+
+
+def most_bytes() -> int:
+    """The memory that a process of this machine can have at most, swap space included."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    most = min([physical, *limits_of_groups()]) + swap_bytes()
+    return most if limit == resource.RLIM_INFINITY else min(most, limit)
+
+
+def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
+    """The limits of the control groups of this process: of a container, or of a job of Slurm."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            folder, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        for each in (group, *group.parents):
+            try:
+                text = (folder / each / name).read_text(encoding="utf-8").strip()
+            except OSError:
+                continue
+            if text.isdecimal():  # not "max"
+                yield int(text)
+
+
+def swap_bytes() -> int:
+    """The swap space; where none has a fixed size, as on macOS, what is free on the disk."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return shutil.disk_usage("/").free
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("SwapTotal:"))
 
 
 def use_huge_pages() -> None:

@@ -1,8 +1,8 @@
 """Secrets stay out of the files of a run: settings with one are refused, other text is masked.
 
-A secret is the value of an environment variable named like one (``WANDB_API_KEY``,
-``AWS_SECRET_ACCESS_KEY``), the user part of a URL, or a word in the format of a well-known
-service's tokens.
+A secret is the value of an environment variable named like one (``WANDB_API_KEY``, ``PGPASSWORD``),
+the user part of a URL, what follows ``password=``, or a word in the format of a well-known
+service's tokens. How random a word looks does not count: digests and seeds look random too.
 """
 
 from __future__ import annotations
@@ -13,15 +13,32 @@ from collections.abc import Iterator, Mapping
 
 from sgp_runner.utils.errors import ConfigError
 
+# PWD and OLDPWD are folders. The last part of a name may say that the value is no secret itself.
 NAME = re.compile(
-    r"(^|_)(\w*KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?)(_(?!PATH|FILE|DIR)\w+)?$",
+    r"(?!(OLD)?PWD$)(\w*(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|PASSCODE|CREDENTIALS?"
+    r"|CREDS|(?<!BY)(?<!COM)PASS|PWD)|(\w*_)?(PAT|O?AUTH2?|BEARER|JWT|SALT|COOKIE))"
+    r"(_(?!PATH|FILE|DIR|SOCK|METHOD|TYPE)\w+)?",
     re.IGNORECASE,
 )
 LENGTH = 8  # shorter values would match innocent words
-URL_USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
-TOKEN = re.compile(
-    r"\b(gh[oprsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|sk-[\w-]{20,}"
-    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v\d_\w{16,})"
+FROM_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
+# What is masked, after a first group that stays.
+PATTERNS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # A password may hold a / or an @; a port ends before the first /.
+        r"(://)[^/\s@:]+(?=@)",
+        r"(://)[^/\s@:]*:(?!\d{1,5}/)\S+(?=@)",
+        r"((?<![\w.+/@-]))(?!mailto:)[\w.+-]+:(?!//|\d{1,5}/)\S+(?=@(?!sha256:)[\w.[-])",
+        r"((?i:password|passwd|passphrase|pwd|secret|token|api_?key|access_?key)"
+        r"(?:['\"]?\s*=\s*|:(?=\S)|['\"]\s*:\s*)['\"]?)[^\s'\"&;,]+",
+        r"(\bBearer\s+)[\w.~+/-]{16,}",
+        r"()-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
+        r"(\b)(?:gh[oprsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
+        r"|sk-(?:\w+-)*?\w{20,}[\w-]*|[rs]k_(?:live|test)_\w{16,}|xox[a-z]-[\w-]{10,}"
+        r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{35}|npm_[A-Za-z0-9]{36}|pypi-[\w-]{32,}"
+        r"|wandb_v\d_\w{16,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)",
+    )
 )
 MASK = "***"
 
@@ -29,7 +46,7 @@ MASK = "***"
 def secrets() -> Iterator[str]:
     """The secret values of the environment, longest first."""
     named = {
-        value for name, value in os.environ.items() if NAME.search(name) and len(value) >= LENGTH
+        value for name, value in os.environ.items() if NAME.fullmatch(name) and len(value) >= LENGTH
     }
     yield from sorted(named, key=len, reverse=True)
 
@@ -38,18 +55,26 @@ def redacted(text: str) -> str:
     """``text`` without secrets."""
     for secret in secrets():
         text = text.replace(secret, MASK)
-    return TOKEN.sub(MASK, URL_USER.sub(MASK, text))
+    for pattern in PATTERNS:
+        text = pattern.sub(rf"\g<1>{MASK}", text)
+    return text
+
+
+def holds_secret(text: str) -> bool:
+    """Whether ``text`` has a secret, or asks for a variable named like one, whatever its value."""
+    return redacted(text) != text or any(map(NAME.fullmatch, FROM_ENVIRONMENT.findall(text)))
 
 
 def refuse_secrets(value: object, key: str) -> None:
     """Raise ConfigError if a setting holds a secret: settings are recorded."""
     if isinstance(value, Mapping):
         for name, each in value.items():
+            refuse_secrets(str(name), key)
             refuse_secrets(each, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list | tuple):
         for each in value:
             refuse_secrets(each, key)
-    elif isinstance(value, str) and redacted(value) != value:
+    elif isinstance(value, str) and holds_secret(value):
         raise ConfigError(
             redacted(key),
             "it holds a secret, and settings are recorded: "

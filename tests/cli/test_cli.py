@@ -72,6 +72,16 @@ BAD: list[tuple[str, str, str]] = [
     ("optim.schedule=cosin", "optim.schedule", "Did you mean 'cosine'?"),
     ("cluster.compute_time=gama", "cluster.compute_time", "Did you mean 'gamma'?"),
     ("-m hydra/launcher=bsic", "hydra/launcher", "Did you mean 'basic'?"),
+    *(
+        (f"{words} seed=1,2 -m", key, "Hydra calls no class but a launcher and the basic sweeper")
+        for words, key in [
+            ("hydra.launcher._target_=os.system", "hydra.launcher._target_"),
+            ("++hydra.launcher._target_=os.system", "hydra.launcher._target_"),
+            ("hydra.launcher={_target_:os.system}", "hydra.launcher._target_"),
+            ("hydra.sweeper={_target_:x.BasicSweeper}", "hydra.sweeper._target_"),
+            ("+hydra.callbacks.a={_target_:os.system}", "hydra.callbacks.a._target_"),
+        ]
+    ),
     ("hydra/launcher=slurm", "hydra/launcher", "it starts the runs of a sweep; add -m."),
     ("nodes=abc", "nodes", "'abc' is not a whole number."),
     ("nodes=2.5", "nodes", "2.5 is not a whole number."),

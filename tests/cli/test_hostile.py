@@ -533,6 +533,76 @@ SETTINGS: list[tuple[str, str, str]] = [
         "algo.topology.path",
         "it has no value; write algo.topology.path=...",
     ),
+    (
+        "model=quadratic data.dimension=1000000000",
+        "data.dimension",
+        "the data set needs at least 65.7 TB of memory (data.dimension=1000000000, "
+        "data.samples=4096, data.groups=16), but this machine has ",
+    ),
+    (
+        f"model=quadratic data.samples=1{400 * '0'}",
+        "data.samples",
+        "the data set needs at least 1e+285 PB of memory (data.dimension=64, "
+        "data.samples=about 1e400, data.groups=16), but this machine has ",
+    ),
+    (
+        "model=quadratic network=gloo nodes=2 data.dimension=100000000",
+        "data.dimension",
+        "the data set needs at least 6.57 TB of memory (data.dimension=100000000, ",
+    ),
+    (
+        "model=resnet50 nodes=65536",
+        "nodes",
+        "resnet50, with 23,000,640 parameters or more, needs at least 12.1 TB of memory "
+        "(nodes=65536), but this machine has ",
+    ),
+    (
+        "model=mlp model.hidden=[1000000,1000000]",
+        "model.hidden",
+        "mlp, with 1,000,076,000,010 parameters or more, needs at least 68 TB of memory "
+        "(model.hidden=1000000, nodes=8), but this machine has ",
+    ),
+    ("model=transformer model.encoder_layers=1000000000", "model.encoder_layers", "transformer, "),
+    ("model=transformer model.width=100000000", "model.width", "transformer, with 240,000,204,800"),
+    ("model=timing_only model.grain=1000000000000", "model.grain", "timing_only, with 1,000,000,"),
+    ("data=shapes data.train_size=1000000000000", "data.train_size", "the data set needs at "),
+    ("data=synthetic data.size=1000000000000000", "data.size", "the data set needs at least 8 PB"),
+    ("data=synthetic data.num_classes=1000000000000", "data.num_classes", "resnet8, with 64,000"),
+    ("model=mlp data=teacher data.width=100000000000", "data.width", "the data set needs at least"),
+    ("epochs=1e308", "epochs", "1e+308 must be less than 1e+18."),
+    ("model=timing_only epochs=1e308", "epochs", "1e+308 must be less than 1e+18."),
+    (
+        "timed_as.num_parameters=9223372036854775808",
+        "timed_as.num_parameters",
+        "9223372036854775808 must be less than 2**63.",
+    ),
+    (
+        "cluster.latency_seconds=1e308",
+        "cluster.latency_seconds",
+        "1e+308 is out of range: simulated time is not finite after 1e+308 s; use a smaller ",
+    ),
+    (
+        "algo=ar_sgd cluster.latency_seconds=1e308",
+        "cluster.latency_seconds",
+        "1e+308 is out of range: simulated time is not finite after ",
+    ),
+    ("faults.delay_seconds=1e308", "faults.delay_seconds", "1e+308 is out of range: simulated"),
+    (
+        "faults.slow_nodes={0:1e200} faults.events=[{what:slow_node,ranks:[0],factor:1e200}]",
+        "faults.slow_nodes.0",
+        "1e+200 is out of range (with faults.events[0].factor=1e+200): simulated time is not ",
+    ),
+    ("cluster.bandwidth=1e-307", "cluster.bandwidth", "1e-307 is out of range: simulated time is"),
+    (
+        "cluster.compute_time=log_normal cluster.compute_time.cv=1e200",
+        "cluster.compute_time.cv",
+        "1e+200 is too large: times would not be finite.",
+    ),
+    (
+        "cluster.heterogeneity=1e-200",
+        "cluster.heterogeneity",
+        "1e-200 is too small: times would not be finite.",
+    ),
     ("model.name=digits", "model", "'digits' is none of fairseq_transformer, "),
     ("optim.name=null", "optim", "nothing is chosen; use one of adam, sgd."),
     ("checkpoint.name=faults", "checkpoint.name", "there is no such setting. Did you mean 'name'?"),

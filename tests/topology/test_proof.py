@@ -20,6 +20,7 @@ from sgp_runner.algorithms.hybrid import Hybrid
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.optim import SGD, Constant
 from sgp_runner.topology.from_file import KEY, Edges
@@ -199,6 +200,32 @@ def test_a_file_of_edges_is_a_graph(tmp_path: Path) -> None:
     assert Edges(written(tmp_path, "0 1\n1 0\n2 1\n1 2\n")).symmetric
 
 
+def test_peers_are_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    text = "# a comment\r\n 1 3\r\n\n1\t0 # more\n0 1\n1 2\n2 1\n3 1 "
+    graph = Edges(written(tmp_path, text)).graph
+    assert graph.out == ({1: (3, 0, 2), 0: (1,), 2: (1,), 3: (1,)},)
+    assert graph.into == ({3: (1,), 0: (1,), 1: (0, 2, 3), 2: (1,)},)
+
+
+def test_a_million_edges_are_read(tmp_path: Path) -> None:
+    hops = [1, *range(500, 999)]
+    lines = [f"{node} {(node + hop) % 2000}" for node in range(2000) for hop in hops]
+    graph = Edges(written(tmp_path, "\n".join(lines)))
+    verify(graph, 2000, "balanced")
+    assert graph.out_peers(1999, 2000, 7) == tuple((1999 + hop) % 2000 for hop in hops)
+
+
+def test_settings_are_refused_before_the_file_is_parsed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "0 1 2 3 4\n")
+    words = ["algo.topology=edges", f"algo.topology.path={path}", "model=quadratic"]
+    assert main([*words, "batch_size=0"]) == 2
+    assert capsys.readouterr().err == "sgp-run: batch_size: 0 must be at least 1.\n"
+    assert main(words) == 2
+    assert "line 1: '0 1 2 3 4' is neither" in capsys.readouterr().err
+
+
 def test_it_trains_as_the_graph_that_it_writes_down(tmp_path: Path) -> None:
     lines = [f"{step} {rank} {(rank + 2**step) % 6}" for step in range(3) for rank in range(6)]
     own, built_in = Edges(written(tmp_path, "\n".join(lines))), DirectedExponential()
@@ -218,6 +245,12 @@ BAD_FILES = [
     ("0 1\n0 1 0\n", "line 2: either every line names a step or none does."),
     ("0 1\n1 1\n", "line 2: in step 0 node 1 sends to itself; it keeps its own share anyway."),
     ("0 1\n1 0\n0 1\n", "line 3: step 0 has the edge 0 -> 1 already, in line 1."),
+    (
+        "#\n\n0 1\n1 0\n2 3\n1 0\n2 3\n0 1\n",
+        "line 6: step 0 has the edge 1 -> 0 already, in line 4.",
+    ),
+    ("0 1\r\n#\r\n2 2\r\n", "line 3: in step 0 node 2 sends to itself"),
+    ("0 1\n1 0 # back\n0 1 0\n0 x\n", "line 3: either every line names a step or none does."),
     ("0 0 1\n2 1 0\n", "steps are numbered 0, 1, 2, ...; step 1 has no edge."),
     ("0 1\n1 2\n2 0\n0 4\n4 0\n", "step 0 has the edge 0 -> 4, but nodes=4 are numbered 0 to 3."),
     ("0 1\n1 2\n2 0\n", "node 3 is in no edge, but nodes=4 need one each."),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from sgp_runner.cli.main import main
 from sgp_runner.utils.errors import ConfigError
@@ -20,6 +21,14 @@ ENVIRONMENT = {
     "HF_TOKEN": f"{PLANTED}hf",
     "DATABASE_PASSWORD": f"{PLANTED}word",
 }
+# Names of 26 more, whose values are the names behind `PLANTED`.
+NAMES = [
+    *("PGPASSWORD", "MYSQL_PWD", "SSHPASS", "GITHUB_PAT", "AUTH", "BEARER", "SMTP_PASSPHRASE"),
+    *("DOCKER_AUTH_CONFIG", "ENCRYPTION_SALT", "DB_PASS", "REDISCLI_AUTH", "NPM_AUTH_TOKEN"),
+    *("OPENAI_APIKEY", "TOKEN_2", "CLIENT_SECRET", "SECRET_KEY_BASE", "GIT_CREDENTIALS", "JWT"),
+    *("SESSION_COOKIE", "SUDO_PASSWD", "KEY_PASSCODE", "DBPWD", "OAUTH2", "API_KEYS", "pat"),
+    "npm_config__authToken",
+]
 SGP_REPORT = str(Path(sys.executable).with_name("sgp-report"))
 TINY = ["model=mlp", "nodes=2", "epochs=0.2", "checkpoint.every_steps=1", "checkpoint.keep=9"]
 
@@ -30,6 +39,8 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_SERVICE", raising=False)  # of W&B in another test of this process
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
+    for name in NAMES:
+        monkeypatch.setenv(name, PLANTED + name)
 
 
 def where_planted(folder: Path) -> list[str]:
@@ -42,8 +53,15 @@ def where_planted(folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("network", ["sim", "gloo"])
-def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("network", "kept"),
+    [
+        ("sim", "checkpoints/step-*/*.pt"),
+        ("gloo", "checkpoints/step-*/*.pt"),
+        ("gloo record=true checkpoint.every_steps=null", "recording-1.jsonl"),
+    ],
+)
+def test_no_secret_is_written_or_printed(network: str, kept: str, tmp_path: Path) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
@@ -55,7 +73,7 @@ def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
         "main; "
     )
     code += "execution.shutil.rmtree = lambda *a, **b: None; sys.exit(main())"
-    command = [sys.executable, "-c", code, *TINY, f"network={network}"]  # checkpoints stay
+    command = [sys.executable, "-c", code, *TINY, *f"network={network}".split()]  # checkpoints stay
     done = subprocess.run(
         command,
         env={**os.environ, "WANDB_MODE": "offline"},
@@ -63,7 +81,7 @@ def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert list((tmp_path / "results").glob("runs/*/checkpoints/step-*/*.pt"))
+    assert list((tmp_path / "results").glob(f"runs/*/{kept}"))
     assert list((tmp_path / "results").glob("runs/*/wandb/offline-run-*/*.wandb"))
     said = done.stdout + done.stderr
     if network == "sim":  # a report on the other would be no different
@@ -89,6 +107,19 @@ def test_no_secret_is_written_or_printed(network: str, tmp_path: Path) -> None:
         ("data.pLaNtEdword=3", "data.***"),
         ("--config-dir=/tmp/pLaNtEdword", "--config-dir"),
         ("https://user:whatever@example.org", "https://***@example.org"),
+        ("logger.group=postgres://user:what/whatever@host/db", "logger.group"),
+        ("logger.group=user:what/whatever@host/db", "logger.group"),
+        ("logger.group=user:what@whatever@host", "logger.group"),
+        ("logger.group='user=x password=whatever'", "logger.group"),
+        ("logger.group='Bearer whatever0123456789'", "logger.group"),
+        ("logger.group='-----BEGIN RSA PRIVATE KEY-----\\nwhatever'", "logger.group"),
+        ("logger.group=sk-proj-whatever0123456789abcdef", "logger.group"),
+        ("logger.group=github_pat_0123456789abcdefghij_whatever", "logger.group"),
+        ("logger.group=glpat-whatever-0123456789", "logger.group"),
+        ("logger.group=hf_0123456789abcdefghijwhatever", "logger.group"),
+        ("logger.group=xoxb-0123456789-whatever", "logger.group"),
+        ("logger.group=eyJhbGciOiJIUzI1NiJ9.eyJ3aGF0ZXZlciI6MX0.whatever", "logger.group"),
+        *((f"logger.group=${{oc.env:{name}}}", "logger.group") for name in NAMES),
     ],
 )
 def test_a_setting_that_holds_a_secret_is_refused(
@@ -122,3 +153,79 @@ def test_what_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_secrets({"a": [1, 2.5, None, "b"]}, "")
     with pytest.raises(ConfigError, match=r"^a\.b: it holds a secret"):
         refuse_secrets({"a": {"b": ["c", f"{PLANTED}aws"]}}, "")
+
+
+def test_a_secret_is_refused_however_it_gets_into_the_settings(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSHPASS", "short")
+    preset = tmp_path / "mine" / "experiment" / "p.yaml"
+    preset.parent.mkdir(parents=True)
+    texts = {
+        "logger: {group: '${oc.env:SSHPASS}'}": "logger.group",
+        "nodes: ${oc.env:GITHUB_PAT}": "nodes",
+        f"cluster: {{step_seconds: {{{PLANTED}aws: 1.0}}}}": "cluster.step_seconds",
+    }
+    for text, key in texts.items():
+        preset.write_text(f"# @package _global_\n{text}\n")
+        for more in ([], ["--cfg", "job", "--resolve"], ["-m", "seed=1,2"]):
+            assert main(["--config-dir=mine", "experiment=p", *more]) == 2
+            out, error = capfd.readouterr()
+            assert error.startswith(f"sgp-run: {key}: it holds a secret") and out == ""
+            assert PLANTED not in error and "short" not in error
+    assert main(["calibrate", "name=x", "logger.group=ghp_0123456789abcdefghijABCDEF"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "path", "patience", "pattern", "author", "authors", "PWD", "OLDPWD", "COMPASS"),
+        *("XAUTHORITY", "SSH_AUTH_SOCK", "GIT_AUTHOR_NAME", "PYTHONPATH", "KEYBOARD", "SALTED"),
+        *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "POSTGRES_HOST_AUTH_METHOD", "INIT_CWD"),
+    ],
+)
+def test_an_innocent_variable_is_no_secret(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "innocent-value")
+    refuse_secrets({"a": "innocent-value", "b": f"${{oc.env:{name}}}"}, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://example.org:8080/a@b and git@example.org:group/repo.git",
+        "mailto:somebody@example.org, python:3.11@sha256:0123, 10.0.0.1:8080/x@y",
+        "hf_transformers_wikitext_103_v1 sk-learn-digits-baseline-run-2024",
+        "max_tokens=3584 algo.topology@x=ring path=a patience=3 pattern=b author=c",
+        "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    ],
+)
+def test_innocent_text_stays(text: str) -> None:
+    assert redacted(text) == text
+
+
+def test_nothing_that_is_stored_here_is_taken_for_a_secret() -> None:
+    paths = [
+        path
+        for folder in ("configs", "results")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".yaml", ".json", ".md", ".csv")
+    ]
+    assert len(paths) > 100
+    for path in paths:
+        refuse_secrets(path.read_text(encoding="utf-8").splitlines(), str(path))
+
+
+def test_masking_leaves_no_part_of_a_secret() -> None:
+    texts = {
+        "postgres://user:p@ss/w:rd@host:5432/db": "postgres://***@host:5432/db",
+        "to user:pa/ss@host/db": "to ***@host/db",
+        "redis://:word@host:6379/0": "redis://***@host:6379/0",
+        "user=x password = 'word' host=y": "user=x password = '***' host=y",
+        "https://x/?api_key=word&page=1": "https://x/?api_key=***&page=1",
+        "-----BEGIN PRIVATE KEY-----\nword\n-----END PRIVATE KEY-----\nrest": "***\nrest",
+        "-----BEGIN EC PRIVATE KEY-----\nwo": "***",
+        "sk-ant-api03-0123456789abcdefghij-wo_rd": "***",
+    }
+    assert {text: redacted(text) for text in texts} == texts
+    assert [redacted(text) for text in texts.values()] == [*texts.values()]

@@ -1,0 +1,196 @@
+"""The memory that a run needs at least, compared with that of the machine before it starts.
+
+The estimates count only what exists at the same time in every run of these settings: the data of a
+generated set, and parameters and momentum of each node. Messages, activations and libraries come
+on top, so that no run is refused that would have worked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sgp_runner.data.digits import Digits
+from sgp_runner.data.quadratic import QuadraticData
+from sgp_runner.data.shapes import CLASSES, Shapes
+from sgp_runner.data.synthetic import Synthetic
+from sgp_runner.data.teacher import TeacherData
+from sgp_runner.models.fairseq_transformer import FairseqTransformer
+from sgp_runner.models.mlp import MLP
+from sgp_runner.models.quadratic import Quadratic
+from sgp_runner.models.resnet import ResNet
+from sgp_runner.models.timing_only import TimingOnly
+from sgp_runner.models.transformer import Transformer
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import num_bytes
+
+if TYPE_CHECKING:
+    from sgp_runner.config.run import Run
+    from sgp_runner.data.dataset import DataConfig
+    from sgp_runner.models.config import ModelConfig
+
+ITEM = {"float32": 4, "float64": 8}  # bytes of a number
+# Parameters without the last layer, rounded down.
+RESNETS = {"resnet8": 70_000, "resnet18": 11_000_000, "resnet20": 260_000, "resnet50": 23_000_000}
+
+
+@dataclass(frozen=True)
+class Need:
+    """Memory for ``what``, which grows with the settings ``keys``."""
+
+    what: str
+    bytes: int
+    keys: Mapping[str, int]
+
+
+def check_memory(run: Run, processes: int, most: int) -> None:
+    """Raise ConfigError if the run needs more than ``most`` bytes on this machine.
+
+    processes: of a real run, each of which keeps the data and has a node; 1 for the simulator,
+        which has all nodes.
+    """
+    made, kept, model = made_data(run), kept_data(run), model_need(run)
+    if made.bytes > most:
+        raise too_much(run, made, 1, most)
+    if processes * (kept.bytes + model.bytes) > most:
+        raise too_much(run, max(kept, model, key=lambda need: need.bytes), processes, most)
+
+
+def too_much(run: Run, need: Need, processes: int, most: int) -> ConfigError:
+    settings = ", ".join(f"{key}={shown(value)}" for key, value in need.keys.items())
+    each = f" in each of {processes} processes" if processes > 1 else ""
+    return ConfigError(
+        max(need.keys, key=lambda key: growth(run, key, need.keys[key])),
+        f"{need.what} needs at least {num_bytes(min(need.bytes, 10**300))} of memory{each} "
+        f"({settings}), but this machine has {num_bytes(most)}: use a smaller number.",
+    )
+
+
+def shown(value: int) -> str:
+    return str(value) if value < 10**18 else f"about 1e{len(str(value)) - 1}"
+
+
+def growth(run: Run, key: str, value: int) -> int:
+    """How many times its default a setting is."""
+    part, _, name = key.rpartition(".")
+    default = next(
+        field.default
+        for field in dataclasses.fields(getattr(run, part) if part else run)
+        if field.name == name
+    )
+    return value // default if isinstance(default, int) and default else value
+
+
+def made_data(run: Run) -> Need:
+    """The data that exist at the same time while a set is generated; nothing for other sets."""
+    count = 0
+    match run.data if run.model.trains else None:
+        case QuadraticData(dimension=dimension, samples=samples, groups=groups):
+            # In float64: the sum of centers and shifts, the noise, and the shifts themselves.
+            count = 8 * (2 * samples * dimension + groups * dimension + samples)
+        case TeacherData(dimension=dimension, width=width, points=points):
+            count = 8 * (points * dimension + dimension * width)
+        case Shapes(image_size=size, train_size=train, valid_size=valid):
+            count = 4 * (train + valid) * 3 * size * size * 2  # rendered in parts, and joined
+    return data_of(run, count)
+
+
+def kept_data(run: Run) -> Need:
+    """A generated data set, as a run keeps it; nothing for other sets."""
+    count, item = 0, ITEM[run.dtype]
+    match run.data if run.model.trains else None:
+        case QuadraticData(dimension=dimension, samples=samples):
+            count = samples * (item * dimension + 8)
+        case TeacherData(dimension=dimension, samples=samples):
+            count = item * samples * (dimension + 1)
+        case Shapes(image_size=size, train_size=train, valid_size=valid):
+            count = item * (train + valid) * 3 * size * size
+        case Synthetic(image_size=size, size=train, valid_size=valid):
+            count = item * 3 * size * size + 8 * (train + valid)
+    return data_of(run, count)
+
+
+def data_of(run: Run, count: int) -> Need:
+    names = (
+        *("dimension", "width", "points", "samples", "groups"),
+        *("image_size", "size", "train_size", "valid_size"),
+    )
+    keys = {field.name for field in dataclasses.fields(run.data)}  # type: ignore[arg-type]
+    sizes = {f"data.{name}": getattr(run.data, name) for name in names if name in keys}
+    return Need("the data set", count, sizes)
+
+
+def model_need(run: Run) -> Need:
+    """The models of all nodes in one process, with what their optimizers keep."""
+    count, keys = parameters(run.model, run.data)
+    simulated = run.network.clock == "simulated"
+    on_cpu = simulated or (run.network.name in ("gloo", "mpi") and run.gpus_per_node == 1)
+    nodes = run.nodes if simulated else 1  # in one process
+    # The module, and each node's own parameters.
+    copies = 1 + (nodes * (1 + kept_by_optimizer(run)) if on_cpu else 0)
+    what = f"{run.model.name}, with {count:,} parameters or more,"
+    return Need(what, count * copies * ITEM[run.dtype], {**keys, "nodes": run.nodes})
+
+
+def kept_by_optimizer(run: Run) -> int:
+    """Vectors of each node's optimizer; a server's workers do not touch theirs."""
+    if not run.model.trains or run.algo.servers:
+        return 0
+    return 2 if run.optim.name == "adam" else int(run.optim.momentum > 0)
+
+
+def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int]]:
+    """The least number of parameters, and the settings that it grows with."""
+    inputs, outputs, keys = widths(data)
+    match model:
+        case Quadratic():
+            return outputs, keys
+        case TimingOnly(grain=grain):
+            return grain, {"model.grain": grain}
+        case MLP(hidden=hidden):
+            own = {"model.hidden": max(hidden)} if hidden else {}
+            pairs = pairwise([inputs, *hidden, outputs])
+            return sum((a + 1) * b for a, b in pairs), {**own, **keys}
+        case Transformer(width=width, feed_forward=wide):
+            layer = width * width + 2 * width * wide
+            own = {
+                f"model.{key}": getattr(model, key)
+                for key in ("width", "feed_forward", "encoder_layers", "decoder_layers")
+            }
+            attention = 3 * model.encoder_layers + 7 * model.decoder_layers
+            layers_of_both = model.encoder_layers + model.decoder_layers
+            return layers_of_both * layer + attention * width * width, own
+        case ResNet(name=name):
+            return RESNETS[name] + 64 * outputs, keys
+        case FairseqTransformer(overrides=overrides):
+            sizes = {
+                key: value
+                for key, value in overrides.items()
+                if key.endswith(("embed_dim", "layers")) and type(value) is int
+            }
+            width = sizes.get("encoder_embed_dim", 0)
+            own = {"model.overrides": max(sizes.values(), default=0)}
+            layers = max(sizes.get("encoder_layers", 1), 1)
+            return 4 * width * width * layers, own
+        case _:
+            return 0, {}
+
+
+def widths(data: DataConfig) -> tuple[int, int, dict[str, int]]:
+    """The numbers of inputs and outputs of a model, at least, and the settings behind them."""
+    match data:
+        case QuadraticData(dimension=dimension):
+            return dimension, dimension, {"data.dimension": dimension}
+        case TeacherData(dimension=dimension):
+            return dimension, 1, {"data.dimension": dimension}
+        case Synthetic(image_size=size, num_classes=classes):
+            return 3 * size**2, classes, {"data.image_size": size, "data.num_classes": classes}
+        case Shapes(image_size=size):
+            return 3 * size**2, CLASSES, {"data.image_size": size}
+        case Digits():
+            return 8 * 8, 10, {}
+        case _:
+            return 0, 0, {}
