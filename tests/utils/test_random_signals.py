@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from processes import hear_interrupts
+from processes import hear_interrupts, hears
 
 SHOTS, AT_ONCE = int(os.environ.get("SHOTS_FIRED", "100")), 3
 COMMAND = (sys.executable, "-m", "sgp_runner")
@@ -25,16 +25,6 @@ RUN = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
 EVERY_SIGNAL = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # by mpirun; others end it by itself
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def hears(process: int) -> bool:
-    """Whether the process has reached our first lines, which install handlers."""
-    try:
-        status = Path(f"/proc/{process}/status").read_text()
-    except OSError:
-        return False
-    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-    return bool(int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
 
 
 def offspring(process: int) -> list[int]:
