@@ -43,6 +43,7 @@ class Hearing:
 
     command: the name under which it reports; empty if another process reports
     deferred: whether signals are kept in ``pending`` for a watchdog
+    speaks: whether this rank reports when the watchdogs end all ranks
     handled: signals that the main thread has handled
     interrupted: whether a KeyboardInterrupt was raised
     code: the exit code, once it is known
@@ -50,6 +51,7 @@ class Hearing:
 
     command: str = ""
     deferred: bool = False
+    speaks: bool = True
     pending: int | None = None
     handled: set[int] = field(default_factory=set)
     interrupted: bool = False
@@ -79,9 +81,7 @@ def hear(command: str) -> None:
 
 def defer(speaks: bool = False) -> None:
     """Keep signals for this rank's watchdog from now on; ``speaks``: whether this rank reports."""
-    hearing.deferred = True
-    if not speaks:
-        hearing.command = ""
+    hearing.deferred, hearing.speaks = True, speaks
 
 
 def unanswered(number: int, frame: FrameType | None) -> None:

@@ -441,6 +441,15 @@ def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
             assert len(ranks) == int(row["nodes"])
 
 
+def python_ranks(cluster: Cluster) -> list[int]:
+    """Process ids of the ranks that hear signals, without srun, whose words are the same."""
+    return sorted(
+        each
+        for each in cluster.ranks()
+        if hears(each) and b"python" in Path(f"/proc/{each}/exe").readlink().name.encode()
+    )
+
+
 def test_signals_at_random_moments_of_a_step(cluster: Cluster) -> None:
     """Slurm signals all ranks; one alone has the others stopped."""
     dice = Random(1)
@@ -449,9 +458,9 @@ def test_signals_at_random_moments_of_a_step(cluster: Cluster) -> None:
         command = ("srun", "--ntasks=2", sys.executable, "-m", "sgp_runner", *words)
         name = dice.choice((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
         with cluster.start(*command) as process:
-            wait_until(lambda: len([*filter(hears, cluster.ranks())]) == 2, "two ranks")
+            wait_until(lambda: len(python_ranks(cluster)) == 2, "two ranks")
             time.sleep(dice.random() * 4)
-            ranks = sorted(cluster.ranks())
+            ranks = python_ranks(cluster)
             for rank in ranks if dice.random() < 0.5 else dice.sample(ranks, len(ranks) and 1):
                 with suppress(ProcessLookupError):
                     os.kill(rank, name)
