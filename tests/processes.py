@@ -14,6 +14,16 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def hears(process: int) -> bool:
+    """Whether the process has reached our first lines, which install handlers."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
+
+
 def wait_for_ranks(folder: Path, count: int) -> list[int]:
     """Process ids of the ranks, once all of them have recorded a step."""
     deadline = time.monotonic() + 60

@@ -103,6 +103,7 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
         # Another rank reports for all; the launcher kills the others when the first one ends.
         time.sleep(SECONDS_TO_SPEAK)
     else:
+        hearing.command = ""  # a signal from now on adds no second sentence
         print(f"sgp-run: {redacted(sentence)}", file=sys.stderr, flush=True)
     return code
 

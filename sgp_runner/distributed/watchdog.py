@@ -130,9 +130,9 @@ def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoRetu
     """
     with suppress(Exception):  # the store may be gone
         world.alarm.set(SIGNAL, str(number))
-    if signals.hearing.command:
+    if signals.hearing.speaks and signals.hearing.command:
         signals.speak(sentence(number))
-        signals.hearing.command = ""
+    signals.hearing.command = ""
     if not kept_elsewhere():
         time.sleep((3 if world.process_rank == 0 else 2) * POLL_SECONDS)
     signals.leave(number)

@@ -8,8 +8,9 @@ Ctrl-C (SIGINT) ends a command with exit code 130; SIGTERM, SIGUSR1 and SIGUSR2 
 - `defer` keeps it for the watchdog of a rank, which tells the other ranks.
 
 Python calls handlers only between two instructions of the main thread, which may be waiting inside
-a library, and a library may swallow a KeyboardInterrupt. So a thread hears the signals as well, and
-ends the process `PATIENCE_SECONDS` later if it is still there.
+a library, and a library may swallow a KeyboardInterrupt. So a thread hears the signals as well. It
+answers one that the main thread does not come to, and ends the process `PATIENCE_SECONDS` after a
+signal that should have ended it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NoReturn
 
@@ -32,6 +33,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # ask a run to save 
 ENDING = (signal.SIGINT, *SIGNALS)
 INTERRUPTED = 130  # exit code after Ctrl-C
 SAVED = 75  # exit code of a run that was stopped; EX_TEMPFAIL of sysexits.h: try again
+BLOCKED_SECONDS = 1.0  # after which the main thread is taken to be inside a library
 PATIENCE_SECONDS = 10.0
 
 
@@ -41,13 +43,17 @@ class Hearing:
 
     command: the name under which it reports; empty if another process reports
     deferred: whether signals are kept in ``pending`` for a watchdog
+    speaks: whether this rank reports when the watchdogs end all ranks
+    handled: signals that the main thread has handled
     interrupted: whether a KeyboardInterrupt was raised
     code: the exit code, once it is known
     """
 
     command: str = ""
     deferred: bool = False
+    speaks: bool = True
     pending: int | None = None
+    handled: set[int] = field(default_factory=set)
     interrupted: bool = False
     code: int | None = None
 
@@ -75,13 +81,12 @@ def hear(command: str) -> None:
 
 def defer(speaks: bool = False) -> None:
     """Keep signals for this rank's watchdog from now on; ``speaks``: whether this rank reports."""
-    hearing.deferred = True
-    if not speaks:
-        hearing.command = ""
+    hearing.deferred, hearing.speaks = True, speaks
 
 
 def unanswered(number: int, frame: FrameType | None) -> None:
     """Handle a signal for which nothing else is installed."""
+    hearing.handled.add(number)
     hearing.pending = hearing.pending or number
     if not hearing.deferred:
         leave(number)
@@ -89,6 +94,7 @@ def unanswered(number: int, frame: FrameType | None) -> None:
 
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Handle Ctrl-C; the second one ends the process at once."""
+    hearing.handled.add(number)
     if hearing.interrupted:
         leave(number)
     hearing.interrupted = True
@@ -96,15 +102,19 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def attend(heard: int) -> None:
-    """End the process, even if its main thread does not, on a signal that nothing answers."""
+    """Answer signals that the main thread does not, and end the process if it does not end."""
     while True:
         number = os.read(heard, 1)[0]
-        handler = signal.getsignal(number)
-        if handler is unanswered:
+        if number not in hearing.handled:
+            time.sleep(BLOCKED_SECONDS)
+        handler = None if number in hearing.handled else signal.getsignal(number)
+        if handler is interrupt:
+            hearing.pending = number
+        elif handler is unanswered:
             unanswered(number, None)
-        if handler in (unanswered, interrupt):
+        if hearing.pending is not None or hearing.interrupted:
             time.sleep(PATIENCE_SECONDS)
-            leave(number)
+            leave(hearing.pending or signal.SIGINT)
 
 
 @contextmanager
@@ -123,8 +133,13 @@ def interruptible() -> Iterator[None]:
 @contextmanager
 def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Route the signals that ask a run to save and stop to ``handler``."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        hearing.handled.add(number)
+        handler(number, frame)
+
     try:
-        before = {number: signal.signal(number, handler) for number in SIGNALS}
+        before = {number: signal.signal(number, handle) for number in SIGNALS}
     except ValueError:  # not on the main thread, where signals do not arrive
         yield
         return

@@ -9,13 +9,16 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 from places import ROOT
-from processes import hear_interrupts
+from processes import hear_interrupts, hears
 from slurm_cluster import missing_programs, say, slurm_cluster, wait_until
 
 from sgp_runner.recording.recorder import read_metrics
@@ -25,6 +28,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 SCRIPTS = ROOT / "slurm"
 RUN = ("model=mlp", "network=gloo", "logger=jsonl")
 LONG = (*RUN, "epochs=100000")
+SHOTS = int(os.environ.get("SHOTS_FIRED", "100"))
 TOO_BIG = 10**15  # elements, more than any address space holds
 
 
@@ -435,3 +439,35 @@ def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
                 if record["kind"] == "train"
             }
             assert len(ranks) == int(row["nodes"])
+
+
+def python_ranks(cluster: Cluster) -> list[int]:
+    """Process ids of the ranks that hear signals, without srun, whose words are the same."""
+    return sorted(
+        each
+        for each in cluster.ranks()
+        if hears(each) and b"python" in Path(f"/proc/{each}/exe").readlink().name.encode()
+    )
+
+
+def test_signals_at_random_moments_of_a_step(cluster: Cluster) -> None:
+    """Slurm signals all ranks; one alone has the others stopped."""
+    dice = Random(1)
+    for number in range(SHOTS):
+        words = (*RUN, "nodes=2", "epochs=2", f"name=run{number}")
+        command = ("srun", "--ntasks=2", sys.executable, "-m", "sgp_runner", *words)
+        name = dice.choice((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
+        with cluster.start(*command) as process:
+            wait_until(lambda: len(python_ranks(cluster)) == 2, "two ranks")
+            time.sleep(dice.random() * 4)
+            ranks = python_ranks(cluster)
+            for rank in ranks if dice.random() < 0.5 else dice.sample(ranks, len(ranks) and 1):
+                with suppress(ProcessLookupError):
+                    os.kill(rank, name)
+            _, error = process.communicate()
+        said = [line for line in error.splitlines() if line.startswith("sgp-run: ")]
+        ended = (cluster.folder / f"results/runs/run{number}/summary.json").exists()
+        expected = 130 if name == signal.SIGINT else 75
+        assert process.returncode == expected or (ended and process.returncode == 0), error
+        assert len(said) == (process.returncode != 0) or ended, error
+        assert "Traceback" not in error

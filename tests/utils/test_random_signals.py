@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from processes import hear_interrupts
+from processes import hear_interrupts, hears
 
 SHOTS, AT_ONCE = int(os.environ.get("SHOTS_FIRED", "100")), 3
 COMMAND = (sys.executable, "-m", "sgp_runner")
@@ -25,16 +25,6 @@ RUN = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
 EVERY_SIGNAL = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # by mpirun; others end it by itself
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def hears(process: int) -> bool:
-    """Whether the process has reached our first lines, which install handlers."""
-    try:
-        status = Path(f"/proc/{process}/status").read_text()
-    except OSError:
-        return False
-    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-    return bool(int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
 
 
 def offspring(process: int) -> list[int]:
@@ -60,6 +50,7 @@ class Gun:
         self, folder: Path, command: tuple[str, ...], launcher: tuple[signal.Signals, ...] = ()
     ) -> None:
         self.folder, self.command, self.launcher = folder, command, launcher
+        self.seconds = 60.0  # how long a run takes at most after its first line
 
     def start(self, number: int) -> subprocess.Popen[str]:
         (self.folder / str(number)).mkdir()
@@ -79,24 +70,14 @@ class Gun:
     def ready(self, process: int) -> bool:
         return len(offspring(process)) == 2 if self.launcher else hears(process)
 
-    def seconds(self) -> float:
-        """How long a run takes after its first line, with others beside it."""
-
-        def run(number: int) -> float:
-            process = self.start(number)
-            started = time.monotonic()
-            process.communicate(timeout=200)
-            assert process.returncode == 0
-            return time.monotonic() - started
-
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return max(pool.map(run, range(-AT_ONCE, 0)))
-
-    def shoot(self, number: int, seconds: float) -> str:
-        """Return the outcome of a run that is signalled within ``seconds``, in words."""
+    def shoot(self, number: int) -> str:
+        """Return the outcome of a run that is signalled on its way, in words."""
         dice = random.Random(number)
         process = self.start(number)
-        time.sleep(dice.random() * seconds)
+        started = time.monotonic()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(dice.random() * self.seconds)
+            self.seconds = min(self.seconds, time.monotonic() - started)
         ranks = offspring(process.pid)
         victim = dice.choice([process.pid, *ranks])
         choices = self.launcher if self.launcher and victim == process.pid else EVERY_SIGNAL
@@ -108,7 +89,9 @@ class Gun:
         ended = (self.folder / str(number) / "results/runs/run/summary.json").exists()
         expected = 130 if name == signal.SIGINT else 75
         right = process.returncode == expected or (ended and process.returncode == 0)
-        one = len(said) == (process.returncode != 0) or (ended and not said)
+        # A rank that mpirun ends in vain reports for itself.
+        most = 2 if self.launcher else 1
+        one = (0 if ended or not process.returncode else 1) <= len(said) <= most
         if right and one and "Traceback" not in error and "Exception ignored" not in error:
             return str(process.returncode)
         whom = "launcher" if victim == process.pid else "rank"
@@ -116,12 +99,11 @@ class Gun:
 
 
 def check(gun: Gun) -> None:
-    seconds = gun.seconds()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes = list(pool.map(lambda number: gun.shoot(number, seconds), range(SHOTS)))
+        outcomes = list(pool.map(gun.shoot, range(SHOTS)))
     print(Counter(outcomes))
     assert [each for each in outcomes if each not in ("0", "75", "130")] == []
-    assert sum(each != "0" for each in outcomes) > SHOTS / 2
+    assert {"75", "130"} <= set(outcomes)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ sentence.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,25 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
     code, error = run(tmp_path, *GLOO, shots=[shot(where, "SIGTERM", "1")])
     assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {UNSAVED}\n")
     assert not ranks_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "words"),
+    [
+        ("sgp_run", "sgp_runner.cli.sweep:plan", ["-m", "seed=1,2"]),
+        ("sgp_run", "sgp_runner.cli.sweep:perform", ["-m", "seed=1,2"]),
+        ("sgp_run", "sgp_runner.cli.calibrate:prepared", ["calibrate"]),
+        ("sgp_run", "sgp_runner.distributed.launch:wait_for", ["calibrate", "nodes=2"]),
+        ("sgp_replay", "sgp_runner.replay.exact:", ["."]),
+        ("sgp_report", "sgp_runner.report.write:", ["."]),
+    ],
+)
+def test_ctrl_c_ends_every_command_with_one_sentence(
+    command: str, where: str, words: list[str], tmp_path: Path
+) -> None:
+    start = f"from sgp_runner.cli.commands import {command}; {command}()"
+    words = [*words, *(SIM if "-m" in words else ())]
+    outcome = run(
+        tmp_path, *words, shots=[shot(where, "SIGINT")], command=(sys.executable, "-c", start)
+    )
+    assert outcome == (130, sentence("SIGINT", command.replace("_", "-")))
