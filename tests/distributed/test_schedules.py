@@ -30,6 +30,7 @@ SETTINGS = (
     "on_failure=continue",
     "log_every=1",
     "eval_every=100",
+    "epochs=25",
 )
 LONGEST_SECONDS = 90.0
 
@@ -86,15 +87,11 @@ def perform(schedule: Schedule, experiment: Experiment, folder: Path, ended: Eve
 
 
 def last_step(experiment: Experiment, rank: int) -> int:
-    return max(
-        int(str(each["step"])) for each in read_lines(metrics_path(experiment.directory, rank))
-    )
+    records = read_lines(metrics_path(experiment.directory, rank))
+    return max(int(str(each["step"])) for each in records if each["kind"] == "train")
 
 
-def run(seed: int, folder: Path) -> None:
-    schedule = Schedule(seed)
-    words = (f"algo={schedule.algo}", f"nodes={schedule.nodes}", "epochs=25")
-    experiment = make_experiment(folder, *SETTINGS, *words)
+def run(schedule: Schedule, experiment: Experiment, folder: Path) -> None:
     ended = Event()
     with ThreadPoolExecutor(1) as executor:
         events = executor.submit(perform, schedule, experiment, folder, ended)
@@ -121,9 +118,11 @@ def run(seed: int, folder: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, 200, 10))
 def test_the_survivors_finish_in_any_schedule(first: int, tmp_path: Path) -> None:
+    schedules = [Schedule(seed) for seed in range(first, first + 10)]
+    folders = [tmp_path / str(number) for number in range(10)]
+    experiments = [
+        make_experiment(folder, *SETTINGS, f"algo={each.algo}", f"nodes={each.nodes}")
+        for folder, each in zip(folders, schedules, strict=True)
+    ]
     with ThreadPoolExecutor(3) as executor:
-        runs = [
-            executor.submit(run, seed, tmp_path / str(seed)) for seed in range(first, first + 10)
-        ]
-        for each in runs:
-            each.result()
+        list(executor.map(run, schedules, experiments, folders))
