@@ -95,13 +95,13 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
                 )
             for number in heard[:1]:  # also to ranks that had not been started
                 forward(number)
-            goes_on = experiment.run.on_failure == "continue"
+            survives = experiment.run.on_failure == "continue"
             codes = wait_for(
-                children, (lambda dead: alarm.set(DEAD, json.dumps(dead))) if goes_on else None
+                children, (lambda dead: alarm.set(DEAD, json.dumps(dead))) if survives else None
             )
         finally:
             stop(children)
-    if goes_on and not codes[0]:
+    if survives and not codes[0]:
         codes = codes[:1]
     if not alarm.check(["stopped"]) and (ended := ended_by(codes, alarm, heard)) is not None:
         if exit_code(ended) == INTERRUPTED:
