@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, NoReturn
 
 from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
-from sgp_runner.utils.launchers import kept_elsewhere, launched, orphaned
+from sgp_runner.utils.launchers import kept_elsewhere, orphaned
 from sgp_runner.utils.waits import interrupt, longest_wait, stall_report
 
 if TYPE_CHECKING:
@@ -34,12 +34,15 @@ class Watchdog:
 
     world: the present processes; None for a process that is no longer needed
     sentence: describes the end of the run by a signal that has not made it save
+    resume_hint: names the checkpoint from which the run resumes
     """
 
     world: World | None
     vote: Vote
     sentence: Callable[[int], str]
+    resume_hint: Callable[[], str]
     ended: Event = field(default_factory=Event)
+    reporting: Lock = field(default_factory=Lock)  # taken by the thread that reports a lost store
     clock: RealClock | None = None
     on_tick: Callable[[], None] | None = None
 
@@ -114,7 +117,7 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                 if watch.on_tick is not None:
                     watch.on_tick()
             except Exception:
-                return end(store_is_gone(world))
+                return end(store_is_gone(watch))
 
     thread = Thread(target=poll, daemon=True)
     thread.start()
@@ -149,14 +152,25 @@ def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoRetu
     signals.leave(number)
 
 
-def store_is_gone(world: World) -> Exception:
-    """Return the error of a lost store, which rank 1 reports under srun; mpirun ends all ranks."""
-    process = launched()
-    if kept_elsewhere() or world.process_rank != 1 or process is None or process.launcher != "srun":
+@contextmanager
+def noticing_a_lost_store(watch: Watchdog) -> Iterator[None]:
+    """Raise the error of a lost store, which the main thread may notice before the watchdog."""
+    from torch.distributed import DistNetworkError, DistStoreError
+
+    try:
+        yield
+    except (DistNetworkError, DistStoreError) as error:
+        raise store_is_gone(watch) from error
+
+
+def store_is_gone(watch: Watchdog) -> Exception:
+    """Return the error of a lost store, which rank 1 reports."""
+    world = watch.world
+    if world is None or kept_elsewhere() or world.process_rank != 1:
         return Aborted("the host of the store is lost")
     sentence = "rank 0, which hosts the store and the records of the run, is lost."
-    hint = "Run the same command again to resume from the last checkpoint."
-    print(f"sgp-run: {sentence} {hint}", file=sys.stderr, flush=True)
+    if watch.reporting.acquire(blocking=False):
+        print(f"sgp-run: {sentence} {watch.resume_hint()}", file=sys.stderr, flush=True)
     return Aborted(sentence)
 
 
