@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 SIGNAL = "signal"  # key in the store of the signal that ends all ranks, unsaved
+REPORTED = "signal reported"  # set by the rank that has reported it
+SPEECH_SECONDS = 5.0  # for rank 0 to report it
 GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has failed
 
 
@@ -139,16 +142,19 @@ def signal_for_all(world: World) -> int | None:
 def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoReturn:
     """End this process, and by their watchdogs all others, on the signal ``number``.
 
-    Rank 0 reports. The others leave it time for that, since a launcher may kill it when they end,
-    and so does rank 0 for them if it hosts the store.
+    Rank 0 reports, and stays for the others to read why if it hosts the store. They wait until it
+    has reported, since a launcher may kill it when they end, and report themselves if it does not.
     """
     with suppress(Exception):  # the store may be gone
         world.alarm.set(SIGNAL, str(number))
-    if signals.hearing.speaks and signals.hearing.command:
-        signals.speak(sentence(number))
-    signals.hearing.command = ""
-    if not kept_elsewhere():
-        time.sleep((3 if world.process_rank == 0 else 2) * POLL_SECONDS)
+        if not signals.hearing.speaks:
+            world.alarm.wait([REPORTED], timedelta(seconds=SPEECH_SECONDS))
+        elif signals.hearing.command:
+            signals.speak(sentence(number))
+        signals.hearing.command = ""
+        world.alarm.set(REPORTED, "")
+        if world.process_rank == 0 and not kept_elsewhere():
+            time.sleep(3 * POLL_SECONDS)
     signals.leave(number)
 
 
