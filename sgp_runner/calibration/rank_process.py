@@ -9,7 +9,7 @@ from sgp_runner.utils.signals import defer, hear
 
 if __name__ == "__main__":
     hear("")
-    defer()
+    defer(speaks=True)  # under no name: the launching process reports
     from sgp_runner.calibration.rank import main
 
     code = main(sys.argv[1])

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from datetime import timedelta
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, NoReturn
 
 from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
-from sgp_runner.utils.launchers import kept_elsewhere, launched, orphaned
+from sgp_runner.utils.launchers import kept_elsewhere, orphaned
 from sgp_runner.utils.waits import interrupt, interruption, longest_wait, stall_report
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 SIGNAL = "signal"  # key in the store of the signal that ends all ranks, unsaved
+REPORTED = "signal reported"  # set by the rank that has reported it
+SPEECH_SECONDS = 5.0  # for rank 0 to report it
 GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has failed
 
 
@@ -33,12 +36,15 @@ class Watchdog:
 
     world: the present processes
     sentence: describes the end of the run by a signal that has not made it save
+    resume_hint: names the checkpoint from which the run resumes
     """
 
     world: World
     vote: Vote
     sentence: Callable[[int], str]
+    resume_hint: Callable[[], str]
     ended: Event = field(default_factory=Event)
+    reporting: Lock = field(default_factory=Lock)  # taken by the thread that reports a lost store
     clock: RealClock | None = None
     on_tick: Callable[[], None] | None = None
 
@@ -103,7 +109,7 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                 if watch.on_tick is not None:
                     watch.on_tick()
             except Exception:
-                return end(store_is_gone(world))
+                return end(store_is_gone(watch))
 
     thread = Thread(target=poll, daemon=True)
     thread.start()
@@ -125,27 +131,41 @@ def signal_for_all(world: World) -> int | None:
 def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoReturn:
     """End this process, and by their watchdogs all others, on the signal ``number``.
 
-    Rank 0 reports. The others leave it time for that, since a launcher may kill it when they end,
-    and so does rank 0 for them if it hosts the store.
+    Rank 0 reports, and stays for the others to read why if it hosts the store. They wait until it
+    has reported, since a launcher may kill it when they end, and report themselves if it does not.
     """
     with suppress(Exception):  # the store may be gone
         world.alarm.set(SIGNAL, str(number))
-    if signals.hearing.speaks and signals.hearing.command:
-        signals.speak(sentence(number))
-    signals.hearing.command = ""
-    if not kept_elsewhere():
-        time.sleep((3 if world.process_rank == 0 else 2) * POLL_SECONDS)
+        if not signals.hearing.speaks:
+            world.alarm.wait([REPORTED], timedelta(seconds=SPEECH_SECONDS))
+        elif signals.hearing.command:
+            signals.speak(sentence(number))
+        signals.hearing.command = ""
+        world.alarm.set(REPORTED, "")
+        if world.process_rank == 0 and not kept_elsewhere():
+            time.sleep(3 * POLL_SECONDS)
     signals.leave(number)
 
 
-def store_is_gone(world: World) -> Exception:
-    """Return the error of a lost store, which rank 1 reports under srun; mpirun ends all ranks."""
-    process = launched()
-    if kept_elsewhere() or world.process_rank != 1 or process is None or process.launcher != "srun":
+@contextmanager
+def noticing_a_lost_store(watch: Watchdog) -> Iterator[None]:
+    """Raise the error of a lost store, which the main thread may notice before the watchdog."""
+    from torch.distributed import DistNetworkError, DistStoreError
+
+    try:
+        yield
+    except (DistNetworkError, DistStoreError) as error:
+        raise store_is_gone(watch) from error
+
+
+def store_is_gone(watch: Watchdog) -> Exception:
+    """Return the error of a lost store, which rank 1 reports."""
+    world = watch.world
+    if world is None or kept_elsewhere() or world.process_rank != 1:
         return Aborted("the host of the store is lost")
     sentence = "rank 0, which hosts the store and the records of the run, is lost."
-    hint = "Run the same command again to resume from the last checkpoint."
-    print(f"sgp-run: {sentence} {hint}", file=sys.stderr, flush=True)
+    if watch.reporting.acquire(blocking=False):
+        print(f"sgp-run: {sentence} {watch.resume_hint()}", file=sys.stderr, flush=True)
     return Aborted(sentence)
 
 

@@ -15,6 +15,7 @@ from sgp_runner.distributed.watchdog import (
     POLL_SECONDS,
     Watchdog,
     end_all,
+    noticing_a_lost_store,
     signal_for_all,
     watching,
 )
@@ -64,8 +65,13 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
         need = f"{run.nodes} nodes{devices}{extra} need {run.ranks} processes"
         raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
-    watch = Watchdog(world, vote, partial(stopped_unsaved, experiment=experiment))
-    with watching(watch, run), staying_for_the_others(world):
+    watch = Watchdog(
+        world,
+        vote,
+        partial(stopped_unsaved, experiment=experiment),
+        partial(resume_hint, experiment),
+    )
+    with watching(watch, run), noticing_a_lost_store(watch), staying_for_the_others(world):
         try:
             try:
                 world.connect(run.nodes)

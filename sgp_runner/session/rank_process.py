@@ -47,7 +47,7 @@ def main(config: str, group: str | None) -> int:
 
 if __name__ == "__main__":
     hear("")
-    defer()
+    defer(speaks=True)  # under no name: the launching process reports
     code = main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -79,7 +79,7 @@ def hear(command: str) -> None:
     Thread(target=attend, args=(heard,), daemon=True).start()
 
 
-def defer(speaks: bool = False) -> None:
+def defer(speaks: bool) -> None:
     """Keep signals for this rank's watchdog from now on; ``speaks``: whether this rank reports."""
     hearing.deferred, hearing.speaks = True, speaks
 

@@ -471,3 +471,18 @@ def test_signals_at_random_moments_of_a_step(cluster: Cluster) -> None:
         assert process.returncode == expected or (ended and process.returncode == 0), error
         assert len(said) == (process.returncode != 0) or ended, error
         assert "Traceback" not in error
+
+
+def test_the_loss_of_rank_0_is_reported_with_the_checkpoint(cluster: Cluster) -> None:
+    words = (*LONG, "nodes=2", "name=run", "checkpoint.every_steps=50", "checkpoint.keep=1000000")
+    command = ("srun", "--ntasks=2", sys.executable, "-m", "sgp_runner", *words)
+    with cluster.start(*command) as process:
+        saved = cluster.folder / "results/runs/run/checkpoints"
+        wait_until((saved / "step-50").exists, "a checkpoint")
+        os.kill(cluster.rank(0), signal.SIGKILL)
+        _, error = process.communicate()
+    assert error.count("sgp-run: ") == 1, error
+    (said,) = (line for line in error.splitlines() if line.startswith("sgp-run: "))
+    lost = "sgp-run: rank 0, which hosts the store and the records of the run, is lost. "
+    resume = "Run the same command again to resume from results/runs/run/checkpoints/step-"
+    assert re.fullmatch(rf"{lost}{resume}\d+\.", said)
