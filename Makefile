@@ -19,11 +19,11 @@ demo: .venv/.installed  ## train with SGP on 8 simulated nodes and print the res
 test: .venv/.fairseq  ## run the fast tests
 	OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadfile -m "not slow and not slurm and not gpu"
 
-test-slow: .venv/.fairseq  ## run the slow tests
-	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not slurm and not gpu"
+test-slow: .venv/.fairseq  ## run the slow tests; those that need Slurm are skipped without it
+	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not gpu"
 
 test-slurm: .venv/.installed  ## run the tests that need Slurm on a local cluster; skipped without Slurm
-	OMP_NUM_THREADS=1 .venv/bin/pytest -m slurm
+	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slurm and not slow"
 
 test-gpu: .venv/.installed  ## run the tests that need GPUs
 	.venv/bin/pytest -m gpu

@@ -450,6 +450,7 @@ def python_ranks(cluster: Cluster) -> list[int]:
     )
 
 
+@pytest.mark.slow
 def test_signals_at_random_moments_of_a_step(cluster: Cluster) -> None:
     """Slurm signals all ranks; one alone has the others stopped."""
     dice = Random(1)
