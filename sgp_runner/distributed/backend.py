@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from sgp_runner.utils.place import Place
 
 
+MOST_IDLE_VOTES = 3
 COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
 
 
@@ -70,6 +71,7 @@ class RankBackend:
         # State of the worker at the start of its last step without a loss.
         self.snapshot: State | None = None
         self.steps_at_vote = -1  # steps of the worker at the latest vote
+        self.idle_votes = 0  # latest votes that missed no rank, without a step between them
         self.record: Recorder | None = None
         self.candidates = Candidates(experiment)  # that process rank 0 proposes
         self.built = False
@@ -245,9 +247,11 @@ class RankBackend:
         own = vote.original_rank
         if own in gone:
             raise Evicted(f"rank {own} was slow to answer, and the others continue: {why}.")
-        if not gone and self.worker.steps_taken == self.steps_at_vote:
-            raise RankFailed(why)  # for the second time, so the connections do not hold
+        idle = self.worker.steps_taken == self.steps_at_vote
+        self.idle_votes = self.idle_votes + 1 if idle and not gone else 0
         self.steps_at_vote = self.worker.steps_taken
+        if self.idle_votes == MOST_IDLE_VOTES:
+            raise RankFailed(why)  # all ranks live, but their connections do not hold
         before = self.membership.original_ranks
         return self.membership.without([before.index(rank) for rank in gone if rank in before])
 
