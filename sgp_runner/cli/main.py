@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -63,9 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def defer_among_others() -> None:
     """Let the watchdog of a rank that a launcher started answer signals, outside training."""
-    process = launched()
-    if process is not None and process.size > 1:
-        defer(speaks=process.rank == 0)
+    with suppress(LaunchError):  # a run says what is wrong
+        process = launched()
+        if process is not None and process.size > 1:
+            defer(speaks=process.rank == 0)
 
 
 def ending(error: BaseException) -> tuple[str, int]:
