@@ -93,6 +93,29 @@ BAD: list[tuple[str, str, str]] = [
     ("epochs=nan", "epochs", "nan must be finite."),
     ("epochs=-1", "epochs", "must be positive"),
     ("optim.lr=fast", "optim.lr", "'fast' is not a number."),
+    ("optim.lr=1ms", "optim.lr", "'1ms' is not a number."),
+    (
+        "cluster.bandwidth=1ms",
+        "cluster.bandwidth",
+        "'1ms' is not a number in bit/s (such as 100Mbit/s).",
+    ),
+    (
+        "network=gloo network.latency_seconds=5MB",
+        "network.latency_seconds",
+        "'5MB' is not a number in seconds (such as 10s or 1ms).",
+    ),
+    (
+        "cluster.bucket_bytes=0.5B",
+        "cluster.bucket_bytes",
+        "0.5 is not a whole number.",
+    ),
+    (
+        "checkpoint.every_minutes=soon",
+        "checkpoint.every_minutes",
+        "'soon' is not a number in minutes (such as 30min) or null.",
+    ),
+    ("algo=SGP", "algo", "Did you mean 'sgp'?"),
+    ("algo.topology=RING", "algo.topology", "Did you mean 'ring'?"),
     (
         "algo=gap_aware algo.penalty=gapp",
         "algo.penalty",
