@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -45,6 +46,12 @@ def calibrate(words: Sequence[str]) -> int:
     verify_memory(experiment.run)
     with locked(experiment.directory):
         prepare(experiment)
+        run = experiment.run
+        print(
+            f"measuring {run.network.name} with {counted(run.nodes, 'node')} and {run.model.name}; "
+            "this takes up to two minutes",
+            flush=True,
+        )
         measure(experiment)
         path = conclude(experiment, ["sgp-run", "calibrate", *words])
     print(

@@ -220,14 +220,14 @@ class Run:
         kind = "rehearsal" if self.data.stand_in else "trained"
         return f"{kind} on {self.data.name}; time simulated"
 
-    @property
-    def notes(self) -> list[str]:
-        """Settings without effect in this run, a sentence each."""
-        schedule = self.optim.schedule
-        if not self.model.trains or not isinstance(schedule, Steps):
+    def notes(self, steps: int) -> list[str]:
+        """Settings without effect in this run of ``steps`` steps, a sentence each."""
+        if not self.model.trains:
             return []
-        note = schedule.without_effect(self.nodes, self.nodes * self.batch_size)
-        return [] if note is None else [note]
+        notes = [self.algo.without_effect(steps, self.epochs)]
+        if isinstance(schedule := self.optim.schedule, Steps):
+            notes.append(schedule.without_effect(self.nodes, self.nodes * self.batch_size))
+        return [note for note in notes if note is not None]
 
     def make_problem(self, compute: Compute | None = None) -> Problem:
         """Load the data and build the model; by default for the CPU."""

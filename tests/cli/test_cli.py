@@ -311,6 +311,38 @@ def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) ->
         assert out.startswith(said) and ("No warm-up" in out) == bool(said), words
 
 
+def test_algorithms_whose_settings_do_nothing_in_so_short_a_run_say_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slow = "SlowMo makes 0 slow steps in 16: algo.tau={} is longer than the run.\n"
+    base = ["algo=slowmo", "algo.base=local_sgd"]
+    hybrid = "No algo.then: algo.switch_epoch=5 is not before the end, epochs=1.\n"
+    for words, said in (
+        (["algo=slowmo"], slow.format(48)),
+        (["algo=slowmo", "algo.tau=17"], slow.format(17)),
+        (["algo=slowmo", "algo.tau=16"], ""),
+        (base, ""),
+        (["algo=hybrid", "algo.first=ar_sgd", "algo.then=sgp"], hybrid),
+        (["algo=hybrid", "algo.first=ar_sgd", "algo.then=sgp", "algo.switch_epoch=0.5"], ""),
+    ):
+        assert main([*TINY, "batch_size=2", "optim.schedule=constant", *words]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(said) and ("algo." in out.splitlines()[0]) == bool(said), words
+
+
+def test_a_simulated_node_has_the_devices_of_its_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*TINY, "gpus_per_node=8"]) == 0
+    assert main([*TINY, "gpus_per_node=${cluster.devices_per_node}", "cluster=ideal"]) == 0
+    capsys.readouterr()
+    assert main([*TINY, "gpus_per_node=2"]) == 2
+    assert capsys.readouterr().err == (
+        "sgp-run: gpus_per_node: network=sim times whole nodes, which have "
+        "cluster.devices_per_node=8 devices here: leave gpus_per_node out, or use network=gloo.\n"
+    )
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"sgp-run {__version__}\n"
