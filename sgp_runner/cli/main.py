@@ -200,12 +200,17 @@ def ask_hydra(option: str, command: Command) -> int:
     from hydra._internal.utils import get_args_parser
     from hydra.core.global_hydra import GlobalHydra
 
-    from sgp_runner.config.overrides import completes, parse
+    from sgp_runner.config.overrides import parse
 
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None
     if option == "--shell-completion":
-        completes(hydra.config_loader)
+        from hydra.plugins.completion_plugin import CompletionPlugin
+
+        from sgp_runner.cli.completion import candidates
+
+        # Hydra's plug-ins know the shells, but not which keys are settings.
+        setattr(CompletionPlugin, "_query", lambda self, config_name, line: candidates(line))  # noqa: B010
         hydra.shell_completion("config", command.settings)
         return 0
     words = [setting.word for setting in parse(command.settings)]

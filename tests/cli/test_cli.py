@@ -17,6 +17,7 @@ from processes import hear_interrupts
 
 from sgp_runner import __version__
 from sgp_runner.cli import main as cli
+from sgp_runner.cli.completion import candidates
 from sgp_runner.cli.main import main
 from sgp_runner.config.choices import CONFIGS, NESTED, groups
 from sgp_runner.config.overrides import compose, configs, parse
@@ -30,6 +31,8 @@ TINY = [
     "epochs=1",
     "logger=jsonl",
 ]
+TOPOLOGY = ["algo.base.topology.", "algo.base.topology="]
+BUFFERS = ["auto", "average", "keep", "reset"]
 TOO_BIG = 10**15  # elements, more than any address space holds
 
 
@@ -222,6 +225,7 @@ def test_bad_settings_are_one_sentence_and_nothing_is_written(
 def test_heavy_packages_wait_until_a_run_starts() -> None:
     code = """
 import sys
+from sgp_runner.cli.completion import candidates
 from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
@@ -435,6 +439,37 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
     command = [sys.executable, "-m", "sgp_runner", "-sc", "query=bash"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     assert done.stdout.split() == ["algo.interval="]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("algo=s", ["algo=sgp", "algo=slowmo"]),
+        ("-m algo=osgp,sl", ["algo=osgp,slowmo"]),
+        ("alg", ["algo.", "algo="]),
+        ("algo=sgp algo.", ["algo.topology.", "algo.topology="]),
+        ("algo.topology=r", ["algo.topology=random_matching", "algo.topology=ring"]),
+        ("algo.topology.", ["algo.topology.peers="]),
+        ("algo=slowmo algo.base=osgp algo.base.t", ["algo.base.tau=", *TOPOLOGY]),
+        ("algo=nosuch algo.t", ["algo.topology.", "algo.topology="]),
+        ("algo=slowmo algo.buffers=", [f"algo.buffers={each}" for each in BUFFERS]),
+        ("record=", ["record=false", "record=true"]),
+        ("nodes=", ["nodes=8"]),
+        ("checkpoint", ["checkpoint."]),
+        ("calibrate nod", ["nodes="]),
+        ("experiment=goyal_8", ["experiment=goyal_8k", "experiment=goyal_8k_no_warmup"]),
+        ("--config-dir own experiment=min", ["experiment=mine"]),
+        ("results=./ow", ["results=./own"]),
+        ("--c", ["--cfg", "--config-dir"]),
+        ("_", []),
+        ("hydra", []),
+    ],
+)
+def test_completions_are_settings_and_no_internals(line: str, found: list[str]) -> None:
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/mine.yaml").write_text("# @package _global_\nnodes: 2\n")
+    with configs():
+        assert candidates(line) == found
 
 
 def test_a_run_writes_its_files_and_is_not_repeated(
