@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner.cli.argparser import put
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted
 
@@ -32,7 +33,7 @@ settings, in less than two minutes, and writes a cluster profile for the simulat
 def calibrate(words: Sequence[str]) -> int:
     """Run the command with the ``words`` after its name and return the exit code."""
     if "--help" in words or "-h" in words:
-        print(USAGE)
+        put(USAGE)
         return 0
     from sgp_runner.utils.launchers import launched_rank
 

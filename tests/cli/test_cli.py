@@ -180,6 +180,8 @@ BAD: list[tuple[str, str, str]] = [
     ("--cgf job", "--cgf", "Did you mean '--cfg'?"),
     ("--cfg job nodez=4", "nodez", "Did you mean 'nodes'?"),
     ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
+    ("-sc query=tcsh", "--shell-completion", "write -sc install=bash, zsh or fish."),
+    ("-sc", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("--cfg jib", "--cfg", "'jib' is none of job, hydra, all."),
     ("--cfg job -p algo.nowhere", "--package", "there is nothing at 'algo.nowhere'."),
     (
@@ -245,7 +247,7 @@ assert not heavy & set(sys.modules)
 
 
 def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["algo=osgp", "--help"]) == 0
+    assert main(["nodes=2", "--help"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     sections = {
@@ -278,6 +280,75 @@ def test_help_names_every_setting_of_a_run_and_no_others(
         if key.partition(".")[0] not in groups() and key not in parts
     }
     assert set(listed) == own and {"checkpoint.keep", "timed_as.batch_size"} <= own
+
+
+def test_help_shows_the_defaults_of_the_default_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    keys = capsys.readouterr().out.partition("keys (with the defaults of model=resnet8;")[2]
+    shown = dict(re.findall(r"^  ([a-z_.]+)=(\S+)", keys, re.MULTILINE))
+    with configs():
+        tree = compose([])
+    for key, value in shown.items():
+        node: object = tree
+        for part in key.split("."):
+            assert isinstance(node, dict)
+            node = node[part]
+        assert (value if isinstance(node, str) else yaml.safe_load(value)) == node, key
+    assert (shown["epochs"], shown["batch_size"]) == ("10", "8")
+
+
+EXPLAINED = """\
+algo=slowmo
+  SlowMo (Wang et al. 2020, Alg. 1): slow momentum over any synchronous
+  algorithm.
+
+settings (with their values in this run)
+  algo.base=osgp         the fast algorithm; it drains its messages whenever it
+                         stops (one of ar_sgd d_psgd local_sgd osgp sgp)
+"""
+
+
+def test_help_explains_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algo=slowmo", "algo.base=osgp", "--help", "nodes=4", "algo.tau=7"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(EXPLAINED)
+    assert "\n  algo.tau=7             fast steps between slow ones; null is 12 over" in out
+    assert "\n  algo.base.topology.peers=1\n" in out
+    assert main(["algo.topology=edges", "-h"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  algo.topology.path=... relative to where the command is started\n" in out
+    assert main(["model=resnet50", "experiment=ar_then_sgp", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  optim.schedule=cosine\n  batch_size=8\n  epochs=12\n" in out
+    assert "experiment=ar_then_sgp\n  Expect: the hybrid of Assran et al. 2019" in out
+    assert "\n  algo=hybrid\n  model=resnet8\n  nodes=8\n" in out
+    assert main(["algo=slomo", "--help"]) == 2
+    assert "Did you mean 'slowmo'?" in capsys.readouterr().err
+    assert main(["algo=sgp,osgp", "--help"]) == 2
+    assert capsys.readouterr().err == "sgp-run: algo: --help explains one choice at a time.\n"
+
+
+@pytest.mark.parametrize("group", sorted(groups()))
+def test_help_explains_choices_of_every_group(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = NESTED.get(group, group)
+    outer = {"base": ["algo=slowmo"]}.get(group, [])
+    for choice in groups()[group][:: 12 if group == "experiment" else 1]:
+        assert main([*outer, f"{key}={choice}", "--help"]) == 0, choice
+        assert f"{key}=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["algo=slowmo", "--help"]])
+def test_a_reader_that_has_enough_ends_no_command_with_an_error(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sgp_runner", *words]
+    done = subprocess.run(command, check=False, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
