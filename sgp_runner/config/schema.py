@@ -383,6 +383,13 @@ def choice_error(key: str, value: object) -> ConfigError:
     if group is None:
         return ConfigError(key, f"{shown(value)} is not a set of settings.")
     choices = groups()[group]
+    if value in choices:
+        place = f"{group}@{key}" if "." in key else key
+        return ConfigError(
+            key,
+            f"'{value}' is a choice, which a file makes in its defaults list, with a line "
+            f"'- override /{place}: {value}' under 'defaults:'.",
+        )
     close = nearest(value, choices) if isinstance(value, str) else ""
     if value is None:
         return ConfigError(key, f"nothing is chosen; use one of {', '.join(choices)}.")

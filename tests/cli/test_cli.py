@@ -138,9 +138,25 @@ BAD: list[tuple[str, str, str]] = [
     (
         "algo=ad_psgd algo.topology=ring nodes=3",
         "algo.topology",
-        "in step 0 there is 0 -> 2; use bipartite or ring.",
+        "in step 0 there is 0 -> 2; use bipartite, ring or such edges.",
     ),
-    ("model=transformer data=digits", "data", "Use data=numbers_en_de."),
+    (
+        "model=transformer data=digits",
+        "data",
+        "Use model=mlp or resnet18 or resnet20 or resnet50 or resnet8, or data=numbers_en_de.",
+    ),
+    ("data=wmt16_en_de", "data", "Use model=fairseq_transformer, or data=digits."),
+    ("data=numbers_en_de", "data", "Use model=transformer, or data=digits."),
+    *(
+        (words, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
+        for words in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
+    ),
+    (
+        "algo=d_psgd algo.topology=exponential",
+        "algo.topology",
+        "torus, random_matching, or edges with each edge in both directions.",
+    ),
+    ("+experiment=x", "experiment", "'x' is none of ar_then_sgp, "),
     ("name=../up", "name", "'../up' cannot name a folder"),
     ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),
     (
@@ -202,7 +218,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "-m nodes=4,5 algo=d_psgd,ad_psgd algo.topology=ring",
         "algo.topology",
-        "or ring. (Job 4 of 4: nodes=5 algo=ad_psgd)",
+        "ring or such edges. (Job 4 of 4: nodes=5 algo=ad_psgd)",
     ),
     ("-m nodes=4,x", "nodes", "'x' is not a whole number. (Job 2 of 2: nodes=x)"),
     ("results=file/below", "results", "cannot write to file/below/runs/sgp-"),
@@ -621,6 +637,17 @@ def test_presets_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
         == 0
     )
     assert "quadratic · 3 nodes" in capsys.readouterr().out
+    (folder / "flat.yaml").write_text("algo: osgp\n")
+    (folder / "nested.yaml").write_text("optim:\n  schedule: cosine\n")
+    for name, key, line in (
+        ("flat", "algo", "- override /algo: osgp"),
+        ("nested", "optim.schedule", "- override /schedule@optim.schedule: cosine"),
+    ):
+        assert main(["--config-dir", "my presets", f"experiment={name}"]) == 2
+        assert capsys.readouterr().err == (
+            f"sgp-run: {key}: '{line.split()[-1]}' is a choice, which a file makes in its "
+            f"defaults list, with a line '{line}' under 'defaults:'.\n"
+        )
     assert main(["--config-dir=my presets", "experiment=tine"]) == 2
     assert (
         "experiment: 'tine' is none of" in (error := capsys.readouterr().err)
