@@ -74,11 +74,12 @@ examples
   sgp-run --version"""
 
 
-def usage() -> str:
+def usage(folder: str | None = None) -> str:
+    """Return the text of ``--help``, with the choices in a ``folder`` of the user's own."""
     text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
     outer = [*(name for name in defaults if name in groups()), *others(defaults)]
-    nested = {key: listed(group, "") for group, key in NESTED.items()}
+    nested = {key: listed(group, "", folder) for group, key in NESTED.items()}
     nested |= {
         "= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"
     }
@@ -87,7 +88,9 @@ def usage() -> str:
     keys = {key: (own.get(key, typed(value)), said) for key, value, said in settings()}
     return HELP.format(
         model=defaults["model"],
-        groups=rows({f"{group}=": listed(group, defaults.get(group, "")) for group in outer}),
+        groups=rows(
+            {f"{group}=": listed(group, defaults.get(group, ""), folder) for group in outer}
+        ),
         nested=rows({f"{key}=": choices for key, choices in nested.items()}),
         keys=rows({f"{key}={value}": said for key, (value, said) in keys.items()}),
     )
@@ -243,8 +246,9 @@ def others(defaults: dict[str, str]) -> Iterator[str]:
     return (name for name in groups() if name not in defaults and name not in NESTED)
 
 
-def listed(group: str, default: str) -> str:
-    choices = groups()[group]
+def listed(group: str, default: str, folder: str | None) -> str:
+    own = Path(folder, group).glob("*.yaml") if folder else ()
+    choices = sorted({*groups()[group], *(path.stem for path in own)})
     return " ".join(sorted(choices, key=lambda choice: choice != default)) or "(none yet)"
 
 

@@ -138,7 +138,7 @@ def act(words: Sequence[str]) -> int:
     if "--help" in command.options and not command.settings:
         from sgp_runner.cli.help import usage
 
-        put(usage())
+        put(usage(command.options.get("--config-dir")))
         return 0
 
     from sgp_runner.config.overrides import configs, parse, search_in
@@ -196,7 +196,7 @@ def explain(command: Command, settings: Sequence[Setting]) -> int:
         if choice.swept:
             raise ConfigError(choice.name, "--help explains one choice at a time.")
     if not choices:
-        put(usage())
+        put(usage(command.options.get("--config-dir")))
         return 0
     folders = [Path(folder) for folder in (command.options.get("--config-dir"), CONFIGS) if folder]
     named = {choice.name: choice.word.partition("=")[2] for choice in choices}

@@ -373,7 +373,7 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:
     """The key whose last part is closest to ``word``, if any is close."""
-    close = difflib.get_close_matches(word, map(last, keys), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), map(last, keys), n=1, cutoff=0.6)
     return [key for key in keys if last(key) in close]
 
 

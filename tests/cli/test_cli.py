@@ -55,6 +55,7 @@ BAD: list[tuple[str, str, str]] = [
     ("~nodez", "nodez", "Did you mean 'nodes'?"),
     ("alog=sgp", "alog", "Did you mean 'algo'?"),
     ("lr=0.1", "lr", "Did you mean 'optim.lr'?"),
+    ("optim.LR=0.1", "optim.LR", "Did you mean 'optim.lr'?"),
     ("algo=osgp algo.taux=3", "algo.taux", "Did you mean 'algo.tau'?"),
     ("algo=osgp tau=3", "tau", "Did you mean 'algo.tau'?"),
     (
@@ -648,6 +649,11 @@ def test_presets_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
             f"sgp-run: {key}: '{line.split()[-1]}' is a choice, which a file makes in its "
             f"defaults list, with a line '{line}' under 'defaults:'.\n"
         )
+    assert main(["--config-dir", "my presets", "--help"]) == 0
+    assert (
+        "nested"
+        in capsys.readouterr().out.partition("experiment=")[2].partition("chosen")[0].split()
+    )
     assert main(["--config-dir=my presets", "experiment=tine"]) == 2
     assert (
         "experiment: 'tine' is none of" in (error := capsys.readouterr().err)
