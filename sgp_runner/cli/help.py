@@ -11,7 +11,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from sgp_runner.config.schema import (
     join,
 )
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -186,24 +187,26 @@ def typed(value: object) -> str:
     return "..." if value is ... else json.dumps(value)
 
 
-def usage_of(config: Mapping[str, object], choices: Mapping[str, str], folders: list[Path]) -> str:
-    """Return the text of ``--help`` for ``choices``, name by key, of the run ``config``.
+def usage_of(
+    config: Mapping[str, object], choices: Sequence[tuple[str, str]], folders: Sequence[Path]
+) -> str:
+    """Return the text of ``--help`` for ``choices``, (key, name), of the run ``config``.
 
     folders: where their files are
     """
     return "\n\n".join(
         "\n".join(explained(config, key, choice, folders))
-        for key, choice in choices.items()
-        if not any(key.startswith(f"{other}.") for other in choices)
+        for key, choice in choices
+        if not any(key.startswith(f"{other}.") for other, _ in choices)
     )
 
 
 def explained(
-    config: Mapping[str, object], key: str, choice: str, folders: list[Path]
+    config: Mapping[str, object], key: str, choice: str, folders: Sequence[Path]
 ) -> Iterator[str]:
     group = group_of(key) or key
-    path = next(path for folder in folders if (path := folder / group / f"{choice}.yaml").is_file())
-    text = path.read_text(encoding="utf-8")
+    paths = [folder / group / f"{choice}.yaml" for folder in folders]
+    text = next((read_text(path) for path in paths if path.is_file()), "")
     yield f"{key}={choice}"
     head = re.match(r"(?:#.*\n|\s)*", text)
     comment = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)
@@ -223,9 +226,9 @@ def explained(
 
 def words_in(text: str) -> Iterator[str]:
     """Yield what a file of settings sets, as it would be typed."""
-    import yaml
+    from sgp_runner.utils.reading import parse_yaml
 
-    tree = yaml.safe_load(text)
+    tree = parse_yaml(text) or {}
     for entry in tree.pop("defaults", []):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
             yield f"{group.split()[-1].rpartition('@')[2].lstrip('/')}={choice}"

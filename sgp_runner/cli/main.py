@@ -189,7 +189,7 @@ def explain(command: Command, settings: Sequence[Setting]) -> int:
     """Print what the choices among ``settings`` are; without choices, what there is."""
     from sgp_runner.cli.help import usage, usage_of
     from sgp_runner.config.choices import CONFIGS
-    from sgp_runner.config.overrides import compose
+    from sgp_runner.config.overrides import choices_named, compose
 
     choices = [setting for setting in settings if setting.choice]
     for choice in choices:
@@ -199,7 +199,7 @@ def explain(command: Command, settings: Sequence[Setting]) -> int:
         put(usage(command.options.get("--config-dir")))
         return 0
     folders = [Path(folder) for folder in (command.options.get("--config-dir"), CONFIGS) if folder]
-    named = {choice.name: choice.word.partition("=")[2] for choice in choices}
+    named = [(each.name, name) for each in choices for name in choices_named(each.override) or ()]
     put(usage_of(compose(command.settings), named, folders))
     return 0
 

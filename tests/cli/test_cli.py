@@ -341,6 +341,12 @@ def test_help_explains_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n  optim.schedule=cosine\n  batch_size=8\n  epochs=12\n" in out
     assert "experiment=ar_then_sgp\n  Expect: the hybrid of Assran et al. 2019" in out
     assert "\n  algo=hybrid\n  model=resnet8\n  nodes=8\n" in out
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/empty.yaml").touch()
+    assert main(["--config-dir", "own", "experiment=empty", "algo='sgp'", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("experiment=empty\n\nalgo=sgp\n  Stochastic ")
+    assert main(["hydra.searchpath=[own]", "experiment=empty", "--help"]) == 0
+    assert capsys.readouterr().out == "experiment=empty\n"
     assert main(["algo=slomo", "--help"]) == 2
     assert "Did you mean 'slowmo'?" in capsys.readouterr().err
     assert main(["algo=sgp,osgp", "--help"]) == 2
