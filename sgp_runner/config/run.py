@@ -56,7 +56,8 @@ class Run:
     """One experiment.
 
     nodes: optimisation workers; a parameter server is extra
-    gpus_per_node: devices of one node, each a process of a real run
+    gpus_per_node: devices of one node, each a process of a real run; the nodes of network=sim have
+        the devices of their cluster
     epochs: passes over the training set, all nodes together
     batch_size: samples per node and step
     seed: decides initial parameters, data order, dropout and simulated compute times
