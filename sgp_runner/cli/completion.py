@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union
 
-from sgp_runner.cli.options import OPTIONS, read
+from sgp_runner.cli.options import OPTIONS, SHORT, read
 from sgp_runner.config.choices import NESTED, group_of, groups
 from sgp_runner.config.overrides import choices_in, compose_all, search_in, tree_of
 from sgp_runner.config.schema import (
@@ -20,6 +20,7 @@ from sgp_runner.config.schema import (
 from sgp_runner.utils.errors import ConfigError
 
 FILES = (".", "/", "~")  # beginnings of values that are paths
+OF_HYDRA = ("--hydra-help", "--shell-completion")  # options for programs
 
 
 def candidates(line: str) -> list[str]:
@@ -28,6 +29,8 @@ def candidates(line: str) -> list[str]:
     word = words.pop() if words and not line[-1].isspace() else ""
     if words[:1] == ["calibrate"]:
         del words[0]
+    if words and OPTIONS.get(SHORT.get(words[-1], words[-1])):
+        return []  # the value of an option: the shell completes files
     if word.startswith("-"):
         return starting(word, (option for option in OPTIONS if option not in OF_HYDRA))
     search, settings = understood(words)
@@ -45,9 +48,6 @@ def candidates(line: str) -> list[str]:
         done = "".join(before[:2])
         found = starting(plain, (f"{key}={done}{each}" for each in values(tree, key, search)))
     return [word[: len(word) - len(plain)] + each for each in found]
-
-
-OF_HYDRA = ("--hydra-help", "--shell-completion")
 
 
 def starting(word: str, texts: Iterable[str]) -> list[str]:

@@ -100,9 +100,9 @@ def num_bytes(count: float) -> str:
     return f"{count:.0f} B" if unit == 0 else f"{count:.3g} {BYTE_UNITS[unit]}"
 
 
-def counted(count: float, noun: str) -> str:
+def counted(count: float, noun: str, plural: str = "") -> str:
     """A count and what it counts: ``1 node``, ``8 nodes``, ``0.5 epochs``."""
-    return f"{count:g} {noun}{'' if count == 1 else 's'}"
+    return f"{count:g} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def percent(fraction: float) -> str:

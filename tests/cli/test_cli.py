@@ -555,6 +555,7 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
         ("--config-dir own experiment=min", ["experiment=mine"]),
         ("results=./ow", ["results=./own"]),
         ("--c", ["--cfg", "--config-dir"]),
+        ("-cd ow", []),
         ("_", []),
         ("hydra", []),
     ],

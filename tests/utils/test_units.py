@@ -10,6 +10,7 @@ from sgp_runner.utils.units import (
     MINUTES,
     SECONDS,
     Unit,
+    counted,
     duration,
     num_bytes,
     number,
@@ -88,3 +89,15 @@ def test_numbers() -> None:
 )
 def test_numbers_with_a_unit(unit: Unit, text: str, value: float | None) -> None:
     assert unit.number(text) == value
+
+
+def test_counts() -> None:
+    assert [counted(count, "epoch") for count in (0, 0.5, 1, 1.0, 8)] == [
+        "0 epochs",
+        "0.5 epochs",
+        "1 epoch",
+        "1 epoch",
+        "8 epochs",
+    ]
+    assert counted(1, "process", "processes") == "1 process"
+    assert counted(2, "process", "processes") == "2 processes"
