@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import yaml
@@ -50,6 +50,7 @@ class Instrumented:
     save_to: Path
     fail_on_rank: int
     dies: bool = False
+    measures: ClassVar[bool] = False
 
     @property
     def title(self) -> str:
@@ -68,6 +69,9 @@ class Instrumented:
 
     def phases(self, size: int) -> list[Phase]:
         return self.base.phases(size)
+
+    def without_effect(self, steps: int, epochs: float) -> str | None:
+        return self.base.without_effect(steps, epochs)
 
     async def run(self, worker: Worker) -> None:
         if isinstance(worker.runtime, DryRun):

@@ -25,6 +25,8 @@ class Algorithm(Protocol):
     asynchronous: ClassVar[bool] = False
     # Parameter servers, in addition to the nodes; their ranks follow the workers'.
     servers: ClassVar[int] = 0
+    # Measures instead of training, and so has no progress to show.
+    measures: ClassVar[bool] = False
 
     @property
     def title(self) -> str: ...  # the name in tables
@@ -40,5 +42,9 @@ class Algorithm(Protocol):
         repeat.
         """
         return [(0.0, 1)]
+
+    def without_effect(self, steps: int, epochs: float) -> str | None:
+        """A sentence if a setting has no effect in a run of so many steps and epochs, else None."""
+        return None
 
     async def run(self, worker: Worker) -> None: ...

@@ -36,8 +36,8 @@ class DPSGD(Algorithm):
         if not self.topology.symmetric:
             raise ConfigError(
                 "algo.topology",
-                "D-PSGD needs a symmetric graph: "
-                "ring, bipartite, complete, torus or random_matching.",
+                "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus, "
+                "random_matching, or edges with each edge in both directions.",
             )
         verify(self.topology, nodes, "doubly stochastic", self.title)
 

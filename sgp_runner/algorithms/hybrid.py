@@ -59,6 +59,12 @@ class Hybrid(Algorithm):
             (max(epoch, self.switch_epoch), steps) for epoch, steps in self.then.phases(size)
         ]
 
+    def without_effect(self, steps: int, epochs: float) -> str | None:
+        if self.switch_epoch < epochs:
+            return None
+        switch = f"algo.switch_epoch={self.switch_epoch:g}"
+        return f"No algo.then: {switch} is not before the end, epochs={epochs:g}."
+
     async def run(self, worker: Worker) -> None:
         before = round(self.switch_epoch * worker.steps_per_epoch) - (worker.step + 1)
         if before > 0:

@@ -81,6 +81,12 @@ class SlowMo(Algorithm):
     def phases(self, size: int) -> list[Phase]:
         return [(epoch, lcm(self.period, steps)) for epoch, steps in self.base.phases(size)]
 
+    def without_effect(self, steps: int, epochs: float) -> str | None:
+        if steps >= self.period:
+            return None
+        tau = f"algo.tau={self.period}"
+        return f"SlowMo makes 0 slow steps in {steps}: {tau} is longer than the run."
+
     async def run(self, worker: Worker) -> None:
         x = worker.params
         x0 = worker.keep("slowmo_x0", x.clone)

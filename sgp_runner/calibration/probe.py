@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.core.push_sum import to_model, to_numerator
 from sgp_runner.core.worker import Progress
@@ -21,9 +22,7 @@ from sgp_runner.recording.recorder import replace_file
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB
@@ -80,7 +79,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(Algorithm):
     """Algorithm that measures instead of training.
 
     folder: where rank 0 writes `Measured`
@@ -92,14 +91,7 @@ class Probe:
     sizes: tuple[int, ...] = SIZES
     seconds: float = 2.0
     title: ClassVar[str] = "calibration"
-    asynchronous: ClassVar[bool] = False
-    servers: ClassVar[int] = 0
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        """Accept all settings, which the command has checked."""
-
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 1)]
+    measures: ClassVar[bool] = True
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -15,9 +16,20 @@ from sgp_runner.utils.signals import INTERRUPTED
 class Parser(argparse.ArgumentParser):
     """Argument parser that ends the command with exit code 2 on a usage error."""
 
+    def print_help(self, file: object = None) -> None:
+        put(self.format_help().rstrip())
+
     def error(self, message: str) -> NoReturn:
         say(self.prog, message)
         sys.exit(2)
+
+
+def put(text: str) -> None:
+    """Print ``text`` on stdout, to a reader that may have enough before its end, such as head."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(command: str, sentence: str) -> None:

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgp_runner.cli.argparser import put
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -31,7 +33,7 @@ settings, in less than two minutes, and writes a cluster profile for the simulat
 def calibrate(words: Sequence[str]) -> int:
     """Run the command with the ``words`` after its name and return the exit code."""
     if "--help" in words or "-h" in words:
-        print(USAGE)
+        put(USAGE)
         return 0
     from sgp_runner.utils.launchers import launched_rank
 
@@ -45,6 +47,12 @@ def calibrate(words: Sequence[str]) -> int:
     verify_memory(experiment.run)
     with locked(experiment.directory):
         prepare(experiment)
+        run = experiment.run
+        print(
+            f"measuring {run.network.name} with {counted(run.nodes, 'node')} and {run.model.name}; "
+            "this takes up to two minutes",
+            flush=True,
+        )
         measure(experiment)
         path = conclude(experiment, ["sgp-run", "calibrate", *words])
     print(

@@ -11,12 +11,24 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, groups
-from sgp_runner.config.schema import class_at, completed, fields_of, is_node, is_part, join
+from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.schema import (
+    NAME,
+    class_at,
+    completed,
+    default_of,
+    fields_of,
+    has_default,
+    is_node,
+    is_part,
+    join,
+)
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import parse_yaml, read_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -49,33 +61,37 @@ groups (the default comes first)
 chosen inside these
 {nested}
 
-keys (with their defaults; a model brings its own batch_size and epochs)
+keys (with the defaults of model={model}; another model may bring its own)
 {keys}
 
 examples
   sgp-run algo=osgp model=resnet50 nodes=32
   sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05
 
+  sgp-run algo=slowmo --help      what a choice is, and its settings
   sgp-run algo=osgp --cfg job     all settings of a run, and what they are
   sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
   sgp-run --version"""
 
 
-def usage() -> str:
+def usage(folder: str | None = None) -> str:
+    """Return the text of ``--help``, with the choices in a ``folder`` of the user's own."""
     text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
     outer = [*(name for name in defaults if name in groups()), *others(defaults)]
-    nested = {key: listed(group, "") for group, key in NESTED.items()}
+    nested = {key: listed(group, "", folder) for group, key in NESTED.items()}
     nested |= {
         "= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"
     }
-    keys = {
-        key: (value if isinstance(value, str) else json.dumps(value), said)
-        for key, value, said in settings(completed({}), "")
-    }
+    model = (CONFIGS / "model" / f"{defaults['model']}.yaml").read_text(encoding="utf-8")
+    own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # what it sets of the run
+    keys = {key: (own.get(key, typed(value)), said) for key, value, said in settings()}
     return HELP.format(
-        groups=rows({f"{group}=": listed(group, defaults.get(group, "")) for group in outer}),
+        model=defaults["model"],
+        groups=rows(
+            {f"{group}=": listed(group, defaults.get(group, ""), folder) for group in outer}
+        ),
         nested=rows({f"{key}=": choices for key, choices in nested.items()}),
         keys=rows({f"{key}={value}": said for key, (value, said) in keys.items()}),
     )
@@ -134,15 +150,96 @@ def flow(value: object) -> str:
     )
 
 
-def settings(node: Mapping[str, object], parent: str) -> Iterator[tuple[str, object, str]]:
-    """Yield (key, value, description) of every setting below ``node`` that belongs to no group."""
-    cls = class_at(node, parent)
+def settings() -> Iterator[tuple[str, object, str]]:
+    """Yield (key, default, description) of every setting of a run that belongs to no group."""
+    return (each for each in settings_of(completed({}), "") if group_of(each[0]) is None)
+
+
+def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, object, str]]:
+    """Yield (key, value, description) of every setting of the part ``node`` at ``key``.
+
+    The value of a part that has to be chosen is its choice, and that of a setting without a
+    default an ellipsis.
+    """
+    cls = class_at(node, key)
+    if cls is None:
+        return
+    said = descriptions(cls)
+    for name, field in fields_of(cls, key).items():
+        inner = join(key, name)
+        value = node.get(name, default_of(field) if has_default(field) else ...)
+        if (group := group_of(inner)) is not None:
+            chosen = value.get(NAME, ...) if is_node(value, inner) else ...
+            yield inner, chosen, f"{said[name]} (one of {' '.join(groups()[group])})"
+        elif isinstance(value, Mapping) and value and not is_part(inner):
+            for i, entry in enumerate(value):
+                yield join(inner, str(entry)), value[entry], "" if i else said[name]
+        elif not is_part(inner):
+            yield inner, value, said[name]
+        if is_node(value, inner):
+            yield from settings_of(value, inner)
+
+
+def typed(value: object) -> str:
+    """Return ``value`` as it is typed."""
+    if isinstance(value, str):
+        return value
+    return "..." if value is ... else json.dumps(value)
+
+
+def usage_of(
+    config: Mapping[str, object], choices: Sequence[tuple[str, str]], folders: Sequence[Path]
+) -> str:
+    """Return the text of ``--help`` for ``choices``, (key, name), of the run ``config``.
+
+    folders: where their files are
+    """
+    return "\n\n".join(
+        "\n".join(explained(config, key, choice, folders))
+        for key, choice in choices
+        if not any(key.startswith(f"{other}.") for other, _ in choices)
+    )
+
+
+def explained(
+    config: Mapping[str, object], key: str, choice: str, folders: Sequence[Path]
+) -> Iterator[str]:
+    group = group_of(key) or key
+    paths = [folder / group / f"{choice}.yaml" for folder in folders]
+    text = next((read_text(path) for path in paths if path.is_file()), "")
+    yield f"{key}={choice}"
+    head = re.match(r"(?:#.*\n|\s)*", text)
+    comment = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)
+    yield from textwrap.wrap(" ".join(comment), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    if is_node(node, key) and (found := list(settings_of(node, key))):
+        yield "\nsettings (with their values in this run)"
+        for name, value, said in found:
+            yield from row(f"  {name}={typed(value)}", said)
+    anywhere = group == PRESET or "# @package _global_" in text
+    if anywhere and (words := [word for word in words_in(text) if not word.startswith(f"{key}.")]):
+        yield f"\n{'sets' if group == PRESET else 'also sets'} (--cfg job shows all settings)"
+        yield from (f"  {word}" for word in words)
+
+
+def words_in(text: str) -> Iterator[str]:
+    """Yield what a file of settings sets, as it would be typed."""
+    tree = parse_yaml(text) or {}
+    for entry in tree.pop("defaults", []):
+        for group, choice in entry.items() if isinstance(entry, dict) else ():
+            yield f"{group.split()[-1].rpartition('@')[2].lstrip('/')}={choice}"
+    yield from leaves(tree, "")
+
+
+def leaves(node: Mapping[str, object], parent: str) -> Iterator[str]:
     for name, value in node.items():
-        key = join(parent, name)
-        if is_node(value, key):
-            yield from settings(value, key)
-        elif cls is not None:
-            yield key, value, descriptions(cls)[name]
+        key = join(parent, str(name))
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, key)
+        else:
+            yield f"{key}={typed(value)}"
 
 
 def others(defaults: dict[str, str]) -> Iterator[str]:
@@ -150,8 +247,9 @@ def others(defaults: dict[str, str]) -> Iterator[str]:
     return (name for name in groups() if name not in defaults and name not in NESTED)
 
 
-def listed(group: str, default: str) -> str:
-    choices = groups()[group]
+def listed(group: str, default: str, folder: str | None) -> str:
+    own = Path(folder, group).glob("*.yaml") if folder else ()
+    choices = sorted({*groups()[group], *(path.stem for path in own)})
     return " ".join(sorted(choices, key=lambda choice: choice != default)) or "(none yet)"
 
 

@@ -7,14 +7,17 @@ is written.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from sgp_runner import STARTED
+from sgp_runner.cli.argparser import put
 from sgp_runner.cli.options import Command, read
 from sgp_runner.utils.errors import (
     DIVERGED,
@@ -27,6 +30,9 @@ from sgp_runner.utils.errors import (
 from sgp_runner.utils.launchers import LaunchError, launched, launched_rank
 from sgp_runner.utils.secrets import redacted, refuse_secrets
 from sgp_runner.utils.signals import INTERRUPTED, SAVED, defer, hearing
+
+if TYPE_CHECKING:
+    from sgp_runner.config.overrides import Setting
 
 # Time for the rank that reports: it closes its files and, if it hosts the store, waits until the
 # others have read why.
@@ -125,17 +131,17 @@ def act(words: Sequence[str]) -> int:
         from sgp_runner.cli.calibrate import calibrate
 
         return calibrate(words[1:])
-    if "--help" in words or "-h" in words:
-        from sgp_runner.cli.help import usage
-
-        print(usage())
-        return 0
     if "--version" in words:
         from sgp_runner import __version__
 
-        print(f"sgp-run {__version__}")
+        put(f"sgp-run {__version__}")
         return 0
     command = read(words)
+    if "--help" in command.options and not command.settings:
+        from sgp_runner.cli.help import usage
+
+        put(usage(command.options.get("--config-dir")))
+        return 0
 
     from sgp_runner.config.overrides import configs, parse, search_in
 
@@ -145,6 +151,8 @@ def act(words: Sequence[str]) -> int:
         if asked := [option for option in FOR_HYDRA if option in command.options]:
             return ask_hydra(asked[0], command)
         settings = parse(command.settings)
+        if "--help" in command.options:
+            return explain(command, settings)
         if "--multirun" in command.options:
             from sgp_runner.cli.sweep import sweep
 
@@ -179,6 +187,25 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
+def explain(command: Command, settings: Sequence[Setting]) -> int:
+    """Print what the choices among ``settings`` are; without choices, what there is."""
+    from sgp_runner.cli.help import usage, usage_of
+    from sgp_runner.config.choices import CONFIGS
+    from sgp_runner.config.overrides import choices_named, compose
+
+    choices = [setting for setting in settings if setting.choice]
+    for choice in choices:
+        if choice.swept:
+            raise ConfigError(choice.name, "--help explains one choice at a time.")
+    if not choices:
+        put(usage(command.options.get("--config-dir")))
+        return 0
+    folders = [Path(folder) for folder in (command.options.get("--config-dir"), CONFIGS) if folder]
+    named = [(each.name, name) for each in choices for name in choices_named(each.override) or ()]
+    put(usage_of(compose(command.settings), named, folders))
+    return 0
+
+
 def print_settings(command: Command) -> int:
     from omegaconf import OmegaConf
 
@@ -193,7 +220,7 @@ def print_settings(command: Command) -> int:
     config = compose_all(command.settings, hydra_too=what != "job")
     if what == "hydra":
         config = OmegaConf.masked_copy(config, "hydra")
-    print(described(config, command.options.get("--package", ""), "--resolve" in command.options))
+    put(described(config, command.options.get("--package", ""), "--resolve" in command.options))
     return 0
 
 
@@ -202,12 +229,20 @@ def ask_hydra(option: str, command: Command) -> int:
     from hydra._internal.utils import get_args_parser
     from hydra.core.global_hydra import GlobalHydra
 
-    from sgp_runner.config.overrides import completes, parse
+    from sgp_runner.config.overrides import parse
 
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None
     if option == "--shell-completion":
-        completes(hydra.config_loader)
+        from hydra.plugins.completion_plugin import CompletionPlugin
+
+        from sgp_runner.cli.completion import candidates
+
+        allowed = "(install|uninstall|query)=(bash|zsh|fish)"
+        if len(command.settings) != 1 or not re.fullmatch(allowed, command.settings[0]):
+            raise ConfigError(option, "write -sc install=bash, zsh or fish.")
+        # Hydra's plug-ins know the shells, but not which keys are settings.
+        setattr(CompletionPlugin, "_query", lambda self, config_name, line: candidates(line))  # noqa: B010
         hydra.shell_completion("config", command.settings)
         return 0
     words = [setting.word for setting in parse(command.settings)]

@@ -12,6 +12,7 @@ from sgp_runner import __version__
 from sgp_runner.cli.argparser import Parser, exit_code, say
 from sgp_runner.utils.errors import CannotWrite
 from sgp_runner.utils.secrets import refuse_secrets
+from sgp_runner.utils.units import counted
 
 FILE = "replays.jsonl"  # in the folder of the run
 EXAMPLES = """examples
@@ -75,7 +76,10 @@ def repeat(directory: Path) -> int:
             "steps": steps,
         },
     )
-    print(f"{directory}: {len(steps)} ranks took {', '.join(map(str, steps))} steps", flush=True)
+    print(
+        f"{directory}: {counted(len(steps), 'rank')} took {', '.join(map(str, steps))} steps",
+        flush=True,
+    )
     if not result.ended:
         print(
             "The recorded run failed: the replay reached the end of its recording without failing.",

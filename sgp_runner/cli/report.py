@@ -43,7 +43,7 @@ def parser() -> Parser:
     out.add_argument(
         "--target",
         type=target,
-        help="quality whose time is compared: accuracy between 0 and 1, BLEU, or loss "
+        help="quality whose time is compared: accuracy (0.95 or 95%%), BLEU, or loss "
         "(default: what half of the settings reach)",
     )
     out.add_argument(
@@ -57,9 +57,13 @@ def parser() -> Parser:
 
 
 def target(word: str) -> float:
-    value = float(word)
+    """Return the quality that ``word`` names, a number or a percentage."""
+    try:
+        value = float(f"{word[:-1]}e-2" if word.endswith("%") else word)
+    except ValueError:
+        value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"'{word}' is no quality: write 0.95, 95% or 27.3.")
     return value
 
 

@@ -29,6 +29,7 @@ from sgp_runner.utils.errors import ConfigError, Diverged, Stopped
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import hearing, interruptible
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -80,7 +81,7 @@ def sweep(settings: Sequence[Setting]) -> int:
 
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None
-    print(f"{len(jobs)} runs; the sweep is in {directory}", flush=True)
+    print(f"{counted(len(jobs), 'run')}; the sweep is in {directory}", flush=True)
     earlier = slurm.submissions(directory)
     try:
         with interruptible():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sgp_runner.cluster.machines import check_positive, check_ranks
 from sgp_runner.cluster.rates import STEADY, RateSchedule, piecewise
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import Seconds
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -41,8 +42,8 @@ class Event:
 
     what: Literal["slow_node", "slow_link", "pause", "crash", "partition"]
     ranks: Sequence[int]
-    start: float = 0.0
-    end: float | None = None
+    start: Seconds = 0.0
+    end: Seconds | None = None
     factor: float | None = None
 
     def __post_init__(self) -> None:
@@ -102,10 +103,10 @@ class Faults:
     slow_nodes: Mapping[int, float] = field(default_factory=dict)
     slow_links: Mapping[int, float] = field(default_factory=dict)
     events: Sequence[Event] = ()
-    delay_seconds: float = 0.0
+    delay_seconds: Seconds = 0.0
     delay_law: Literal["constant", "exponential", "uniform"] = "constant"
     drop_probability: float = 0.0
-    resend_seconds: float | None = 0.2
+    resend_seconds: Seconds | None = 0.2
 
     def __post_init__(self) -> None:
         for key, factors in (("slow_nodes", self.slow_nodes), ("slow_links", self.slow_links)):

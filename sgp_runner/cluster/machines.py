@@ -8,6 +8,7 @@ from math import ceil, log, log2
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -134,25 +135,25 @@ class Cluster:
         times of others are predictions
     """
 
-    step_seconds: Mapping[str, float]
+    step_seconds: Mapping[str, Seconds]
     compute_time: ComputeTime
-    bandwidth: float
-    latency_seconds: float
+    bandwidth: BitsPerSecond
+    latency_seconds: Seconds
     node_factors: Mapping[int, float]
     step_batch: Mapping[str, int] = field(default_factory=dict)
     devices_per_node: int = 1
-    input_seconds: float = 0.0
+    input_seconds: Seconds = 0.0
     host_seconds_per_byte: float = 0.0
-    message_overhead_seconds: float = 0.0
+    message_overhead_seconds: Seconds = 0.0
     duplex: Literal["full", "half"] = "full"
     collective: Collective = "ring"
     overlap: float = 0.0
-    bucket_bytes: int = 25 * 2**20
+    bucket_bytes: Bytes = 25 * 2**20
     heterogeneity: float = 0.0
     name: str = "custom"
     fitted_on: tuple[str, ...] = ()
-    all_reduce_bandwidth: float | None = None
-    all_reduce_latency_seconds: float | None = None
+    all_reduce_bandwidth: BitsPerSecond | None = None
+    all_reduce_latency_seconds: Seconds | None = None
     mixing_seconds_per_byte: float = 0.0
     contention_seconds_per_byte: float = 0.0
     serving_seconds_per_byte: float = 0.0

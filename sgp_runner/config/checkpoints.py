@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import Minutes
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Checkpoints:
     """
 
     every_steps: int | None = None
-    every_minutes: float | None = 30
+    every_minutes: Minutes | None = 30
     keep: int = 2
 
     def __post_init__(self) -> None:

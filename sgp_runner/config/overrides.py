@@ -102,20 +102,6 @@ def loader() -> ConfigLoader:
     return GlobalHydra.instance().config_loader()
 
 
-def completes(loader: ConfigLoader) -> None:
-    """Add the dataclasses' defaults to what ``loader`` loads, for shell completion."""
-    from omegaconf import OmegaConf
-
-    load = loader.load_configuration
-
-    def load_all(*arguments: Any, **named: Any) -> DictConfig:
-        config = OmegaConf.create(completed(tree_of(load(*arguments, **named))))
-        assert OmegaConf.is_dict(config)
-        return config
-
-    setattr(loader, "load_configuration", load_all)  # noqa: B010
-
-
 def search_in(folder: str) -> str:
     """The word that adds a folder of presets to the configuration tree."""
     if not Path(folder).is_dir():
@@ -166,6 +152,10 @@ def parse_word(word: str) -> Override:
         ) from None
     if not override.key_or_group:
         raise ConfigError(word, "the key is missing; write key=value, for example nodes=4.")
+    if override.is_sweep_override() and not override.is_discrete_sweep():
+        raise ConfigError(
+            key, "a sweep needs values that can be counted: write 0.1,0.2 or range(1,5)."
+        )
     override.input_line = word
     return override
 
@@ -219,11 +209,18 @@ def choices_named(override: Override) -> list[str] | None:
 
 def check_choices(key: str, group: str, names: Sequence[str], search: Sequence[str]) -> None:
     choices: Sequence[str] = groups().get(group, ())
-    if search and not set(names) <= set(choices):  # the user's own presets may have more
-        choices = loader().get_group_options(group, config_name="config", overrides=list(search))
+    if not set(names) <= set(choices):
+        choices = choices_in(group, search)
     for name in names:
         if name not in choices:
             raise no_choice(key, name, choices)
+
+
+def choices_in(group: str, search: Sequence[str]) -> Sequence[str]:
+    """The choices of ``group``, with those of the user's own folders, which ``search`` adds."""
+    if not search:
+        return groups().get(group, ())
+    return loader().get_group_options(group, config_name="config", overrides=list(search))
 
 
 def experiment_of(words: Sequence[str]) -> Experiment:

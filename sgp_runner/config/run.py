@@ -13,12 +13,12 @@ from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.checkpoints import Checkpoints
+from sgp_runner.config.choices import class_of, groups
 from sgp_runner.config.logger import Logger
 from sgp_runner.core import timing_study as timing
 from sgp_runner.core.optim import Horizon, Optimizer, Steps
 from sgp_runner.core.worker import OwnBudget, Worker
 from sgp_runner.data.dataset import DataConfig
-from sgp_runner.models import check as check_model_reads
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.topology.verify import topologies
 from sgp_runner.utils.errors import ConfigError
@@ -56,7 +56,8 @@ class Run:
     """One experiment.
 
     nodes: optimisation workers; a parameter server is extra
-    gpus_per_node: devices of one node, each a process of a real run
+    gpus_per_node: devices of one node, each a process of a real run; the nodes of network=sim have
+        the devices of their cluster
     epochs: passes over the training set, all nodes together
     batch_size: samples per node and step
     seed: decides initial parameters, data order, dropout and simulated compute times
@@ -220,14 +221,14 @@ class Run:
         kind = "rehearsal" if self.data.stand_in else "trained"
         return f"{kind} on {self.data.name}; time simulated"
 
-    @property
-    def notes(self) -> list[str]:
-        """Settings without effect in this run, a sentence each."""
-        schedule = self.optim.schedule
-        if not self.model.trains or not isinstance(schedule, Steps):
+    def notes(self, steps: int) -> list[str]:
+        """Settings without effect in this run of ``steps`` steps, a sentence each."""
+        if not self.model.trains:
             return []
-        note = schedule.without_effect(self.nodes, self.nodes * self.batch_size)
-        return [] if note is None else [note]
+        notes = [self.algo.without_effect(steps, self.epochs)]
+        if isinstance(schedule := self.optim.schedule, Steps):
+            notes.append(schedule.without_effect(self.nodes, self.nodes * self.batch_size))
+        return [note for note in notes if note is not None]
 
     def make_problem(self, compute: Compute | None = None) -> Problem:
         """Load the data and build the model; by default for the CPU."""
@@ -321,6 +322,24 @@ class Run:
             problem.flat.fresh_buffers() if model_buffers is None else model_buffers
         )
         return worker
+
+
+def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
+    """Raise ConfigError, with choices that work, when ``model`` cannot read ``data``."""
+    if data.task in model.tasks:
+        return
+    classes = {name: class_of("model", name) for name in groups()["model"]}
+    readers = [
+        name
+        for name, cls in classes.items()
+        if cls is not None and cls.trains and data.task in cls.tasks
+    ]
+    others = f"model={' or '.join(readers)}, or " if readers else ""
+    raise ConfigError(
+        "data",
+        f"model={model.name} reads {' or '.join(model.tasks)} data; data={data.name} is "
+        f"{data.task}. Use {others}data={model.default_data}.",
+    )
 
 
 def can_lose_ranks(algo: Algorithm) -> bool:

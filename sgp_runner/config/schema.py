@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, Union
+from typing import Annotated, Any, Literal, TypeGuard, Union
 
 from sgp_runner.config import corrections
 from sgp_runner.config.choices import class_of, group_of, groups, has_names
@@ -202,9 +202,8 @@ def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
     """
     holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
-        return typing.get_type_hints(holder, vars(importlib.import_module(cls.__module__)))[
-            field.name
-        ]
+        names = vars(importlib.import_module(cls.__module__))
+        return typing.get_type_hints(holder, names, include_extras=True)[field.name]
     except NameError:
         return object
 
@@ -216,6 +215,10 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         for arm in arms:
             with contextlib.suppress(ConfigError):
                 return check(value, arm, key, root)
+    elif kind is Annotated:
+        number = arms[1].number(value) if isinstance(value, str) else value
+        if isinstance(number, int | float):
+            return check(number, arms[0], key, root)
     elif kind is Literal:
         if any(value == arm and type(value) is type(arm) for arm in arms):
             return value
@@ -370,7 +373,7 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:
     """The key whose last part is closest to ``word``, if any is close."""
-    close = difflib.get_close_matches(word, map(last, keys), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), map(last, keys), n=1, cutoff=0.6)
     return [key for key in keys if last(key) in close]
 
 
@@ -380,6 +383,13 @@ def choice_error(key: str, value: object) -> ConfigError:
     if group is None:
         return ConfigError(key, f"{shown(value)} is not a set of settings.")
     choices = groups()[group]
+    if value in choices:
+        place = f"{group}@{key}" if "." in key else key
+        return ConfigError(
+            key,
+            f"'{value}' is a choice, which a file makes in its defaults list, with a line "
+            f"'- override /{place}: {value}' under 'defaults:'.",
+        )
     close = nearest(value, choices) if isinstance(value, str) else ""
     if value is None:
         return ConfigError(key, f"nothing is chosen; use one of {', '.join(choices)}.")
@@ -395,6 +405,8 @@ def words_for(hint: Any) -> str:
     kind, arms = kind_of(hint)
     if kind is Union:
         return " or ".join(words_for(arm) for arm in arms)
+    if kind is Annotated:
+        return f"{words_for(arms[0])} in {arms[1].name} (such as {arms[1].example})"
     if kind is Literal:
         return f"one of {', '.join(map(str, arms))}"
     if kind is Mapping:

@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sgp_runner.utils.units import duration, milliseconds, num_bytes, number, percent
+from sgp_runner.utils.units import counted, duration, milliseconds, num_bytes, number, percent
 
 LOSSES = 64  # training losses that are averaged for display
 QUIET_SECONDS = 60.0  # longest time between two lines while records arrive
@@ -364,7 +364,7 @@ def _table(title: str, notes: Text, box: Box) -> Table:
 
 def _title(summary: Mapping[str, object]) -> str:
     nodes = number(summary.get("nodes"))
-    size = None if nodes is None else f"{nodes:.0f} node{'' if nodes == 1 else 's'}"
+    size = None if nodes is None else counted(nodes, "node")
     names = [_text(summary, key) for key in ("algorithm", "model", "data")]
     return " · ".join(part for part in (*names, size, _text(summary, "network")) if part)
 
@@ -396,12 +396,14 @@ def _change(record: Mapping[str, object]) -> str:
     assert isinstance(ranks, list)
     who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
     epoch = f"epoch {number(record['epoch']):.2f}"
-    return f"{who} {record['kind']}: {record['nodes']} nodes continue from {epoch}."
+    nodes = number(record["nodes"]) or 0
+    continues = f"{counted(nodes, 'node')} continue{'s' if nodes == 1 else ''}"
+    return f"{who} {record['kind']}: {continues} from {epoch}."
 
 
 def _amount(summary: Mapping[str, object]) -> str | None:
-    amounts = [(number(summary.get(key)), key) for key in ("epochs", "steps")]
-    return ", ".join(f"{value:g} {key}" for value, key in amounts if value is not None) or None
+    amounts = [(number(summary.get(f"{noun}s")), noun) for noun in ("epoch", "step")]
+    return ", ".join(counted(value, noun) for value, noun in amounts if value is not None) or None
 
 
 def _failure(row: Mapping[str, object]) -> str:
@@ -411,7 +413,7 @@ def _failure(row: Mapping[str, object]) -> str:
 def _job(row: Mapping[str, object]) -> str:
     return (
         _text(row, "job")
-        or f"{_text(row, 'algorithm') or '?'} on {_text(row, 'nodes') or '?'} nodes"
+        or f"{_text(row, 'algorithm') or '?'} on {counted(number(row.get('nodes')) or 0, 'node')}"
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.elastic.membership import full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.recorder import START, Position, Recorder, metrics_path, trim
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,18 +35,18 @@ def recording(
 ) -> Iterator[Recorder]:
     """Open the recorder of one process rank, which continues its file at ``start``.
 
-    On process rank 0 the console and the logger listen.
+    On process rank 0 the console and the logger listen to training.
     """
     from sgp_runner.recording.console import ConsoleListener
 
-    if rank != 0:
+    run, facts = experiment.run, experiment.facts
+    if rank != 0 or run.algo.measures:
         with Recorder(experiment.directory, rank, (), start) as recorder:
             yield recorder
         return
-    run, facts = experiment.run, experiment.facts
     names = (facts["algorithm"], facts["model"], facts["data"])
-    title = " · ".join([*map(str, names), f"{run.nodes} nodes", run.network.name, run.label])
-    for note in run.notes:
+    title = " · ".join([*map(str, names), counted(run.nodes, "node"), run.network.name, run.label])
+    for note in run.notes(total_steps):
         print(note, flush=True)
     trim(metrics_path(experiment.directory, 0), start)  # before the mirror counts the lines
     mirror = run.logger.open(

@@ -170,7 +170,8 @@ def on_cluster(trained: Experiment, cluster: object) -> Experiment:
     """Return the same experiment on ``cluster``."""
     from sgp_runner.config.schema import make_experiment
 
-    return make_experiment({**trained.config, "cluster": cluster})
+    # The devices of its nodes are the cluster's.
+    return make_experiment({**trained.config, "gpus_per_node": 1, "cluster": cluster})
 
 
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.report.runs import FINISHED, UNFINISHED
 from sgp_runner.utils.errors import printable
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +167,7 @@ def labels(settings: Sequence[Setting]) -> list[str]:
     texts: dict[str, Callable[[Setting], str]] = {
         "model": lambda each: each.model,
         "data": lambda each: f"on {each.data}",
-        "nodes": lambda each: f"{each.nodes} nodes",
+        "nodes": lambda each: counted(each.nodes, "node"),
         "kind": lambda each: each.kind,
         "network": lambda each: each.network,
     }

@@ -39,6 +39,7 @@ from sgp_runner.utils.errors import (
 )
 from sgp_runner.utils.launchers import kept_elsewhere
 from sgp_runner.utils.memory import keep_freed_memory
+from sgp_runner.utils.units import counted
 from sgp_runner.utils.waits import left_behind
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     if world.size != run.ranks:
         devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
         extra = f" and {run.algo.servers} server" if run.algo.servers else ""
-        need = f"{run.nodes} nodes{devices}{extra} need {run.ranks} processes"
+        needs = "needs" if run.nodes == 1 and not extra else "need"
+        processes = counted(run.ranks, "process", "processes")
+        need = f"{counted(run.nodes, 'node')}{devices}{extra} {needs} {processes}"
         raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
     watch = Watchdog(
         world,

@@ -41,6 +41,13 @@ class Sim:
                 "a simulation needs no recording: the same command repeats it. "
                 "Use record=false, or network=gloo.",
             )
+        if run.gpus_per_node not in (1, run.cluster.devices_per_node):
+            devices = f"cluster.devices_per_node={run.cluster.devices_per_node} devices here"
+            raise ConfigError(
+                "gpus_per_node",
+                f"network=sim times whole nodes, which have {devices}: "
+                "leave gpus_per_node out, or use network=gloo.",
+            )
         check_ranks("cluster.node_factors", run.cluster.node_factors, run.nodes)
         if run.faults.events and not run.model.trains and run.study.real != run.study.simulated:
             every = "a timing study repeats its sample of the schedule, and events have a time"

@@ -127,7 +127,7 @@ def check_pairs(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: 
                 raise ConfigError(
                     KEY,
                     f"{needs} edges between odd and even ranks only: "
-                    f"{where} there is {rank} -> {peer}; use bipartite or ring.",
+                    f"{where} there is {rank} -> {peer}; use bipartite, ring or such edges.",
                 )
         if set(peers) != set(senders):
             one = min(set(peers) ^ set(senders))

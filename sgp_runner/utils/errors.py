@@ -49,9 +49,13 @@ def inside(key: str) -> Iterator[None]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string if none is."""
-    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string if none is.
+
+    Upper and lower case are the same.
+    """
+    folded = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.5)
+    return f" Did you mean '{folded[close[0]]}'?" if close else ""
 
 
 class RankFailed(RuntimeError):

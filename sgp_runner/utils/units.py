@@ -1,12 +1,73 @@
-"""Human-readable numbers."""
+"""Human-readable numbers, and settings that may be written with a unit."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated
 
 MINUTE = 60.0
 HOUR = 3600.0
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+IN_SECONDS = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),
+    "ms": Fraction(1, 10**3),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """The unit of a number among the settings, and those in which it may be written.
+
+    name: of the unit of a bare number. example: a number with a unit. factors: units, each as a
+    multiple of that one.
+    """
+
+    name: str
+    example: str
+    factors: Mapping[str, Fraction]
+
+    def number(self, text: str) -> int | float | None:
+        """``text`` as a number in this unit, correctly rounded; None if it is none."""
+        found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?) ?(\D+)", text)
+        if found is None or found[2] not in self.factors:
+            return None
+        exact = Fraction(found[1]) * self.factors[found[2]]
+        return int(exact) if exact.denominator == 1 else float(exact)
+
+
+SECONDS = Unit("seconds", "10s or 1ms", IN_SECONDS)
+MINUTES = Unit("minutes", "30min", {unit: each / 60 for unit, each in IN_SECONDS.items()})
+BYTES = Unit(
+    "bytes",
+    "25MB",
+    {f"{prefix}B": Fraction(factor) for prefix, factor in PREFIXES.items()}
+    | {f"{prefix}iB": Fraction(2 ** (10 * (i + 1))) for i, prefix in enumerate("KMGT")},
+)
+BITS_PER_SECOND = Unit(
+    "bit/s",
+    "100Mbit/s",
+    {
+        prefix + unit: Fraction(factor * bits)
+        for prefix, factor in PREFIXES.items()
+        for unit, bits in (("bit/s", 1), ("bps", 1), ("B/s", 8))
+    },
+)
+
+# Types of fields: the numbers of these units.
+Seconds = Annotated[float, SECONDS]
+Minutes = Annotated[float, MINUTES]
+Bytes = Annotated[int, BYTES]
+BitsPerSecond = Annotated[float, BITS_PER_SECOND]
 
 
 def duration(seconds: float) -> str:
@@ -37,6 +98,11 @@ def num_bytes(count: float) -> str:
         count /= 1000
         unit += 1
     return f"{count:.0f} B" if unit == 0 else f"{count:.3g} {BYTE_UNITS[unit]}"
+
+
+def counted(count: float, noun: str, plural: str = "") -> str:
+    """A count and what it counts: ``1 node``, ``8 nodes``, ``0.5 epochs``."""
+    return f"{count:g} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def percent(fraction: float) -> str:

@@ -333,11 +333,14 @@ def test_what_cannot_be_calibrated(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_calibrates_the_simulator_too(tmp_path: Path) -> None:
+def test_the_command_calibrates_the_simulator_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment = make_experiment(
         tmp_path, "network=sim", "nodes=2", "model=mlp", "cluster.compute_time=constant", "name=run"
     )
     execute(measuring(experiment, sizes=(1024, 4096, 16384), seconds=0.1))
+    assert capsys.readouterr().out == ""  # there are no steps, epochs or accuracy to show
     found = constants(Measured.from_json((experiment.directory / FILE).read_text()))
     assert (found.bandwidth, found.latency_seconds, found.step_seconds) == (
         pytest.approx(1e10),

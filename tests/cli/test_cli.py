@@ -17,6 +17,7 @@ from processes import hear_interrupts
 
 from sgp_runner import __version__
 from sgp_runner.cli import main as cli
+from sgp_runner.cli.completion import candidates
 from sgp_runner.cli.main import main
 from sgp_runner.config.choices import CONFIGS, NESTED, groups
 from sgp_runner.config.overrides import compose, configs, parse
@@ -30,6 +31,8 @@ TINY = [
     "epochs=1",
     "logger=jsonl",
 ]
+TOPOLOGY = ["algo.base.topology.", "algo.base.topology="]
+BUFFERS = ["auto", "average", "keep", "reset"]
 TOO_BIG = 10**15  # elements, more than any address space holds
 
 
@@ -52,6 +55,7 @@ BAD: list[tuple[str, str, str]] = [
     ("~nodez", "nodez", "Did you mean 'nodes'?"),
     ("alog=sgp", "alog", "Did you mean 'algo'?"),
     ("lr=0.1", "lr", "Did you mean 'optim.lr'?"),
+    ("optim.LR=0.1", "optim.LR", "Did you mean 'optim.lr'?"),
     ("algo=osgp algo.taux=3", "algo.taux", "Did you mean 'algo.tau'?"),
     ("algo=osgp tau=3", "tau", "Did you mean 'algo.tau'?"),
     (
@@ -93,6 +97,29 @@ BAD: list[tuple[str, str, str]] = [
     ("epochs=nan", "epochs", "nan must be finite."),
     ("epochs=-1", "epochs", "must be positive"),
     ("optim.lr=fast", "optim.lr", "'fast' is not a number."),
+    ("optim.lr=1ms", "optim.lr", "'1ms' is not a number."),
+    (
+        "cluster.bandwidth=1ms",
+        "cluster.bandwidth",
+        "'1ms' is not a number in bit/s (such as 100Mbit/s).",
+    ),
+    (
+        "network=gloo network.latency_seconds=5MB",
+        "network.latency_seconds",
+        "'5MB' is not a number in seconds (such as 10s or 1ms).",
+    ),
+    (
+        "cluster.bucket_bytes=0.5B",
+        "cluster.bucket_bytes",
+        "0.5 is not a whole number.",
+    ),
+    (
+        "checkpoint.every_minutes=soon",
+        "checkpoint.every_minutes",
+        "'soon' is not a number in minutes (such as 30min) or null.",
+    ),
+    ("algo=SGP", "algo", "Did you mean 'sgp'?"),
+    ("algo.topology=RING", "algo.topology", "Did you mean 'ring'?"),
     (
         "algo=gap_aware algo.penalty=gapp",
         "algo.penalty",
@@ -112,9 +139,25 @@ BAD: list[tuple[str, str, str]] = [
     (
         "algo=ad_psgd algo.topology=ring nodes=3",
         "algo.topology",
-        "in step 0 there is 0 -> 2; use bipartite or ring.",
+        "in step 0 there is 0 -> 2; use bipartite, ring or such edges.",
     ),
-    ("model=transformer data=digits", "data", "Use data=numbers_en_de."),
+    (
+        "model=transformer data=digits",
+        "data",
+        "Use model=mlp or resnet18 or resnet20 or resnet50 or resnet8, or data=numbers_en_de.",
+    ),
+    ("data=wmt16_en_de", "data", "Use model=fairseq_transformer, or data=digits."),
+    ("data=numbers_en_de", "data", "Use model=transformer, or data=digits."),
+    *(
+        (words, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
+        for words in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
+    ),
+    (
+        "algo=d_psgd algo.topology=exponential",
+        "algo.topology",
+        "torus, random_matching, or edges with each edge in both directions.",
+    ),
+    ("+experiment=x", "experiment", "'x' is none of ar_then_sgp, "),
     ("name=../up", "name", "'../up' cannot name a folder"),
     ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),
     (
@@ -154,6 +197,8 @@ BAD: list[tuple[str, str, str]] = [
     ("--cgf job", "--cgf", "Did you mean '--cfg'?"),
     ("--cfg job nodez=4", "nodez", "Did you mean 'nodes'?"),
     ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
+    ("-sc query=tcsh", "--shell-completion", "write -sc install=bash, zsh or fish."),
+    ("-sc", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("--cfg jib", "--cfg", "'jib' is none of job, hydra, all."),
     ("--cfg job -p algo.nowhere", "--package", "there is nothing at 'algo.nowhere'."),
     (
@@ -174,7 +219,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "-m nodes=4,5 algo=d_psgd,ad_psgd algo.topology=ring",
         "algo.topology",
-        "or ring. (Job 4 of 4: nodes=5 algo=ad_psgd)",
+        "ring or such edges. (Job 4 of 4: nodes=5 algo=ad_psgd)",
     ),
     ("-m nodes=4,x", "nodes", "'x' is not a whole number. (Job 2 of 2: nodes=x)"),
     ("results=file/below", "results", "cannot write to file/below/runs/sgp-"),
@@ -199,6 +244,7 @@ def test_bad_settings_are_one_sentence_and_nothing_is_written(
 def test_heavy_packages_wait_until_a_run_starts() -> None:
     code = """
 import sys
+from sgp_runner.cli.completion import candidates
 from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
@@ -218,7 +264,7 @@ assert not heavy & set(sys.modules)
 
 
 def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["algo=osgp", "--help"]) == 0
+    assert main(["nodes=2", "--help"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     sections = {
@@ -251,6 +297,81 @@ def test_help_names_every_setting_of_a_run_and_no_others(
         if key.partition(".")[0] not in groups() and key not in parts
     }
     assert set(listed) == own and {"checkpoint.keep", "timed_as.batch_size"} <= own
+
+
+def test_help_shows_the_defaults_of_the_default_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    keys = capsys.readouterr().out.partition("keys (with the defaults of model=resnet8;")[2]
+    shown = dict(re.findall(r"^  ([a-z_.]+)=(\S+)", keys, re.MULTILINE))
+    with configs():
+        tree = compose([])
+    for key, value in shown.items():
+        node: object = tree
+        for part in key.split("."):
+            assert isinstance(node, dict)
+            node = node[part]
+        assert (value if isinstance(node, str) else yaml.safe_load(value)) == node, key
+    assert (shown["epochs"], shown["batch_size"]) == ("10", "8")
+
+
+EXPLAINED = """\
+algo=slowmo
+  SlowMo (Wang et al. 2020, Alg. 1): slow momentum over any synchronous
+  algorithm.
+
+settings (with their values in this run)
+  algo.base=osgp         the fast algorithm; it drains its messages whenever it
+                         stops (one of ar_sgd d_psgd local_sgd osgp sgp)
+"""
+
+
+def test_help_explains_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algo=slowmo", "algo.base=osgp", "--help", "nodes=4", "algo.tau=7"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(EXPLAINED)
+    assert "\n  algo.tau=7             fast steps between slow ones; null is 12 over" in out
+    assert "\n  algo.base.topology.peers=1\n" in out
+    assert main(["algo.topology=edges", "-h"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  algo.topology.path=... relative to where the command is started\n" in out
+    assert main(["model=resnet50", "experiment=ar_then_sgp", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  optim.schedule=cosine\n  batch_size=8\n  epochs=12\n" in out
+    assert "experiment=ar_then_sgp\n  Expect: the hybrid of Assran et al. 2019" in out
+    assert "\n  algo=hybrid\n  model=resnet8\n  nodes=8\n" in out
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/empty.yaml").touch()
+    assert main(["--config-dir", "own", "experiment=empty", "algo='sgp'", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("experiment=empty\n\nalgo=sgp\n  Stochastic ")
+    assert main(["hydra.searchpath=[own]", "experiment=empty", "--help"]) == 0
+    assert capsys.readouterr().out == "experiment=empty\n"
+    assert main(["algo=slomo", "--help"]) == 2
+    assert "Did you mean 'slowmo'?" in capsys.readouterr().err
+    assert main(["algo=sgp,osgp", "--help"]) == 2
+    assert capsys.readouterr().err == "sgp-run: algo: --help explains one choice at a time.\n"
+
+
+@pytest.mark.parametrize("group", sorted(groups()))
+def test_help_explains_choices_of_every_group(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = NESTED.get(group, group)
+    outer = {"base": ["algo=slowmo"]}.get(group, [])
+    for choice in groups()[group][:: 12 if group == "experiment" else 1]:
+        assert main([*outer, f"{key}={choice}", "--help"]) == 0, choice
+        assert f"{key}=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["algo=slowmo", "--help"]])
+def test_a_reader_that_has_enough_ends_no_command_with_an_error(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sgp_runner", *words]
+    done = subprocess.run(command, check=False, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
@@ -286,6 +407,38 @@ def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) ->
         assert main([*TINY, *settings]) == 0
         out = capsys.readouterr().out
         assert out.startswith(said) and ("No warm-up" in out) == bool(said), words
+
+
+def test_algorithms_whose_settings_do_nothing_in_so_short_a_run_say_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slow = "SlowMo makes 0 slow steps in 16: algo.tau={} is longer than the run.\n"
+    base = ["algo=slowmo", "algo.base=local_sgd"]
+    hybrid = "No algo.then: algo.switch_epoch=5 is not before the end, epochs=1.\n"
+    for words, said in (
+        (["algo=slowmo"], slow.format(48)),
+        (["algo=slowmo", "algo.tau=17"], slow.format(17)),
+        (["algo=slowmo", "algo.tau=16"], ""),
+        (base, ""),
+        (["algo=hybrid", "algo.first=ar_sgd", "algo.then=sgp"], hybrid),
+        (["algo=hybrid", "algo.first=ar_sgd", "algo.then=sgp", "algo.switch_epoch=0.5"], ""),
+    ):
+        assert main([*TINY, "batch_size=2", "optim.schedule=constant", *words]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(said) and ("algo." in out.splitlines()[0]) == bool(said), words
+
+
+def test_a_simulated_node_has_the_devices_of_its_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*TINY, "gpus_per_node=8"]) == 0
+    assert main([*TINY, "gpus_per_node=${cluster.devices_per_node}", "cluster=ideal"]) == 0
+    capsys.readouterr()
+    assert main([*TINY, "gpus_per_node=2"]) == 2
+    assert capsys.readouterr().err == (
+        "sgp-run: gpus_per_node: network=sim times whole nodes, which have "
+        "cluster.devices_per_node=8 devices here: leave gpus_per_node out, or use network=gloo.\n"
+    )
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -382,6 +535,38 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
     assert done.stdout.split() == ["algo.interval="]
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("algo=s", ["algo=sgp", "algo=slowmo"]),
+        ("-m algo=osgp,sl", ["algo=osgp,slowmo"]),
+        ("alg", ["algo.", "algo="]),
+        ("algo=sgp algo.", ["algo.topology.", "algo.topology="]),
+        ("algo.topology=r", ["algo.topology=random_matching", "algo.topology=ring"]),
+        ("algo.topology.", ["algo.topology.peers="]),
+        ("algo=slowmo algo.base=osgp algo.base.t", ["algo.base.tau=", *TOPOLOGY]),
+        ("algo=nosuch algo.t", ["algo.topology.", "algo.topology="]),
+        ("algo=slowmo algo.buffers=", [f"algo.buffers={each}" for each in BUFFERS]),
+        ("record=", ["record=false", "record=true"]),
+        ("nodes=", ["nodes=8"]),
+        ("checkpoint", ["checkpoint."]),
+        ("calibrate nod", ["nodes="]),
+        ("experiment=goyal_8", ["experiment=goyal_8k", "experiment=goyal_8k_no_warmup"]),
+        ("--config-dir own experiment=min", ["experiment=mine"]),
+        ("results=./ow", ["results=./own"]),
+        ("--c", ["--cfg", "--config-dir"]),
+        ("-cd ow", []),
+        ("_", []),
+        ("hydra", []),
+    ],
+)
+def test_completions_are_settings_and_no_internals(line: str, found: list[str]) -> None:
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/mine.yaml").write_text("# @package _global_\nnodes: 2\n")
+    with configs():
+        assert candidates(line) == found
+
+
 def test_a_run_writes_its_files_and_is_not_repeated(
     capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path
 ) -> None:
@@ -461,6 +646,22 @@ def test_presets_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
         == 0
     )
     assert "quadratic · 3 nodes" in capsys.readouterr().out
+    (folder / "flat.yaml").write_text("algo: osgp\n")
+    (folder / "nested.yaml").write_text("optim:\n  schedule: cosine\n")
+    for name, key, line in (
+        ("flat", "algo", "- override /algo: osgp"),
+        ("nested", "optim.schedule", "- override /schedule@optim.schedule: cosine"),
+    ):
+        assert main(["--config-dir", "my presets", f"experiment={name}"]) == 2
+        assert capsys.readouterr().err == (
+            f"sgp-run: {key}: '{line.split()[-1]}' is a choice, which a file makes in its "
+            f"defaults list, with a line '{line}' under 'defaults:'.\n"
+        )
+    assert main(["--config-dir", "my presets", "--help"]) == 0
+    assert (
+        "nested"
+        in capsys.readouterr().out.partition("experiment=")[2].partition("chosen")[0].split()
+    )
     assert main(["--config-dir=my presets", "experiment=tine"]) == 2
     assert (
         "experiment: 'tine' is none of" in (error := capsys.readouterr().err)

@@ -205,7 +205,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=d_psgd algo.topology=exponential",
         "algo.topology",
-        "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus or random_matching.",
+        "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus, random_matching, or",
     ),
     (
         "algo=ar_sgd on_failure=continue",
@@ -336,14 +336,14 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "model=quadratic data=digits",
         "data",
-        "model=quadratic reads regression data; data=digits is classification. Use data=quadratic.",
+        "model=quadratic reads regression data; data=digits is classification. Use model=mlp or",
     ),
     (
         "model=resnet8 data=numbers_en_de",
         "data",
         (
             "model=resnet8 reads classification data; data=numbers_en_de is translation. Use "
-            "data=digits."
+            "model=transformer, or data=digits."
         ),
     ),
     (

@@ -330,3 +330,24 @@ def test_a_sweep_over_mappings_replaces_them_in_each_run() -> None:
     ]
     _, _, jobs = plan(parse(words))
     assert [job.experiment.run.faults.slow_nodes for job in jobs] == [{3: 10.0}, {1: 2.0}]
+
+
+def test_units_are_converted_and_name_the_same_run() -> None:
+    bare = experiment(
+        "cluster.bandwidth=1e8",
+        "cluster.latency_seconds=50e-6",
+        "cluster.bucket_bytes=25000000",
+        "cluster.step_seconds.default=0.0125",
+        "checkpoint.every_minutes=0.25",
+        "faults.events=[{what: pause, ranks: [1], start: 10, end: 120}]",
+    )
+    written = experiment(
+        "cluster.bandwidth=100Mbit/s",
+        "cluster.latency_seconds=50us",
+        "cluster.bucket_bytes=25MB",
+        "cluster.step_seconds.default=12.5ms",
+        "checkpoint.every_minutes=15s",
+        "faults.events=[{what: pause, ranks: [1], start: 10s, end: 2min}]",
+    )
+    assert bare.config == written.config and bare.name == written.name
+    assert written.run.cluster.latency_seconds == 50e-6

@@ -252,7 +252,7 @@ BAD: list[tuple[str, object, str, str]] = [
         "cluster.step_seconds",
         {"default": "x"},
         "cluster.step_seconds.default",
-        "'x' is not a number.",
+        "'x' is not a number in seconds (such as 10s or 1ms).",
     ),
     ("results", 2024, "results", "2024 is not text; quote it: \"results='2024'\"."),
     (

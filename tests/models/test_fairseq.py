@@ -335,7 +335,7 @@ def test_models_read_the_text_that_they_can(capsys: pytest.CaptureFixture[str]) 
     assert main(["model=transformer", "data=wmt16_en_de"]) == 2
     assert capsys.readouterr().err == (
         "sgp-run: data: model=transformer reads translation data; data=wmt16_en_de is "
-        "fairseq_translation. Use data=numbers_en_de.\n"
+        "fairseq_translation. Use model=fairseq_transformer, or data=numbers_en_de.\n"
     )
 
 

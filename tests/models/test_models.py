@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from sgp_runner.config.run import check_model_reads
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.numbers_en_de import NumbersEnDe
 from sgp_runner.data.quadratic import QuadraticData
 from sgp_runner.data.tasks import Classification
-from sgp_runner.models import check
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.dropout import SeededDropout, dropout_buffers
 from sgp_runner.models.mlp import MLP
@@ -221,10 +221,10 @@ def test_shared_embedding_is_one_parameter() -> None:
 
 def test_data_that_a_model_cannot_read_is_refused_by_name() -> None:
     with pytest.raises(ConfigError) as error:
-        check(Transformer(), Digits())
+        check_model_reads(Transformer(), Digits())
     assert str(error.value) == (
         "data: model=transformer reads translation data; data=digits is classification. Use "
-        "data=numbers_en_de."
+        "model=mlp or resnet18 or resnet20 or resnet50 or resnet8, or data=numbers_en_de."
     )
 
 

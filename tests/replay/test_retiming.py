@@ -70,6 +70,13 @@ def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(
     assert summary["label"] == f"rehearsal on digits; time simulated, re-timed from {here.name}"
 
 
+def test_a_run_on_nodes_of_several_devices_is_retimed_on_others(tmp_path: Path) -> None:
+    here = trained(tmp_path / "here", "cluster=ethernet_10g", "gpus_per_node=8")
+    there = trained(tmp_path / "there", f"cluster={FAR}")
+    (folder,) = retime_all([here.directory], f"cluster={FAR}", tmp_path / "out")
+    assert lines(folder) == lines(there.directory) != lines(here.directory)
+
+
 REFUSED = {
     ("algo=osgp",): "OSGP with these settings polls for messages, so its decisions depend on time",
     ("algo=slowmo", "algo.base=osgp"): "polls for messages, so its decisions depend on time",

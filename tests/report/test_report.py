@@ -16,7 +16,7 @@ import pytest
 from report_runs import COMMIT, write_run
 from rich.console import Console
 
-from sgp_runner.cli.report import main
+from sgp_runner.cli.report import main, parser
 from sgp_runner.recording.console import comparison_table, published_table
 from sgp_runner.report.comparison import pairs_of
 from sgp_runner.report.figure import Series, Style
@@ -454,6 +454,12 @@ def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert list(read_runs([sweep]).table["run"]) == ["a", "c"]
 
 
+def test_a_target_may_be_a_percentage() -> None:
+    words = ("0.95", "95%", "95.1%", "27.3")
+    targets = [parser().parse_args(["runs", "--target", word]).target for word in words]
+    assert targets == [0.95, 0.95, 0.951, 27.3]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -464,8 +470,21 @@ def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ),
         (["runs", "--nonsense"], "sgp-report: unrecognized arguments: --nonsense\n"),
         ([], "sgp-report: the following arguments are required: FOLDER\n"),
-        (["runs", "--target", "x"], "sgp-report: argument --target: invalid target value: 'x'\n"),
-        (["runs", "--target", "-1"], "sgp-report: argument --target: invalid target value: '-1'\n"),
+        *(
+            (
+                ["runs", "--target", word],
+                f"sgp-report: argument --target: '{word}' is no quality: "
+                "write 0.95, 95% or 27.3.\n",
+            )
+            for word in ("x", "-1", "%", "x%", "0%", "nan%")
+        ),
+        (
+            ["runs", "--target", "9000%"],
+            (
+                "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as "
+                "--target 0.9.\n"
+            ),
+        ),
         (
             ["runs", "--target", "90"],
             (

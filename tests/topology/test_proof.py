@@ -96,7 +96,7 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         "odd with even",
         (
             "it needs edges between odd and even ranks only: in step 1 there is 0 -> 2; use "
-            "bipartite or ring."
+            "bipartite, ring or such edges."
         ),
     ),
     "a one-way pair": (

@@ -4,7 +4,18 @@ import math
 
 import pytest
 
-from sgp_runner.utils.units import duration, num_bytes, number, percent
+from sgp_runner.utils.units import (
+    BITS_PER_SECOND,
+    BYTES,
+    MINUTES,
+    SECONDS,
+    Unit,
+    counted,
+    duration,
+    num_bytes,
+    number,
+    percent,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,3 +63,41 @@ def test_numbers() -> None:
         None,
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "value"),
+    [
+        (BITS_PER_SECOND, "100Mbit/s", 100e6),
+        (BITS_PER_SECOND, "2.5 Gbps", 2.5e9),
+        (BITS_PER_SECOND, "12.5MB/s", 100e6),
+        (SECONDS, "1ms", 1e-3),
+        (SECONDS, "50us", 50e-6),  # 50 * 1e-6 is another number
+        (SECONDS, "50µs", 50e-6),
+        (SECONDS, "2e-3s", 2e-3),
+        (SECONDS, "1.5h", 5400),
+        (MINUTES, "10s", 1 / 6),
+        (MINUTES, "2h", 120),
+        (BYTES, "25MB", 25_000_000),
+        (BYTES, "25MiB", 26_214_400),
+        (SECONDS, "1MB", None),
+        (SECONDS, "10 sec", None),
+        (SECONDS, "-1ms", None),
+        (SECONDS, "1e999s", None),
+        (SECONDS, "ms", None),
+    ],
+)
+def test_numbers_with_a_unit(unit: Unit, text: str, value: float | None) -> None:
+    assert unit.number(text) == value
+
+
+def test_counts() -> None:
+    assert [counted(count, "epoch") for count in (0, 0.5, 1, 1.0, 8)] == [
+        "0 epochs",
+        "0.5 epochs",
+        "1 epoch",
+        "1 epoch",
+        "8 epochs",
+    ]
+    assert counted(1, "process", "processes") == "1 process"
+    assert counted(2, "process", "processes") == "2 processes"

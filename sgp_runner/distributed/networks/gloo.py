@@ -15,6 +15,7 @@ from sgp_runner.distributed.networks import check_devices, check_real, leads
 from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import rendezvous
+from sgp_runner.utils.units import BitsPerSecond, Seconds
 
 if TYPE_CHECKING:
     from sgp_runner.config.run import Run
@@ -49,11 +50,11 @@ class Gloo:
     autocast: Literal["none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
-    timeout_seconds: float = 1800
-    vote_seconds: float = VOTE_SECONDS
-    silence_seconds: float = SILENCE_SECONDS
-    bandwidth: float | None = None
-    latency_seconds: float = 0.0
+    timeout_seconds: Seconds = 1800
+    vote_seconds: Seconds = VOTE_SECONDS
+    silence_seconds: Seconds = SILENCE_SECONDS
+    bandwidth: BitsPerSecond | None = None
+    latency_seconds: Seconds = 0.0
     name: ClassVar[str] = "gloo"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 

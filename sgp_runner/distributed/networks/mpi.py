@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.distributed.networks import check_real
 from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import Seconds
 
 if TYPE_CHECKING:
     from sgp_runner.config.run import Run
@@ -23,7 +24,7 @@ class Mpi:
         for whom
     """
 
-    timeout_seconds: float = 1800
+    timeout_seconds: Seconds = 1800
     vote_seconds: ClassVar[float] = VOTE_SECONDS
     silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "mpi"

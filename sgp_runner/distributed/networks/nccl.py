@@ -11,6 +11,7 @@ from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import rendezvous
+from sgp_runner.utils.units import Seconds
 
 if TYPE_CHECKING:
     from sgp_runner.config.run import Run
@@ -41,7 +42,7 @@ class Nccl:
     autocast: Literal["none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
-    timeout_seconds: float = 1800
+    timeout_seconds: Seconds = 1800
     vote_seconds: ClassVar[float] = VOTE_SECONDS
     silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "nccl"

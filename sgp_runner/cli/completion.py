@@ -1,0 +1,117 @@
+"""Shell completion of settings: keys by their parts, choices, and values that are words."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Union
+
+from sgp_runner.cli.options import OPTIONS, SHORT, read
+from sgp_runner.config.choices import NESTED, group_of, groups
+from sgp_runner.config.overrides import choices_in, compose_all, search_in, tree_of
+from sgp_runner.config.schema import (
+    OWN_PARTS,
+    annotation,
+    class_at,
+    fields_of,
+    keys_of,
+    kind_of,
+)
+from sgp_runner.utils.errors import ConfigError
+
+FILES = (".", "/", "~")  # beginnings of values that are paths
+OF_HYDRA = ("--hydra-help", "--shell-completion")  # options for programs
+
+
+def candidates(line: str) -> list[str]:
+    """Return what the last word of ``line`` may become, without the name of the command."""
+    words = line.split()
+    word = words.pop() if words and not line[-1].isspace() else ""
+    if words[:1] == ["calibrate"]:
+        del words[0]
+    if words and OPTIONS.get(SHORT.get(words[-1], words[-1])):
+        return []  # the value of an option: the shell completes files
+    if word.startswith("-"):
+        return starting(word, (option for option in OPTIONS if option not in OF_HYDRA))
+    search, settings = understood(words)
+    tree = composed([*search, *settings])
+    plain = word.lstrip("+~")
+    key, equals, value = plain.partition("=")
+    if not equals:
+        found = starting(plain, next_parts(plain, keys(tree)))
+    elif value.startswith(FILES):
+        from hydra.plugins.completion_plugin import CompletionPlugin
+
+        found = [f"{key}={path}" for path in CompletionPlugin.complete_files(value)]
+    else:
+        before = value.rpartition(",")
+        done = "".join(before[:2])
+        found = starting(plain, (f"{key}={done}{each}" for each in values(tree, key, search)))
+    return [word[: len(word) - len(plain)] + each for each in found]
+
+
+def starting(word: str, texts: Iterable[str]) -> list[str]:
+    return sorted({text for text in texts if text.startswith(word)})
+
+
+def understood(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the word for a folder of presets, if one is given, and the settings before."""
+    try:
+        command = read(words)
+        folder = command.options.get("--config-dir")
+        return [search_in(folder)] if folder else [], command.settings
+    except ConfigError:
+        return [], [word for word in words if not word.startswith("-")]
+
+
+def composed(settings: Sequence[str]) -> Mapping[str, object]:
+    """Return the run of these settings, or of those that can be understood."""
+    try:
+        return tree_of(compose_all(settings))
+    except ConfigError:
+        return composed(settings[:-1])
+
+
+def keys(tree: Mapping[str, object]) -> Iterator[str]:
+    """Yield every key that can be set, as it is typed."""
+    yield from (f"{group}=" for group in groups() if group not in NESTED)
+    yield from (f"{key}." if key in OWN_PARTS else f"{key}=" for key in keys_of(tree, ""))
+
+
+def next_parts(word: str, texts: Iterable[str]) -> Iterator[str]:
+    """Yield ``texts`` up to the first dot after ``word``."""
+    for text in texts:
+        first, dot, _ = text[len(word) :].partition(".")
+        yield text[: len(word)] + first + dot
+
+
+def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Iterator[str]:
+    """Yield the words that ``key`` may be set to, or else its present value."""
+    if (group := group_of(key)) is not None:
+        yield from choices_in(group, search)
+        return
+    parent, _, name = key.rpartition(".")
+    node: Any = tree
+    for part in parent.split(".") if parent else ():
+        node = node.get(part) if isinstance(node, Mapping) else None
+    cls = class_at(node, parent) if isinstance(node, Mapping) else None
+    field = fields_of(cls, parent).get(name) if cls is not None else None
+    if cls is None or field is None:
+        return
+    found = list(words_of(annotation(cls, field)))
+    value = node.get(name)
+    yield from found or ([str(value)] if isinstance(value, int | float | str) else [])
+
+
+def words_of(hint: Any) -> Iterator[str]:
+    """Yield the values of a type that are words."""
+    kind, arms = kind_of(hint)
+    if kind is Union:
+        for arm in arms:
+            yield from words_of(arm)
+    elif kind is Literal:
+        yield from map(str, arms)
+    elif kind is bool:
+        yield from ("true", "false")
+    elif kind is types.NoneType:
+        yield "null"
