@@ -126,6 +126,7 @@ def act(words: Sequence[str]) -> int:
     if "--help" in words or "-h" in words:
         from sgp_runner.cli.help import usage
 
+        load_plugins(words)
         print(usage())
         return 0
     if "--version" in words:
@@ -133,7 +134,7 @@ def act(words: Sequence[str]) -> int:
 
         print(f"sgp-run {__version__}")
         return 0
-    command = read(words)
+    command = load_plugins(words)
 
     from sgp_runner.config.overrides import configs, parse, search_in
 
@@ -155,6 +156,15 @@ def act(words: Sequence[str]) -> int:
             if setting.name == "hydra/launcher" and "--cfg" not in command.options:
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
         return print_settings(command) if "--cfg" in command.options else run(command.settings)
+
+
+def load_plugins(words: Sequence[str]) -> Command:
+    """Parse the command line and load the plug-ins that it names."""
+    from sgp_runner.config.plugins import named
+
+    command = read(words)
+    command.settings = named(command.settings, command.plugins)
+    return command
 
 
 def run(words: Sequence[str]) -> int:

@@ -1,0 +1,312 @@
+"""A user's own choices, in a file or a package, without touching this one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sgp_runner.cli.main import main
+from sgp_runner.cli.replay import main as replay
+from sgp_runner.cli.report import main as report
+from sgp_runner.config import plugins
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.schema import load_experiment
+from sgp_runner.utils.errors import ConfigError
+
+ALGORITHM = '''"""Gossip, and an exact average every few steps."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from helping import half
+
+from sgp_runner.plugin import Algorithm, Ring, Topology
+
+
+@dataclass(frozen=True)
+class Mine(Algorithm):
+    """Gossip with exact averages.
+
+    topology: symmetric
+    period: steps between exact averages
+    """
+
+    topology: Topology = Ring()
+    period: int = 6
+    title: ClassVar[str] = "My gossip"
+
+    def phases(self, size):
+        return [(epoch, self.period * steps) for epoch, steps in self.topology.phases(size)]
+
+    async def run(self, worker):
+        x = worker.params
+        for k in worker.steps():
+            x -= worker.update(await worker.grad())
+            if (k + 1) % self.period == 0:
+                x.copy_(await worker.comm.all_reduce(x.clone()))
+                continue
+            (peer,) = self.topology.at(worker.epoch).out_peers(worker.rank, worker.size, k)
+            worker.comm.send(peer, x.clone())
+            x += await worker.comm.recv(peer)
+            x *= half()
+'''
+HELPING = """def half():
+    from deeper import HALF  # only when it runs
+
+    return HALF
+"""
+FILES = {"deeper.py": "HALF = 0.5\n", "helping.py": HELPING, "mine.py": ALGORITHM}
+TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1"]
+TINY += ["dtype=float64", "logger=jsonl"]
+RUN = ["algo=./mine.py", *TINY]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    yield
+    plugins.forget()
+
+
+def hash_of(files: dict[str, str]) -> str:
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def another_command() -> None:
+    """Forget what this process has imported, as a new one would."""
+    plugins.forget()
+
+
+def stored(name: str) -> Any:
+    return yaml.safe_load(Path(f"results/runs/{name}/config.yaml").read_text())
+
+
+def test_a_file_with_an_algorithm_runs_and_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "name=run", "algo.period=3"]) == 0
+    assert "My gossip · quadratic · quadratic · 2 nodes · sim" in capsys.readouterr().out
+    config = stored("run")
+    assert config["algo"] == {"name": "mine", "topology": {"name": "ring"}, "period": 3}
+    assert config["plugins"] == {"mine": hash_of(FILES)}
+    record = json.loads(Path("results/runs/run/environment.json").read_text())["plugins"]["mine"]
+    assert record["source"] == str(Path("mine.py").absolute())
+    assert record["contract"] == 1
+    assert sorted(record["files"]) == ["deeper.py", "helping.py", "mine.py"]
+    assert (record["commit"], record["dirty"]) == (None, None)
+    another_command()
+    assert main([*RUN, "name=run", "algo.period=3"]) == 0
+    assert "This run has finished already" in capsys.readouterr().out
+
+
+def test_the_commit_of_a_clone_is_recorded() -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", *FILES], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    )
+    (plugin,) = experiment_of(RUN).plugins
+    assert plugin.record["commit"] == commit.stdout.strip()
+    assert plugin.record["dirty"] is False
+
+
+def test_a_run_without_plug_ins_stores_none() -> None:
+    plugins.load("./mine.py")
+    assert "plugins" not in experiment_of(TINY).config
+
+
+def test_what_a_plug_in_imports_is_part_of_the_identity(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "name=run"]) == 0
+    before = experiment_of(RUN)
+    another_command()
+    Path("deeper.py").write_text("HALF = 0.25\n")
+    after = experiment_of(RUN)
+    assert after.digest != before.digest
+    assert after.name[:-8] == before.name[:-8] != after.name
+    assert main([*RUN, "name=run"]) == 2
+    said = capsys.readouterr().err
+    assert "name: results/runs/run holds a run with another version of the plug-in mine" in said
+    another_command()
+    Path("deeper.py").write_text(FILES["deeper.py"])
+    Path("unrelated.py").write_text("")
+    assert experiment_of(RUN).digest == before.digest
+
+
+def test_a_real_run_equals_the_simulated_one_and_is_replayed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*RUN, "name=sim"]) == 0
+    assert main([*RUN, "name=real", "network=gloo", "record=true"]) == 0
+    summaries = [
+        json.loads(Path(f"results/runs/{name}/summary.json").read_text())
+        for name in ("sim", "real")
+    ]
+    assert summaries[0]["average"] == pytest.approx(summaries[1]["average"], rel=1e-12)
+    another_command()
+    folder = "results/runs/real"
+    assert replay([folder]) == 2
+    assert "this run needs the plug-in 'mine'" in capsys.readouterr().err
+    assert replay([folder, "--plugin", "./mine.py"]) == 0
+    assert replay([folder, "--plugin", "./mine.py", "--with", "algo=sgp"]) == 0
+    assert replay([folder, "--plugin", "./mine.py", "--with", "algo=./mine.py"]) == 0
+    another_command()
+    Path("deeper.py").write_text("HALF = 0.25\n")
+    assert replay([folder, "--plugin", "./mine.py"]) == 2
+    assert "plugins.mine: mine.py has changed since this run: its hash" in capsys.readouterr().err
+
+
+def test_a_run_is_re_timed_with_its_plug_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "name=run"]) == 0
+    another_command()
+    command = ["results/runs/run", "--retime", "cluster=ideal"]
+    assert report(command) == 2
+    assert "this run needs the plug-in 'mine'" in capsys.readouterr().err
+    assert report([*command, "--plugin", "./mine.py"]) == 0
+
+
+def test_nothing_that_is_stored_is_imported(tmp_path: Path) -> None:
+    assert main([*RUN, "name=run"]) == 0
+    another_command()
+    Path("mine.py").write_text("raise SystemExit('imported')\n")
+    with pytest.raises(ConfigError, match="this run needs the plug-in 'mine'"):
+        load_experiment(Path("results/runs/run/config.yaml"), None)
+    presets = tmp_path / "presets" / "experiment"
+    presets.mkdir(parents=True)
+    (presets / "theirs.yaml").write_text("# @package _global_\nrehearse: [algo=./mine.py]\n")
+    words = ["--config-dir", "presets", "experiment=theirs", "rehearsal=true", *TINY]
+    assert main(words) == 2
+    assert "mine" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "sentence"),
+    [
+        (
+            ("import", "imporrt"),
+            "algo",
+            "cannot be imported: SyntaxError: invalid syntax (mine.py:3",
+        ),
+        (
+            ("from helping", "from helpless"),
+            "algo",
+            "cannot be imported: ModuleNotFoundError: No module named 'helpless' (mine.py:6; "
+            "SGP_RUN_TRACEBACK=1 shows all).",
+        ),
+        (
+            ("from helping import half", "import helping, sys; sys.exit(3)"),
+            "algo",
+            "cannot be imported: SystemExit: 3 (mine.py:6",
+        ),
+        (
+            ('    title: ClassVar[str] = "My gossip"\n', ""),
+            "algo",
+            'Mine (mine.py:11) has no title: write title: ClassVar[str] = "My algorithm".',
+        ),
+        (
+            ("Mine(Algorithm)", "Mine"),
+            "algo",
+            "Mine (mine.py:11) has no check: derive it from sgp_runner.plugin.Algorithm, "
+            "which has one.",
+        ),
+        (
+            ("    async def run", "    async def walk"),
+            "algo",
+            "has no run: write async def run(self, worker).",
+        ),
+        (("(frozen=True)", ""), "algo", "write @dataclass(frozen=True) above the class."),
+        (
+            ("@dataclass(frozen=True)\nclass", "class Other(Algorithm):\n    pass\n\n\nclass"),
+            "algo",
+            "mine.py defines Other and Mine: a file has one class that is an algorithm.",
+        ),
+        (("class Mine(Algorithm):", "def nothing():"), "algo", "mine.py cannot be imported"),
+        (
+            ("from dataclasses", "CONTRACT = 2\nfrom dataclasses"),
+            "algo",
+            "is written for contract 2 of plug-ins, but this version of sgp-run has contract 1.",
+        ),
+        (
+            ("    def phases(self, size):", "    def check(self, nodes, optim):\n        1 / 0\n"),
+            "settings",
+            "these do not go together (ZeroDivisionError: division by zero) (mine.py:24",
+        ),
+        (
+            ("x -= worker.update(", "x -= worker.updated("),
+            "algo",
+            "rank 0, step 0: AttributeError: 'Worker' object has no attribute 'updated' "
+            "(mine.py:29; SGP_RUN_TRACEBACK=1 shows all).",
+        ),
+        (
+            ("half()", "half(1)"),
+            "algo",
+            "TypeError: half() takes 0 positional arguments but 1 was given (mine.py:36;",
+        ),
+    ],
+)
+def test_errors_of_a_plug_in_show_their_line_and_cause(
+    change: tuple[str, str], key: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = ALGORITHM.replace(*change)
+    assert changed != ALGORITHM
+    Path("mine.py").write_text(changed)
+    assert main(RUN) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"sgp-run: {key}: ")
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_an_error_in_a_helper_names_the_helper(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("helping.py").write_text("def half():\n    return {}['half']\n")
+    assert main(RUN) == 2
+    assert "rank 1, step 0: KeyError: 'half' (helping.py:2; " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("sgp.py", "algo: algo=sgp is there already: rename the 'sgp' of sgp.py, "),
+        ("torch.py", "algo: torch.py cannot be imported: ImportError: the name of its module "),
+        ("my-gossip.py", "algo: 'my-gossip' cannot name a choice: rename the file"),
+    ],
+)
+def test_a_name_that_is_taken_is_refused(
+    name: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.py").rename(name)
+    assert main([f"algo=./{name}", *TINY]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algo=./other.py", *TINY]) == 2
+    assert "sgp-run: algo: there is no file './other.py'." in capsys.readouterr().err
+
+
+def test_plug_ins_are_swept_and_nested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "algo=sgp,./mine.py", *TINY]) == 0
+    assert "[2/2] algo=mine" in capsys.readouterr().out
+    experiment = experiment_of(["algo=slowmo", "algo.base=./mine.py", *TINY])
+    assert experiment.run.algo.title == "SlowMo(My gossip)"
+    assert [plugin.name for plugin in experiment.plugins] == ["mine"]
+
+
+def test_values_of_a_cluster_or_faults_are_a_file() -> None:
+    Path("slow.yaml").write_text("defaults: [ideal]\nname: slow\nlatency_seconds: 0.5\n")
+    Path("broken.yaml").write_text("defaults: [none]\nslow_nodes: {0: 4.0}\n")
+    experiment = experiment_of(["cluster=./slow.yaml", "faults=./broken.yaml", *TINY])
+    assert experiment.run.cluster.latency_seconds == 0.5
+    assert experiment.run.faults.slow_nodes == {0: 4.0}
+    assert "plugins" not in experiment.config
