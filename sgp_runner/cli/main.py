@@ -7,9 +7,11 @@ is written.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -134,6 +136,8 @@ def act(words: Sequence[str]) -> int:
 
         print(f"sgp-run {__version__}")
         return 0
+    if "--shell-completion" in words or "-sc" in words:
+        load_typed_plugins()
     command = load_plugins(words)
 
     from sgp_runner.config.overrides import configs, parse, search_in
@@ -156,6 +160,20 @@ def act(words: Sequence[str]) -> int:
             if setting.name == "hydra/launcher" and "--cfg" not in command.options:
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
         return print_settings(command) if "--cfg" in command.options else run(command.settings)
+
+
+def load_typed_plugins() -> None:
+    """Load the packages that the line to complete names, and take the option out of it for Hydra.
+
+    A package that does not work completes nothing.
+    """
+    from sgp_runner.config.plugins import named
+
+    option = re.compile(r"--plugin[= ](\S+)(?=\s)")
+    line = os.environ.get("COMP_LINE", "")
+    with suppress(ConfigError):
+        named([], option.findall(line))
+    os.environ["COMP_LINE"] = option.sub("", line)
 
 
 def load_plugins(words: Sequence[str]) -> Command:

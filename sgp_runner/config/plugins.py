@@ -71,6 +71,11 @@ class Plugin:
         return code
 
     @property
+    def place(self) -> str:
+        """The file or folder that it is in."""
+        return self.source if self.configs is None else str(self.configs.parent)
+
+    @property
     def hash(self) -> str:
         return self.code.hash
 
@@ -95,6 +100,12 @@ class Plugin:
     def class_of(self, group: str, choice: str) -> type[Any] | None:
         found = self.classes.get((group, choice))
         if isinstance(found, str):
+            if found.partition(":")[0] not in self.code.modules:
+                raise ConfigError(
+                    OPTION,
+                    f"{nearby_source(self.source)}: '{found}' of its CHOICES is not "
+                    f"'module:Class' with a module of {self.name}.",
+                )
             with explained(self.source):
                 found = choices.imported(found)
         if found is not None:
@@ -124,6 +135,10 @@ class Values:
 
     name: str
     source: str
+
+    @property
+    def place(self) -> str:
+        return self.source
 
     def class_of(self, group: str, choice: str) -> None:
         return None
@@ -210,7 +225,7 @@ def load(source: str) -> Plugin:
     """Load the plug-in that a file, a folder or an installed package is. Loads it once."""
     plugin = file_plugin(source) if source.endswith(".py") else package_plugin(source)
     known = LOADED.get(plugin.name)
-    if isinstance(known, Plugin) and known.source == plugin.source:
+    if isinstance(known, Plugin) and known.place == plugin.place:
         return known
     try:
         if plugin.configs is None:
@@ -228,7 +243,7 @@ def register(plugin: Plugin | Values, found: Iterable[tuple[str, str]], key: str
     """Add the choices that ``plugin`` brings."""
     found = list(found)
     known = LOADED.get(plugin.name)
-    if known is not None and known.source == plugin.source:
+    if known is not None and known.place == plugin.place:
         return
     if known is not None:
         raise ConfigError(
@@ -277,20 +292,16 @@ def file_plugin(source: str) -> Plugin:
 
 def package_plugin(source: str) -> Plugin:
     """The plug-in in a folder or an installed package, whose code is not imported yet."""
-    folder, name = Path(os.path.abspath(source)), Path(source).name
-    if (folder / "__init__.py").is_file():
+    folder = installed(source)
+    if folder is None:
+        folder = Path(os.path.abspath(source))
         source = str(folder)
-    else:
-        try:
-            spec = importlib.util.find_spec(source) if source.isidentifier() else None
-        except (ImportError, ValueError):
-            spec = None
-        if spec is None or spec.origin is None or not spec.submodule_search_locations:
-            raise ConfigError(
-                OPTION,
-                f"'{source}' is no package: neither a folder with an __init__.py nor installed.",
-            )
-        folder = Path(os.path.abspath(spec.origin)).parent
+    name = folder.name
+    if not (folder / "__init__.py").is_file():
+        raise ConfigError(
+            OPTION,
+            f"'{name}' is no package: neither installed nor a folder with an __init__.py.",
+        )
     return Plugin(
         name,
         source,
@@ -301,11 +312,22 @@ def package_plugin(source: str) -> Plugin:
     )
 
 
+def installed(name: str) -> Path | None:
+    """The folder of an importable package, without importing it; None if there is none."""
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    except ValueError:
+        return None
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
+        return None
+    return Path(os.path.abspath(spec.origin)).parent
+
+
 def discover() -> None:
     """Add the choices of installed plug-ins; their code is imported only for a run that uses it."""
     for point in importlib.metadata.entry_points(group=GROUP):
-        if point.value not in LOADED:
-            plugin = package_plugin(point.value)
+        if point.module not in LOADED:
+            plugin = package_plugin(point.module)
             register(plugin, yaml_choices(plugin), GROUP)
 
 
@@ -326,8 +348,16 @@ def yaml_choices(plugin: Plugin) -> Iterator[tuple[str, str]]:
 def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
     """The ``CHOICES`` of a package."""
     given = getattr(module, "CHOICES", {})
+    if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
+        raise ConfigError(
+            OPTION,
+            f"CHOICES of {module.__name__} is not "
+            '{"algo": {"mine": "mypkg.mine:Mine"}} or the like.',
+        )
     return {
-        (group, choice): name for group, names in given.items() for choice, name in names.items()
+        (group, choice): str(name)
+        for group, names in given.items()
+        for choice, name in names.items()
     }
 
 

@@ -310,3 +310,125 @@ def test_values_of_a_cluster_or_faults_are_a_file() -> None:
     assert experiment.run.cluster.latency_seconds == 0.5
     assert experiment.run.faults.slow_nodes == {0: 4.0}
     assert "plugins" not in experiment.config
+
+
+PACKAGE = {
+    "mypkg/__init__.py": 'CONTRACT = 1\nCHOICES = {"algo": {"pga": "mypkg.gossip:Mine"}}\n',
+    "mypkg/gossip.py": ALGORITHM.replace("from helping", "from mypkg.helping"),
+    "mypkg/helping.py": "def half():\n    return 0.5\n",
+    "mypkg/configs/algo/pga.yaml": "defaults:\n  - /topology@topology: ring\n\nname: pga\n",
+    "mypkg/configs/algo/pga_often.yaml": "defaults: [pga]\nperiod: 2\n",
+    "mypkg/configs/cluster/lab.yaml": "defaults: [ideal]\nname: lab\nlatency_seconds: 0.5\n",
+    "mypkg/configs/experiment/demo.yaml": (
+        "# @package _global_\ndefaults:\n  - override /algo: pga_often\n\nseed: 7\n"
+    ),
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the package in ``folder`` look installed, with an entry point."""
+    info = {
+        "METADATA": "Metadata-Version: 2.1\nName: mypkg\nVersion: 1\n",
+        "entry_points.txt": "[sgp_runner.plugins]\nmypkg = mypkg\n",
+    }
+    write(folder / "mypkg-1.dist-info", info)
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_a_package_brings_code_and_files(tmp_path: Path) -> None:
+    write(tmp_path, PACKAGE)
+    assert main(["--plugin", "mypkg", "experiment=demo", "cluster=lab", *TINY, "name=run"]) == 0
+    config = stored("run")
+    assert config["algo"] == {"name": "pga", "topology": {"name": "ring"}, "period": 2}
+    assert (config["seed"], config["cluster"]["latency_seconds"]) == (7, 0.5)
+    code = {name[6:]: text for name, text in PACKAGE.items() if name.endswith(".py")}
+    assert config["plugins"] == {"mypkg": hash_of(code)}
+    another_command()
+    with pytest.raises(ConfigError, match="this run needs the plug-in 'mypkg'"):
+        load_experiment(Path("results/runs/run/config.yaml"), None)
+
+
+def test_an_installed_package_is_imported_only_when_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "site", PACKAGE)
+    install(tmp_path / "site", monkeypatch)
+    assert main(["--help"]) == 0
+    assert " pga pga_often " in capsys.readouterr().out
+    assert main([*TINY, "cluster=lab", "name=own"]) == 0
+    assert "mypkg" not in sys.modules
+    assert "plugins" not in stored("own")
+    assert main(["algo=pga", *TINY, "name=sim"]) == 0
+    assert main(["algo=pga", *TINY, "name=real", "network=gloo"]) == 0
+    assert stored("real")["plugins"] == stored("sim")["plugins"]
+    another_command()
+    experiment = load_experiment(Path("results/runs/real/config.yaml"), None)
+    assert experiment.run.algo.title == "My gossip"
+
+
+def test_plug_ins_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, PACKAGE)
+    monkeypatch.setenv("COMP_LINE", "sgp-run --plugin mypkg algo=pga")
+    assert main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr().out.split() == ["algo=pga", "algo=pga_often"]
+
+
+def test_the_help_names_the_plug_ins_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algo=./mine.py", "--help"]) == 0
+    assert " local_sgd mine " in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "sentence"),
+    [
+        (
+            {"mypkg/__init__.py": "CHOICES = []\n"},
+            "algo=pga",
+            'CHOICES of mypkg is not {"algo": {"mine": "mypkg.mine:Mine"}} or the like.',
+        ),
+        (
+            {"mypkg/__init__.py": "\n"},
+            "algo=pga",
+            "algo: the plug-in mypkg names no class for 'pga': add it to CHOICES of its "
+            "__init__.py.",
+        ),
+        (
+            {"mypkg/__init__.py": 'CHOICES = {"algo": {"pga": "torch.nn:Linear"}}\n'},
+            "algo=pga",
+            "'torch.nn:Linear' of its CHOICES is not 'module:Class' with a module of mypkg.",
+        ),
+        (
+            {"mypkg/gossip.py": "import nothing_of_this_name\n"},
+            "algo=pga",
+            "cannot be imported: ModuleNotFoundError: No module named 'nothing_of_this_name' "
+            "(mypkg/gossip.py:1; SGP_RUN_TRACEBACK=1 shows all).",
+        ),
+        (
+            {"mypkg/configs/algos/other.yaml": "name: other\n"},
+            "algo=pga",
+            "mypkg/configs/algos/other.yaml: there is no group 'algos'; there are algo, base, ",
+        ),
+        ({}, "algo=pgg", "algo: 'pgg' is none of "),
+        ({}, "--plugin other", "--plugin: 'other' is no package: neither installed nor a folder"),
+    ],
+)
+def test_errors_of_a_package(
+    change: dict[str, str],
+    words: str,
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(tmp_path, PACKAGE | change)
+    assert main(["--plugin", "mypkg", *words.split(), *TINY]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
