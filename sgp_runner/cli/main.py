@@ -125,6 +125,10 @@ def act(words: Sequence[str]) -> int:
         from sgp_runner.cli.calibrate import calibrate
 
         return calibrate(words[1:])
+    if words[:1] == ["new"]:
+        from sgp_runner.cli.new import new
+
+        return new(words[1:])
     if "--help" in words or "-h" in words:
         from sgp_runner.cli.help import usage
 

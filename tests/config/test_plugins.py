@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import yaml
 from sgp_runner.cli.main import main
 from sgp_runner.cli.replay import main as replay
 from sgp_runner.cli.report import main as report
+from sgp_runner.cli.sweep import Job
 from sgp_runner.config import plugins
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.schema import load_experiment
@@ -301,6 +303,28 @@ def test_plug_ins_are_swept_and_nested(capsys: pytest.CaptureFixture[str]) -> No
     experiment = experiment_of(["algo=slowmo", "algo.base=./mine.py", *TINY])
     assert experiment.run.algo.title == "SlowMo(My gossip)"
     assert [plugin.name for plugin in experiment.plugins] == ["mine"]
+
+
+def test_a_job_of_a_sweep_is_loaded_again_in_another_process() -> None:
+    experiment = experiment_of(RUN)
+    packed = pickle.dumps(Job("algo=mine", experiment))
+    another_command()
+    job = pickle.loads(packed)
+    assert (job.title, job.experiment.digest) == ("algo=mine", experiment.digest)
+    assert job.experiment.run.algo.title == "My gossip"
+    another_command()
+    Path("deeper.py").write_text("HALF = 0.25\n")
+    with pytest.raises(ConfigError, match="mine.py has changed since this run"):
+        pickle.loads(packed)
+
+
+def test_a_plug_in_that_changes_after_the_launch_is_refused(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    Path("mine.py").write_text(f"{ALGORITHM}\n\nopen('deeper.py', 'a').write('# changed')\n")
+    assert main([*RUN, "network=gloo"]) == 1
+    said = capfd.readouterr().err
+    assert "sgp-run: plugins.mine: mine.py has changed since this run: its hash was " in said
 
 
 def test_values_of_a_cluster_or_faults_are_a_file() -> None:
