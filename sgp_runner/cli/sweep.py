@@ -52,7 +52,7 @@ class Job:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the settings: the process of a launcher loads the plug-ins again."""
         experiment = self.experiment
-        places = [plugin.place for plugin in experiment.plugins]
+        places = [plugin.where for plugin in experiment.plugins]
         return job_of, (self.title, dict(experiment.config), experiment.group, places)
 
 

@@ -125,10 +125,9 @@ def extend(extension: Extension, choices: Iterable[tuple[str, str]]) -> None:
     class_of.cache_clear()
 
 
-def retract(extension: Extension) -> None:
-    """Remove the choices of ``extension``."""
-    for choice in [each for each, own in EXTENSIONS.items() if own is extension]:
-        del EXTENSIONS[choice]
+def retract() -> None:
+    """Remove all choices but those of this package."""
+    EXTENSIONS.clear()
     groups.cache_clear()
     class_of.cache_clear()
 

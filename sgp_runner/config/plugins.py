@@ -67,11 +67,10 @@ class Plugin:
     def code(self) -> Code:
         with explained(self.source):
             code = self.read()
-            FINDER.add(code)
-        return code
+            return code
 
     @property
-    def place(self) -> str:
+    def where(self) -> str:
         """The file or folder that it is in."""
         return self.source if self.configs is None else str(self.configs.parent)
 
@@ -81,8 +80,8 @@ class Plugin:
 
     @cached_property
     def module(self) -> ModuleType:
-        assert self.code is not None  # what is hashed is what is imported
         with explained(self.source):
+            FINDER.add(self.name, self.code)
             module = importlib.import_module(self.module_name)
         contract = getattr(module, "CONTRACT", CONTRACT)
         if contract != CONTRACT:
@@ -114,8 +113,7 @@ class Plugin:
 
     def unload(self) -> None:
         """Make its modules unimportable again."""
-        if "code" in vars(self):
-            FINDER.remove(self.code)
+        FINDER.remove(self.name)
 
     @property
     def record(self) -> dict[str, object]:
@@ -129,22 +127,18 @@ class Plugin:
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Values:
     """A YAML file as a choice, ``cluster=./mine.yaml``. It has no code."""
 
     name: str
     source: str
 
-    @property
-    def place(self) -> str:
-        return self.source
-
     def class_of(self, group: str, choice: str) -> None:
         return None
 
 
-LOADED: dict[str, Plugin | Values] = {}
+LOADED: dict[str, Plugin] = {}
 
 
 @contextmanager
@@ -215,9 +209,11 @@ def choice_in(source: str, group: str, key: str) -> str:
         raise ConfigError(
             key, f"'{source}' has only values: write {key}=CHOICE, and its values after it."
         )
-    values = Values(Path(source).stem, os.path.abspath(source))
     check_file(source, key)
-    register(values, [(group, values.name)], key)
+    values = Values(Path(source).stem, os.path.abspath(source))
+    if choices.EXTENSIONS.get((group, values.name)) != values:
+        check_free(group, values.name, source, key)
+        choices.extend(values, [(group, values.name)])
     return values.name
 
 
@@ -225,52 +221,47 @@ def load(source: str) -> Plugin:
     """Load the plug-in that a file, a folder or an installed package is. Loads it once."""
     plugin = file_plugin(source) if source.endswith(".py") else package_plugin(source)
     known = LOADED.get(plugin.name)
-    if isinstance(known, Plugin) and known.place == plugin.place:
+    if known is not None and known.where == plugin.where:
         return known
     try:
-        if plugin.configs is None:
-            register(plugin, plugin.classes, OPTION)
-        else:
-            assert plugin.module is not None  # its errors come first
-            register(plugin, yaml_choices(plugin), OPTION)
+        classes = plugin.classes
+        register(plugin, classes if plugin.configs is None else yaml_choices(plugin), OPTION)
     except ConfigError:
         plugin.unload()
         raise
     return plugin
 
 
-def register(plugin: Plugin | Values, found: Iterable[tuple[str, str]], key: str) -> None:
-    """Add the choices that ``plugin`` brings."""
-    found = list(found)
-    known = LOADED.get(plugin.name)
-    if known is not None and known.place == plugin.place:
-        return
-    if known is not None:
+def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None:
+    """Add the choices that ``plugin`` brings. An algorithm is also a base of SlowMo."""
+    if plugin.name in LOADED:
+        there = LOADED[plugin.name].source
         raise ConfigError(
-            key, f"{plugin.source} and {known.source} have the same name: rename one of them."
+            key, f"{plugin.source} and {there} have the same name: rename one of them."
         )
+    found = list(found)
     for group, name in found:
-        if name in choices.groups()[group]:
-            raise ConfigError(
-                key,
-                f"{group}={name} is there already: rename the '{name}' of "
-                f"{nearby_source(plugin.source)}, for example my_{name}.",
-            )
+        check_free(group, name, plugin.source, key)
     LOADED[plugin.name] = plugin
-    choices.extend(plugin, found)
-    choices.extend(
-        plugin,
-        [("base", name) for group, name in found if group == "algo" and isinstance(plugin, Plugin)],
-    )
+    bases = [("base", name) for group, name in found if group == "algo"]
+    choices.extend(plugin, [*found, *bases])
+
+
+def check_free(group: str, name: str, source: str, key: str) -> None:
+    if name in choices.groups()[group]:
+        raise ConfigError(
+            key,
+            f"{group}={name} is there already: rename the '{name}' of {nearby_source(source)}, "
+            f"for example my_{name}.",
+        )
 
 
 def forget() -> None:
-    """Forget all plug-ins, for tests."""
+    """Forget all plug-ins, as a new process would."""
     for plugin in LOADED.values():
-        choices.retract(plugin)
-        if isinstance(plugin, Plugin):
-            plugin.unload()
+        plugin.unload()
     LOADED.clear()
+    choices.retract()
 
 
 def check_file(source: str, key: str) -> None:
@@ -426,7 +417,7 @@ def folders() -> list[Path]:
     return [
         plugin.configs
         for plugin in LOADED.values()
-        if isinstance(plugin, Plugin) and plugin.configs is not None and plugin.configs.is_dir()
+        if plugin.configs is not None and plugin.configs.is_dir()
     ]
 
 
@@ -442,10 +433,11 @@ def check_stored(stored: object) -> None:
     """Raise ConfigError unless the plug-ins of a stored run are loaded and have not changed."""
     if not isinstance(stored, Mapping):
         raise ConfigError(KEY, "it is not a mapping of names and hashes.")
-    discover()
+    if stored:
+        discover()
     for name, hash_there in stored.items():
         plugin = LOADED.get(str(name))
-        if not isinstance(plugin, Plugin):
+        if plugin is None:
             raise ConfigError(
                 KEY,
                 f"this run needs the plug-in '{name}', and nothing that is stored is imported: "

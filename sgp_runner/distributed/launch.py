@@ -78,7 +78,7 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
     }
     command = [sys.executable, *program, str(experiment.directory / "config.yaml")]
     command += [experiment.group] if experiment.group else []
-    command += [f"{OPTION}={plugin.place}" for plugin in experiment.plugins]
+    command += [f"{OPTION}={plugin.where}" for plugin in experiment.plugins]
     children: list[subprocess.Popen[bytes]] = []
     heard: list[int] = []
 

@@ -24,6 +24,7 @@ def main(words: Sequence[str]) -> int:
     from sgp_runner.config.schema import load_experiment
     from sgp_runner.distributed.launch import STARTED
     from sgp_runner.recording.recorder import write_summary
+    from sgp_runner.session.execution import print_traceback_if_wanted
     from sgp_runner.session.start import execute
     from sgp_runner.utils.errors import (
         Aborted,
@@ -44,7 +45,10 @@ def main(words: Sequence[str]) -> int:
     experiment = replace(experiment, started=float(os.environ.get(STARTED, time.monotonic())))
     try:
         summary = execute(experiment)
-    except (RankFailed, Aborted, ConfigError, Diverged, Evicted):
+    except RankFailed as error:
+        print_traceback_if_wanted(error)
+        return 1
+    except (Aborted, ConfigError, Diverged, Evicted):
         return 1
     except Stopped:
         return SAVED

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.abc import MetaPathFinder
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -80,10 +80,7 @@ def code_of_package(name: str, folder: Path) -> Code:
     for path in sorted(folder.rglob("*.py")):
         words = [name, *path.relative_to(folder).with_suffix("").parts]
         modules[".".join(words[:-1] if words[-1] == "__init__" else words)] = path
-    compiled = [
-        path for suffix in EXTENSION_SUFFIXES[-1:] for path in sorted(folder.rglob(f"*{suffix}"))
-    ]
-    return Code(folder, modules, compiled)
+    return Code(folder, modules, sorted(folder.rglob("*.so")))
 
 
 def names_imported(tree: ast.Module, package: str) -> Iterator[str]:
@@ -128,28 +125,31 @@ class Finder(MetaPathFinder):
     def __init__(self) -> None:
         self.modules: dict[str, Path] = {}
         self.contents: dict[str, bytes] = {}
+        self.of_plugin: dict[str, Code] = {}
 
-    def add(self, code: Code) -> None:
+    def add(self, plugin: str, code: Code) -> None:
         """Make the modules of ``code`` importable.
 
         Raises ImportError if a module of this name comes from another place.
         """
-        for name, path in code.modules.items():
-            taken = self.modules.get(name) or (None if "." in name else file_of(name))
-            if taken is not None and taken.resolve() != path.resolve():
+        for name in sorted({name.partition(".")[0] for name in code.modules}):
+            taken, own = file_of(name), code.modules.get(name)
+            if taken is not None and (own is None or taken.resolve() != own.resolve()):
                 raise ImportError(
-                    f"the name of its module '{name}' is taken by {taken}; rename {path.name}"
+                    f"the name of its module '{name}' is taken by {taken}; rename its file"
                 )
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
+        self.of_plugin[plugin] = code
         self.modules.update(code.modules)
         self.contents.update({str(path): data for path, data in code.contents.items()})
 
-    def remove(self, code: Code) -> None:
+    def remove(self, plugin: str) -> None:
         """Undo `add`, and forget the modules."""
-        for name in code.modules:
-            self.modules.pop(name, None)
-            sys.modules.pop(name, None)
+        if plugin in self.of_plugin:
+            for name in self.of_plugin.pop(plugin).modules:
+                self.modules.pop(name, None)
+                sys.modules.pop(name, None)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -157,7 +157,7 @@ class Finder(MetaPathFinder):
         file = self.modules.get(name)
         if file is None:
             inner = next((each for each in self.modules if each.startswith(f"{name}.")), None)
-            if inner is None or name in sys.builtin_module_names:
+            if inner is None:
                 return None
             folder = ModuleSpec(name, None, is_package=True)  # a folder without __init__.py
             assert folder.submodule_search_locations is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -276,6 +277,37 @@ def test_an_error_in_a_helper_names_the_helper(capsys: pytest.CaptureFixture[str
     assert "rank 1, step 0: KeyError: 'half' (helping.py:2; " in capsys.readouterr().err
 
 
+DATA = """from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Points:
+    name: ClassVar[str] = "points"
+    task: ClassVar[str] = "regression"
+    stand_in: ClassVar[bool] = True
+    train_size: ClassVar[int] = 64
+
+    def load(self, dtype):
+        return {}["points"]
+"""
+
+
+@pytest.mark.parametrize(("network", "rank"), [("sim", ""), ("gloo", r"rank [01]: ")])
+def test_an_error_when_data_are_loaded(
+    network: str, rank: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("points.py").write_text(DATA)
+    words = ["data=./points.py", "model=quadratic", "nodes=2", "logger=jsonl"]
+    assert main([*words, f"network={network}"]) == 1
+    said = capfd.readouterr().err
+    where = r" \(points.py:13; SGP_RUN_TRACEBACK=1 shows all\)"
+    assert re.fullmatch(rf"sgp-run: {rank}KeyError: 'points'{where}\n", said)
+    monkeypatch.setenv("SGP_RUN_TRACEBACK", "1")
+    assert main([*words, f"network={network}"]) == 1
+    assert 'points.py", line 13, in load' in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -329,11 +361,11 @@ def test_a_plug_in_that_changes_after_the_launch_is_refused(
 
 def test_values_of_a_cluster_or_faults_are_a_file() -> None:
     Path("slow.yaml").write_text("defaults: [ideal]\nname: slow\nlatency_seconds: 0.5\n")
-    Path("broken.yaml").write_text("defaults: [none]\nslow_nodes: {0: 4.0}\n")
-    experiment = experiment_of(["cluster=./slow.yaml", "faults=./broken.yaml", *TINY])
+    Path("mine.yaml").write_text("defaults: [none]\nslow_nodes: {0: 4.0}\n")
+    experiment = experiment_of(["cluster=./slow.yaml", "faults=./mine.yaml", *RUN])
     assert experiment.run.cluster.latency_seconds == 0.5
     assert experiment.run.faults.slow_nodes == {0: 4.0}
-    assert "plugins" not in experiment.config
+    assert [plugin.name for plugin in experiment.plugins] == ["mine"]
 
 
 PACKAGE = {
