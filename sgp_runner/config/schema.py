@@ -27,7 +27,7 @@ from sgp_runner.config.choices import (
     groups,
     has_names,
 )
-from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.experiment import NOT_IN_NAME, Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import read_yaml
@@ -73,18 +73,20 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     config = plain(part, run)
     version = tree.get(corrections.KEY, corrections.results_version(config))
     used = list(plugins_in(part, ""))
-    identity = {corrections.KEY: version, plugins.KEY: plugins.hashes(used)}
+    hashes = plugins.hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
+    identity = {corrections.KEY: version, plugins.KEY: hashes}
     config |= {key: value for key, value in identity.items() if value}
-    return Experiment(run, config, group, plugins=used)
+    return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))
 
 
-def plugins_in(part: Part, key: str) -> Iterator[plugins.Plugin]:
-    """The plug-ins whose classes ``part`` and its parts are of, each once."""
-    found = [extension_of(group_of(key) or "", part.name or "")]
+def plugins_in(part: Part, key: str) -> Iterator[tuple[str, plugins.Plugin]]:
+    """The key of each part whose class a plug-in brings, and the plug-in."""
+    plugin = extension_of(group_of(key) or "", part.name or "")
+    if isinstance(plugin, plugins.Plugin):
+        yield key, plugin
     for name, value in part.values.items():
         if isinstance(value, Part):
-            found += plugins_in(value, join(key, name))
-    yield from dict.fromkeys(each for each in found if isinstance(each, plugins.Plugin))
+            yield from plugins_in(value, join(key, name))
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:

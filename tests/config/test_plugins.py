@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from places import ROOT
 
 from sgp_runner.cli.main import main
 from sgp_runner.cli.replay import main as replay
@@ -123,6 +124,60 @@ def test_the_commit_of_a_clone_is_recorded() -> None:
     (plugin,) = experiment_of(RUN).plugins
     assert plugin.record["commit"] == commit.stdout.strip()
     assert plugin.record["dirty"] is False
+
+
+def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/plugins.md").read_text()
+    (code,) = re.findall(r"`average.py`:\n\n```python\n(.*?)```", page, flags=re.DOTALL)
+    Path("average.py").write_text(code)
+    assert main(["algo=./average.py", "algo.period=2", *TINY]) == 0
+    assert "Average · quadratic" in capsys.readouterr().out
+    assert main(["algo=./average.py", "algo.period=0", *TINY]) == 2
+    assert "algo.period: 0 must be at least 1 step." in capsys.readouterr().err
+
+
+LOGGER = '''from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Writes lines.
+
+    file: where they go
+    """
+
+    file: str = "lines.txt"
+
+    def open(self, run_dir, name, config, tags, group):
+        return Writer(self.file)
+
+
+class Writer:
+    def __init__(self, file):
+        self.file = Path(file)
+
+    def write(self, record):
+        with self.file.open("a") as lines:
+            print(record["kind"], file=lines)
+
+    def finish(self, summary):
+        self.write({"kind": "finished"})
+'''
+
+
+def test_a_topology_and_a_logger_are_files() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"hypercube.py`:\n\n```python\n(.*?)```", page, flags=re.DOTALL)
+    Path("cube.py").write_text(code)
+    Path("lines.py").write_text(LOGGER)
+    words = ["algo.topology=./cube.py", "logger=./lines.py", "logger.file=mine.txt"]
+    assert main([*RUN, *words, "name=run"]) == 0
+    assert stored("run")["logger"] == {"name": "lines", "file": "mine.txt"}
+    assert sorted(stored("run")["plugins"]) == ["cube", "mine"]  # a logger changes no results
+    record = json.loads(Path("results/runs/run/environment.json").read_text())["plugins"]
+    assert sorted(record) == ["cube", "lines", "mine"]
+    assert Path("mine.txt").read_text().splitlines()[-1] == "finished"
 
 
 def test_a_run_without_plug_ins_stores_none() -> None:
