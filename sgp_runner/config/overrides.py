@@ -372,6 +372,13 @@ def misplaced(words: Sequence[str]) -> ConfigError | None:
                 return ConfigError(
                     key, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'"
                 )
+            group, _, missing = str(error.missing_cfg_file).partition("/")
+            if group in groups() and missing != name:  # chosen by a file of the user's
+                return ConfigError(
+                    key,
+                    f"'{name}' chooses {group}={missing}, which does not exist; "
+                    f"there are {', '.join(groups()[group])}.",
+                )
             return no_choice(key, name, error.options or [])
         except Exception:
             if key.startswith("hydra"):

@@ -43,7 +43,7 @@ CONTRACT = 1  # of `sgp_runner.plugin`
 GROUP = "sgp_runner.plugins"  # of entry points
 OPTION = "--plugin"
 KEY = "plugins"  # in a stored configuration; absent if there are none
-VALUES = ("cluster", "faults")  # groups whose choices are values of one class
+VALUES = ("cluster", "faults", "experiment")  # groups whose choices are values alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ def named_in(word: str) -> str:
 
 def choice_in(source: str, group: str, key: str) -> str:
     """The name of the choice of ``group`` that the file ``source`` brings."""
-    group = "algo" if group == "base" else group
+    group, source = "algo" if group == "base" else group, os.path.expanduser(source)
     if source.endswith(".py"):
         try:
             plugin = load(source)
@@ -219,6 +219,7 @@ def choice_in(source: str, group: str, key: str) -> str:
 
 def load(source: str) -> Plugin:
     """Load the plug-in that a file, a folder or an installed package is. Loads it once."""
+    source = os.path.expanduser(source)
     plugin = file_plugin(source) if source.endswith(".py") else package_plugin(source)
     known = LOADED.get(plugin.name)
     if known is not None and known.where == plugin.where:

@@ -423,6 +423,19 @@ def test_values_of_a_cluster_or_faults_are_a_file() -> None:
     assert [plugin.name for plugin in experiment.plugins] == ["mine"]
 
 
+def test_a_preset_is_a_file_that_imports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("preset.yaml").write_text("defaults: [override /algo: ar_sgd]\nseed: 7\n")
+    run = experiment_of(["experiment=./preset.yaml", *TINY]).run
+    assert (run.algo.title, run.seed) == ("AR-SGD", 7)
+    Path("theirs.yaml").write_text("defaults: [override /algo: ./mine.py]\n")
+    assert main(["experiment=./theirs.yaml", *TINY]) == 2
+    assert "mine" not in sys.modules
+    said = capsys.readouterr().err
+    assert "experiment: 'theirs' chooses algo=./mine.py, which does not exist; there are " in said
+    assert main(["model=./preset.yaml", *TINY[1:]]) == 2
+    assert "model: './preset.yaml' has only values: write model=CHOICE" in capsys.readouterr().err
+
+
 PACKAGE = {
     "mypkg/__init__.py": 'CONTRACT = 1\nCHOICES = {"algo": {"pga": "mypkg.gossip:Mine"}}\n',
     "mypkg/gossip.py": ALGORITHM.replace("from helping", "from mypkg.helping"),
