@@ -454,7 +454,7 @@ def calibrate(config: str, seconds: float) -> int:
     from sgp_runner.calibration.rank import main
 
     torch.set_num_threads(1)
-    return main(config, seconds=seconds)
+    return main([config], seconds=seconds)
 
 
 def rank_of_run(config: str) -> int:
@@ -463,7 +463,7 @@ def rank_of_run(config: str) -> int:
     from sgp_runner.session.rank_process import main
 
     torch.set_num_threads(1)
-    return main(config, None)
+    return main([config])
 
 
 def rank_of_rival(make: str, words: Sequence[str], steps: int, out: str) -> int:

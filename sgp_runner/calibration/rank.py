@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,12 @@ def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
     return replace(experiment, run=replace(experiment.run, algo=probe))
 
 
-def main(config: str, **sizes: Any) -> int:
+def main(words: Sequence[str], **sizes: Any) -> int:
+    """Measure with the experiment of a file, which options ``--plugin=...`` may follow."""
+    from sgp_runner.config.plugins import without_options
     from sgp_runner.config.schema import load_experiment
 
+    (config,) = without_options(words)
     experiment = measuring(load_experiment(Path(config), None), **sizes)
     try:
         summary = execute(experiment)

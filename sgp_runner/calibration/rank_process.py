@@ -12,7 +12,7 @@ if __name__ == "__main__":
     defer(speaks=True)  # under no name: the launching process reports
     from sgp_runner.calibration.rank import main
 
-    code = main(sys.argv[1])
+    code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads that still wait for messages must not delay the exit

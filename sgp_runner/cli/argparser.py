@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from sgp_runner.utils.errors import ConfigError
@@ -30,6 +30,24 @@ def put(text: str) -> None:
         print(text, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def add_plugins(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the plug-ins of stored runs, which import nothing themselves."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="PLUGIN",
+        help="a plug-in that a run used: its file, folder or installed package; may be repeated",
+    )
+
+
+def load_plugins(sources: Sequence[str], words: Sequence[str] = ()) -> list[str]:
+    """Load plug-ins; return ``words`` with the choices that are files by name."""
+    from sgp_runner.config.plugins import named
+
+    return named(words, sources) if sources or words else []
 
 
 def say(command: str, sentence: str) -> None:

@@ -66,10 +66,12 @@ def prepared(words: Sequence[str]) -> Experiment:
     """Make the experiment whose machines are measured, in a folder of calibrations, not of runs."""
     from sgp_runner.cli.options import read
     from sgp_runner.config.overrides import compose, configs, parse
+    from sgp_runner.config.plugins import named
     from sgp_runner.config.schema import make_experiment
 
+    command = read(words)
+    settings = named(command.settings, command.plugins)
     with configs():
-        settings = read(words).settings
         names = {setting.name for setting in parse(settings)}
         ours = ["resume=never", "logger=jsonl", *([] if "network" in names else ["network=gloo"])]
         ours += [] if "name" in names else ["name=measured"]

@@ -71,6 +71,9 @@ examples
   sgp-run algo=slowmo --help      what a choice is, and its settings
   sgp-run algo=osgp --cfg job     all settings of a run, and what they are
   sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/
+  sgp-run algo=./mine.py ...      an algorithm (model=, data=, ...) of your own
+  sgp-run --plugin PACKAGE ...    a package of your own, with its YAML files
+  sgp-run new algorithm NAME      start one: a folder with a test; or model, data
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
   sgp-run --version"""
 

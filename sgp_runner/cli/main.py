@@ -131,12 +131,18 @@ def act(words: Sequence[str]) -> int:
         from sgp_runner.cli.calibrate import calibrate
 
         return calibrate(words[1:])
+    if words[:1] == ["new"]:
+        from sgp_runner.cli.new import new
+
+        return new(words[1:])
     if "--version" in words:
         from sgp_runner import __version__
 
         put(f"sgp-run {__version__}")
         return 0
-    command = read(words)
+    if "--shell-completion" in words or "-sc" in words:
+        load_typed_plugins()
+    command = load_plugins(words)
     if "--help" in command.options and not command.settings:
         from sgp_runner.cli.help import usage
 
@@ -165,6 +171,29 @@ def act(words: Sequence[str]) -> int:
             if setting.name == "hydra/launcher" and "--cfg" not in command.options:
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
         return print_settings(command) if "--cfg" in command.options else run(command.settings)
+
+
+def load_typed_plugins() -> None:
+    """Load the packages that the line to complete names, and take the option out of it for Hydra.
+
+    A package that does not work completes nothing.
+    """
+    from sgp_runner.config.plugins import named
+
+    option = re.compile(r"--plugin[= ](\S+)(?=\s)")
+    line = os.environ.get("COMP_LINE", "")
+    with suppress(ConfigError):
+        named([], option.findall(line))
+    os.environ["COMP_LINE"] = option.sub("", line)
+
+
+def load_plugins(words: Sequence[str]) -> Command:
+    """Parse the command line and load the plug-ins that it names."""
+    from sgp_runner.config.plugins import named
+
+    command = read(words)
+    command.settings = named(command.settings, command.plugins)
+    return command
 
 
 def run(words: Sequence[str]) -> int:

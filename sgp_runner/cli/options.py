@@ -14,6 +14,7 @@ OPTIONS = {
         ("--help", "--version", "--multirun", "--resolve", "--hydra-help", "--shell-completion")
     ),
     **{"--cfg": "job", "--package": "algo", "--info": "searchpath", "--config-dir": "results"},
+    "--plugin": "./my_algorithm.py",
 }
 SHORT = {
     "-h": "--help",
@@ -31,10 +32,12 @@ class Command:
     """Parsed command line.
 
     options: values by the long names of the options.
+    plugins: values of --plugin, which may be repeated.
     """
 
     settings: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
+    plugins: list[str] = field(default_factory=list)
 
 
 def read(words: Sequence[str]) -> Command:
@@ -54,5 +57,8 @@ def read(words: Sequence[str]) -> Command:
             raise ConfigError(option, f"there is no such option; {example}")
         if OPTIONS[name] and not (value := value if equals else next(rest, "")):
             raise ConfigError(option, f"its value is missing, for example {name} {OPTIONS[name]}.")
-        command.options[name] = value
+        if name == "--plugin":
+            command.plugins.append(value)
+        else:
+            command.options[name] = value
     return command

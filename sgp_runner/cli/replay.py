@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.cli.argparser import Parser, exit_code, say
+from sgp_runner.cli.argparser import Parser, add_plugins, exit_code, load_plugins, say
 from sgp_runner.utils.errors import CannotWrite
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.units import counted
@@ -41,6 +41,7 @@ def parser() -> Parser:
         help="simulate these settings, such as algo=osgp algo.tau=2, "
         "with the recorded compute times and message delays",
     )
+    add_plugins(out)
     out.add_argument("--version", action="version", version=f"sgp-replay {__version__}")
     return out
 
@@ -57,8 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.showwarning = lambda message, *rest: say("sgp-replay", f"warning: {message}")
     return exit_code(
         "sgp-replay",
-        lambda: repeat(asked.run) if asked.words is None else time_again(asked.run, asked.words),
+        lambda: perform(asked),
     )
+
+
+def perform(asked: argparse.Namespace) -> int:
+    words = load_plugins(asked.plugin, asked.words or ())
+    return repeat(asked.run) if asked.words is None else time_again(asked.run, words)
 
 
 def repeat(directory: Path) -> int:

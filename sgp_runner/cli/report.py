@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
-from sgp_runner.cli.argparser import Parser, exit_code, say
+from sgp_runner.cli.argparser import Parser, add_plugins, exit_code, load_plugins, say
 
 EXAMPLES = """examples
   sgp-report results/runs                       all runs
@@ -52,6 +52,7 @@ def parser() -> Parser:
         help="also show what the runs would have recorded on these clusters; "
         "for algorithms whose decisions do not depend on time",
     )
+    add_plugins(out)
     out.add_argument("--version", action="version", version=f"sgp-report {__version__}")
     return out
 
@@ -79,6 +80,7 @@ def report(asked: argparse.Namespace) -> int:
     from sgp_runner.report.tables import for_terminal, raw_pair
     from sgp_runner.report.write import write_report
 
+    load_plugins(asked.plugin)
     retimed = (
         retime_all(asked.folders, asked.retime, asked.out / "retimed")
         if asked.retime is not None

@@ -23,6 +23,7 @@ from sgp_runner.config.overrides import (
     tree_of,
     typed,
 )
+from sgp_runner.config.plugins import named
 from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import ConfigError, Diverged, Stopped
@@ -48,6 +49,20 @@ class Job:
 
     title: str
     experiment: Experiment
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the settings: the process of a launcher loads the plug-ins again."""
+        experiment = self.experiment
+        places = [plugin.where for plugin in experiment.plugins]
+        return job_of, (self.title, dict(experiment.config), experiment.group, places)
+
+
+def job_of(
+    title: str, config: Mapping[str, object], group: str | None, places: Sequence[str]
+) -> Job:
+    """The job of these settings, with the plug-ins in the files and folders ``places``."""
+    named([], places)
+    return Job(title, make_experiment(config, group))
 
 
 def sweep(settings: Sequence[Setting]) -> int:

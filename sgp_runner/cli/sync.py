@@ -11,19 +11,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sgp_runner.cli.argparser import exit_code
+from sgp_runner.config.plugins import OPTION, without_options
 from sgp_runner.utils.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; exit code 0, 1 if W&B failed, 2 for a folder that holds no run."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0].startswith("-"):
+    folders = [word for word in words if not word.startswith(f"{OPTION}=")]
+    if not folders or folders[0].startswith("-"):
         print(
-            "usage: sgp-sync RUN_DIR...   (folders in results/runs)",
+            f"usage: sgp-sync [{OPTION}=PLUGIN ...] RUN_DIR...   (folders in results/runs)",
             file=sys.stdout if "--help" in words else sys.stderr,
         )
         return 0 if "--help" in words else 2
-    return exit_code("sgp-sync", lambda: 0 if all([sync(Path(word)) for word in words]) else 1)
+    return exit_code("sgp-sync", lambda: sync_all(words))
+
+
+def sync_all(words: Sequence[str]) -> int:
+    return 0 if all([sync(Path(word)) for word in without_options(words)]) else 1
 
 
 def sync(run_dir: Path) -> bool:

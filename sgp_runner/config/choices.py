@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 # In a wheel the folder is inside the package, in a clone beside it.
 CONFIGS = next(
@@ -104,9 +104,37 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
 }
 
 
+class Extension(Protocol):
+    """A plug-in, or a file of values, that brings choices."""
+
+    @property
+    def name(self) -> str: ...
+
+    def class_of(self, group: str, choice: str) -> type[Any] | None:
+        """The class of its choice; None for one that only varies another in its values."""
+
+
+#: (group, choice) -> where the choice comes from, if not from this package.
+EXTENSIONS: dict[tuple[str, str], Extension] = {}
+
+
+def extend(extension: Extension, choices: Iterable[tuple[str, str]]) -> None:
+    """Add ``choices``, each a group and a name, to those of this package."""
+    EXTENSIONS.update(dict.fromkeys(choices, extension))
+    groups.cache_clear()
+    class_of.cache_clear()
+
+
+def retract() -> None:
+    """Remove all choices but those of this package."""
+    EXTENSIONS.clear()
+    groups.cache_clear()
+    class_of.cache_clear()
+
+
 @functools.cache
-def groups() -> Mapping[str, tuple[str, ...]]:
-    """Group -> its choices, both in alphabetical order, without Hydra's own groups."""
+def own_groups() -> Mapping[str, tuple[str, ...]]:
+    """Group -> the choices of this package, without Hydra's own groups."""
     folders = sorted(
         path
         for path in CONFIGS.iterdir()
@@ -118,9 +146,23 @@ def groups() -> Mapping[str, tuple[str, ...]]:
     }
 
 
+@functools.cache
+def groups() -> Mapping[str, tuple[str, ...]]:
+    """Group -> its choices, with those of plug-ins, both in alphabetical order."""
+    return {
+        group: tuple(sorted({*own, *(name for of, name in EXTENSIONS if of == group)}))
+        for group, own in own_groups().items()
+    }
+
+
 def has_names(group: str) -> bool:
     """Whether a configuration names the class of this group, ``name: sgp``."""
     return group == "base" or not isinstance(CLASSES[group], str)
+
+
+def extension_of(group: str, choice: str) -> Extension | None:
+    """The plug-in that brings the class of ``choice``, if any does."""
+    return EXTENSIONS.get(("algo" if group == "base" else group, choice))
 
 
 @functools.cache
@@ -130,11 +172,34 @@ def class_of(group: str, choice: str) -> type[Any] | None:
     A base of SlowMo stands for the algorithm of its name.
     """
     known = CLASSES["algo" if group == "base" else group]
-    if not isinstance(known, str) and choice not in groups()[group]:
+    if isinstance(known, str):
+        return imported(known)
+    extension = extension_of(group, choice)
+    if extension is not None:
+        return extension.class_of("algo" if group == "base" else group, choice)
+    if choice not in groups()[group] or choice not in known:
         return None
-    module, _, name = (known if isinstance(known, str) else known.get(choice, "")).partition(":")
-    cls: type[Any] | None = getattr(importlib.import_module(module), name) if module else None
+    return imported(known[choice])
+
+
+def imported(name: str) -> type[Any]:
+    """The class ``module:Class``."""
+    module, _, word = name.partition(":")
+    cls: type[Any] = getattr(importlib.import_module(module), word)
     return cls
+
+
+def choice_of(group: str, cls: type[Any]) -> str | None:
+    """The choice whose class is ``cls``, if there is one."""
+    known = CLASSES["algo" if group == "base" else group]
+    if isinstance(known, str):
+        return None
+    full = f"{cls.__module__}:{cls.__qualname__}"
+    own = (choice for choice, name in known.items() if name == full)
+    extended = (
+        choice for of, choice in EXTENSIONS if of == group and class_of(group, choice) is cls
+    )
+    return next(own, None) or next(extended, None)
 
 
 def group_of(key: str) -> str | None:

@@ -6,10 +6,11 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sgp_runner.config.plugins import Plugin
 from sgp_runner.config.run import Run
 
 # Keys that do not change the result of a run, and so not its name.
@@ -38,13 +39,14 @@ class Experiment:
     """A run with the resolved configuration that describes it, and its place on disk.
 
     group: the sweep it belongs to. started: `time.monotonic` when its command, or its turn in a
-        sweep, began.
+        sweep, began. plugins: those that it uses.
     """
 
     run: Run
     config: Mapping[str, object]
     group: str | None = None
     started: float = field(default_factory=time.monotonic, compare=False)
+    plugins: Sequence[Plugin] = field(default=(), compare=False)
 
     @property
     def settings(self) -> dict[str, object]:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.config import plugins
 from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups
-from sgp_runner.config.corrections import KEY
 from sgp_runner.config.schema import (
+    IDENTITY,
     NAME,
     completed,
     is_named,
@@ -34,6 +35,7 @@ from sgp_runner.utils.secrets import refuse_secrets
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
+    from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
@@ -89,11 +91,28 @@ def typed(word: str) -> str:
 
 @contextmanager
 def configs() -> Iterator[None]:
-    """Initialise Hydra with this package's configuration tree."""
+    """Initialise Hydra with this package's configuration tree and those of plug-ins."""
     from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-    with initialize_config_dir(str(CONFIGS), job_name="sgp_run", version_base="1.3"):
-        yield
+    class Folders(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            for folder in plugins.folders():
+                search_path.append(plugins.KEY, f"file://{folder}")
+
+    if plugins.folders():
+        Plugins.instance().register(Folders)
+    store, nodes = ConfigStore.instance(), list(plugins.nodes())
+    for group, name, node in nodes:
+        store.store(name, node, group)
+    try:
+        with initialize_config_dir(str(CONFIGS), job_name="sgp_run", version_base="1.3"):
+            yield
+    finally:
+        for group, name, _ in nodes:
+            del store.repo[group][f"{name}.yaml"]
 
 
 def loader() -> ConfigLoader:
@@ -225,6 +244,7 @@ def choices_in(group: str, search: Sequence[str]) -> Sequence[str]:
 
 def experiment_of(words: Sequence[str]) -> Experiment:
     """The experiment that ``sgp-run`` would run with these words."""
+    words = plugins.named(words)
     with configs():
         return make_experiment(compose(words))
 
@@ -235,8 +255,9 @@ def compose(words: Sequence[str]) -> dict[str, object]:
     refuse_secrets(tree_of(config), "")
     tree = resolved(config)
     refuse_secrets(tree, "")
-    if KEY in tree:
-        raise unknown_key(KEY, tree)
+    for key in IDENTITY:
+        if key in tree:
+            raise unknown_key(key, tree)
     return tree
 
 
@@ -347,6 +368,13 @@ def misplaced(words: Sequence[str]) -> ConfigError | None:
             if str(error.missing_cfg_file).endswith("submitit_slurm"):
                 return ConfigError(
                     key, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'"
+                )
+            group, _, missing = str(error.missing_cfg_file).partition("/")
+            if group in groups() and missing != name:  # chosen by a file of the user's
+                return ConfigError(
+                    key,
+                    f"'{name}' chooses {group}={missing}, which does not exist; "
+                    f"there are {', '.join(groups()[group])}.",
                 )
             return no_choice(key, name, error.options or [])
         except Exception:

@@ -19,15 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard, Union
 
-from sgp_runner.config import corrections
-from sgp_runner.config.choices import class_of, group_of, groups, has_names
-from sgp_runner.config.experiment import Experiment
+from sgp_runner.config import corrections, plugins
+from sgp_runner.config.choices import (
+    class_of,
+    extension_of,
+    group_of,
+    groups,
+    has_names,
+)
+from sgp_runner.config.experiment import NOT_IN_NAME, Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
+from sgp_runner.utils.user_code import place
 
 NAME = "name"
+IDENTITY = (corrections.KEY, plugins.KEY)  # beside the settings
 FORMAT = 2  # of a stored configuration
 PROFILE = "cluster"  # its files are data, not choices of code: omitted keys are not stored
 # Parts of a run that have one class each and no group of choices.
@@ -58,12 +66,27 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     that do not go together.
     """
     refuse_secrets(tree, "")
-    part = check_tree({key: value for key, value in tree.items() if key != corrections.KEY})
+    plugins.check_stored(tree.get(plugins.KEY, {}))
+    part = check_tree({key: value for key, value in tree.items() if key not in IDENTITY})
     run = build(part, "")
     assert isinstance(run, Run)
     config = plain(part, run)
     version = tree.get(corrections.KEY, corrections.results_version(config))
-    return Experiment(run, {**config, corrections.KEY: version} if version else config, group)
+    used = list(plugins_in(part, ""))
+    hashes = plugins.hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
+    identity = {corrections.KEY: version, plugins.KEY: hashes}
+    config |= {key: value for key, value in identity.items() if value}
+    return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))
+
+
+def plugins_in(part: Part, key: str) -> Iterator[tuple[str, plugins.Plugin]]:
+    """The key of each part whose class a plug-in brings, and the plug-in."""
+    plugin = extension_of(group_of(key) or "", part.name or "")
+    if isinstance(plugin, plugins.Plugin):
+        yield key, plugin
+    for name, value in part.values.items():
+        if isinstance(value, Part):
+            yield from plugins_in(value, join(key, name))
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
@@ -110,7 +133,11 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     }
     if key == PROFILE:
         return given
-    defaults = {name: default_of(field) for name, field in fields.items() if has_default(field)}
+    defaults = {
+        name: default_at(field, join(key, name))
+        for name, field in fields.items()
+        if has_default(field)
+    }
     names = [
         name
         for name in ([NAME] if is_named(key) else []) + list(fields)
@@ -151,6 +178,15 @@ def has_default(field: dataclasses.Field[Any]) -> bool:
     return (
         field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
     )
+
+
+def default_at(field: dataclasses.Field[Any], key: str) -> object:
+    """The default of the setting ``key``; that of a part is a tree."""
+    value, group = default_of(field), group_of(key)
+    if group is None or not dataclasses.is_dataclass(value):
+        return value
+    tree = plugins.default_part(group, field)
+    return completed({NAME: tree.pop(NAME, None), **tree}, key)
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:
@@ -305,7 +341,8 @@ def build(part: Part, key: str) -> object:
         ) from None
     except Exception as error:
         raise ConfigError(
-            key or "settings", f"these do not go together ({type(error).__name__}: {error})."
+            key or "settings",
+            f"these do not go together ({type(error).__name__}: {error}){place(error)}.",
         ) from error
 
 
@@ -393,6 +430,12 @@ def choice_error(key: str, value: object) -> ConfigError:
     close = nearest(value, choices) if isinstance(value, str) else ""
     if value is None:
         return ConfigError(key, f"nothing is chosen; use one of {', '.join(choices)}.")
+    if (plugin := extension_of(group, str(value))) is not None:
+        return ConfigError(
+            key,
+            f"the plug-in {plugin.name} names no class for '{value}': add it to CHOICES of its "
+            "__init__.py.",
+        )
     return ConfigError(key, f"{shown(value)} is none of {', '.join(choices)}.{close}")
 
 

@@ -18,6 +18,7 @@ from sgp_runner.utils.errors import (
     RankFailed,
     Stopped,
 )
+from sgp_runner.utils.user_code import place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -339,5 +340,5 @@ async def naming_the_rank(worker: Worker, coroutine: Coroutine[Future[Any], None
         raise
     except Exception as error:
         raise RankFailed(
-            f"rank {worker.rank}, step {worker.step}: {type(error).__name__}: {error}"
+            f"rank {worker.rank}, step {worker.step}: {type(error).__name__}: {error}{place(error)}"
         ) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from sgp_runner.config.plugins import OPTION
 from sgp_runner.distributed.watchdog import SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
 from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
@@ -46,8 +47,9 @@ def launch(
 ) -> dict[str, object]:
     """Start one Python process per rank, and return the summary that rank 0 has written.
 
-    Each process reads the run's ``config.yaml``. Raises RankFailed or Diverged as the first failing
-    rank, the ConfigError that all ranks agree on, or Stopped or KeyboardInterrupt after a signal.
+    Each process reads the run's ``config.yaml`` and loads the plug-ins named by its options. Raises
+    RankFailed or Diverged as the first failing rank, the ConfigError that all ranks agree on, or
+    Stopped or KeyboardInterrupt after a signal.
     """
     with interruptible(), TemporaryDirectory(prefix="sgp-run-") as private:  # of mode 0700
         return launch_with(experiment, program, Path(private) / "store")
@@ -76,6 +78,7 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
     }
     command = [sys.executable, *program, str(experiment.directory / "config.yaml")]
     command += [experiment.group] if experiment.group else []
+    command += [f"{OPTION}={plugin.where}" for plugin in experiment.plugins]
     children: list[subprocess.Popen[bytes]] = []
     heard: list[int] = []
 

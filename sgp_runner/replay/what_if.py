@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster, ConstantTime
 from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.config.plugins import KEY
 from sgp_runner.config.schema import load_experiment, make_experiment
 from sgp_runner.core.timing_study import Study
 from sgp_runner.models.timing_only import TimingOnly
@@ -105,6 +106,7 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
                 )
         composed = compose([setting.word for setting in settings])
     tree = copied({**config, "record": False})
+    tree.pop(KEY, None)  # the new settings may use other plug-ins
     for setting in settings:
         *parents, name = setting.name.split(".")
         place, source = tree, composed

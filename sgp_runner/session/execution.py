@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.config.corrections import KEY, since
 from sgp_runner.config.experiment import settings_of
+from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
@@ -27,6 +28,7 @@ from sgp_runner.utils.memory import most_bytes
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
+from sgp_runner.utils.user_code import place
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -105,7 +107,12 @@ def prepare(experiment: Experiment) -> list[Path]:
 
     directory = experiment.directory
     config = yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True)
-    texts = {"config.yaml": config, "environment.json": json.dumps(environment(), indent=2) + "\n"}
+    used = {KEY_OF_PLUGINS: {each.name: each.record for each in experiment.plugins}}
+    used = used if experiment.plugins else {}
+    texts = {
+        "config.yaml": config,
+        "environment.json": json.dumps(environment() | used, indent=2) + "\n",
+    }
     made = [directory / name for name in texts if not (directory / name).exists()]
     try:
         for name in ("summary.json", FILE):
@@ -153,6 +160,14 @@ def refuse_other_settings(experiment: Experiment) -> None:
             "name",
             f"{experiment.directory} holds results from before a correction ({what}); {way_out}.",
         )
+    for name in [plugin.name for plugin in experiment.plugins]:
+        key = f"{KEY_OF_PLUGINS}.{name}"
+        if key in there and there[key] != here[key]:
+            raise ConfigError(
+                "name",
+                f"{experiment.directory} holds a run with another version of the plug-in {name}; "
+                f"{way_out}.",
+            )
     for key in [*here, *there]:
         if key not in there or key not in here or here[key] != there[key]:
             then, now = (shown(each[key]) if key in each else "not set" for each in (there, here))
@@ -183,7 +198,8 @@ def sentence_of(error: BaseException) -> str:
     text = redacted(str(error)).strip()
     if type(error).__module__.startswith("sgp_runner."):
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    sentence = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{sentence}{place(error)}"
 
 
 def print_traceback_if_wanted(error: BaseException) -> None:

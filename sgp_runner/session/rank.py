@@ -40,6 +40,7 @@ from sgp_runner.utils.errors import (
 from sgp_runner.utils.launchers import kept_elsewhere
 from sgp_runner.utils.memory import keep_freed_memory
 from sgp_runner.utils.units import counted
+from sgp_runner.utils.user_code import place
 from sgp_runner.utils.waits import left_behind
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
             sentence = (
                 str(error)
                 if isinstance(error, RankFailed)
-                else f"rank {rank}: {type(error).__name__}: {error}"
+                else f"rank {rank}: {type(error).__name__}: {error}{place(error)}"
             )
             if isinstance(error, RankLost):
                 alarm.set(LOST, "")

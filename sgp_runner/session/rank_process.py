@@ -1,4 +1,6 @@
-"""The program of one rank: ``python -m sgp_runner.session.rank_process config.yaml``.
+"""The program of one rank: ``python -m sgp_runner.session.rank_process config.yaml [GROUP]``.
+
+Options ``--plugin=...`` name the plug-ins of the run.
 
 A launcher has set up its environment.
 """
@@ -7,19 +9,22 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from sgp_runner.utils.signals import SAVED, defer, hear
 
 
-def main(config: str, group: str | None) -> int:
+def main(words: Sequence[str]) -> int:
     """Run one rank of an experiment; the launching process reports its errors."""
     import time
     from dataclasses import replace
     from pathlib import Path
 
+    from sgp_runner.config.plugins import without_options
     from sgp_runner.config.schema import load_experiment
     from sgp_runner.distributed.launch import STARTED
     from sgp_runner.recording.recorder import write_summary
+    from sgp_runner.session.execution import print_traceback_if_wanted
     from sgp_runner.session.start import execute
     from sgp_runner.utils.errors import (
         Aborted,
@@ -30,13 +35,20 @@ def main(config: str, group: str | None) -> int:
         Stopped,
     )
 
-    experiment = replace(
-        load_experiment(Path(config), group),
-        started=float(os.environ.get(STARTED, time.monotonic())),
-    )
+    try:
+        config, *group = without_options(words)
+        experiment = load_experiment(Path(config), group[0] if group else None)
+    except ConfigError as error:  # a plug-in has changed since the launch
+        if os.environ.get("RANK") == "0":
+            print(f"sgp-run: {error}", file=sys.stderr)
+        return 1
+    experiment = replace(experiment, started=float(os.environ.get(STARTED, time.monotonic())))
     try:
         summary = execute(experiment)
-    except (RankFailed, Aborted, ConfigError, Diverged, Evicted):
+    except RankFailed as error:
+        print_traceback_if_wanted(error)
+        return 1
+    except (Aborted, ConfigError, Diverged, Evicted):
         return 1
     except Stopped:
         return SAVED
@@ -48,7 +60,7 @@ def main(config: str, group: str | None) -> int:
 if __name__ == "__main__":
     hear("")
     defer(speaks=True)  # under no name: the launching process reports
-    code = main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads that still wait for messages must not delay the exit

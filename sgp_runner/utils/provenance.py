@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from sgp_runner import __version__
@@ -48,6 +49,18 @@ def environment() -> dict[str, object]:
 def code_version() -> str:
     """The version that all ranks of a run must share, with the commit in a clone."""
     return " ".join(filter(None, (__version__, _commit(SOURCE))))
+
+
+def version_of_files(folder: Path, files: Iterable[str]) -> dict[str, object]:
+    """The commit of the clone that holds ``folder``, and whether ``files`` in it differ.
+
+    Both are None outside a clone.
+    """
+    status = _run_git(folder, "--no-optional-locks", "status", "--porcelain", "--", *files)
+    return {
+        "commit": _run_git(folder, "rev-parse", "--verify", "HEAD"),
+        "dirty": None if status is None else bool(status),
+    }
 
 
 def _version(package: str) -> str | None:

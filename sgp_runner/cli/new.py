@@ -1,0 +1,250 @@
+"""``sgp-run new``: a small folder with an algorithm, a model or a data set that works, and a test.
+
+The test tries it without gradients, compares the simulator with real processes, and checks that the
+same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from sgp_runner.utils.errors import ConfigError
+
+ALGORITHM = '''"""NAME: gossip on a graph, and an exact average every few steps."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from sgp_runner.plugin import Algorithm, ConfigError, Ring, Topology, verify
+
+CONTRACT = 1  # of sgp_runner.plugin
+
+
+@dataclass(frozen=True)
+class CLASS(Algorithm):
+    """Gossip with exact averages.
+
+    topology: symmetric
+    period: steps between exact averages
+    """
+
+    topology: Topology = field(default=Ring())
+    period: int = 6
+    title: ClassVar[str] = "NAME"
+
+    def check(self, nodes, optim):
+        """Refuse settings that cannot work, in one sentence."""
+        verify(self.topology, nodes, "doubly stochastic", self.title)
+        if self.period < 1:
+            raise ConfigError("algo.period", f"{self.period} must be at least 1 step.")
+
+    def phases(self, size):
+        """How often messages and averages repeat: the dry run lasts a whole period."""
+        return [(epoch, self.period * steps) for epoch, steps in self.topology.phases(size)]
+
+    async def run(self, worker):
+        """The loop of one worker: await all that takes time, and nothing else."""
+        x = worker.params
+        for k in worker.steps():
+            x -= worker.update(await worker.grad())
+            if (k + 1) % self.period == 0:
+                x.copy_(await worker.comm.all_reduce(x.clone()))
+                continue
+            peers = self.topology.at(worker.epoch).out_peers(worker.rank, worker.size, k)
+            x /= len(peers) + 1
+            for peer in peers:
+                worker.comm.send(peer, x.clone())
+            for peer in peers:
+                x += await worker.comm.recv(peer)
+'''
+
+MODEL = '''"""NAME: two layers on flattened inputs."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+CONTRACT = 1  # of sgp_runner.plugin
+
+
+@dataclass(frozen=True)
+class CLASS:
+    """Two linear layers.
+
+    width: of the hidden layer
+    """
+
+    width: int = 32
+    name: ClassVar[str] = "NAME"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)  # of the data that it reads
+    vectorizes: ClassVar[bool] = True  # False with BatchNorm
+    default_data: ClassVar[str] = "digits"
+    trains: ClassVar[bool] = True
+
+    def build(self, dataset):
+        """A float32 module on the CPU, from torch's global generator, which has a seed."""
+        from torch import nn
+
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(math.prod(dataset.input_shape), self.width),
+            nn.ReLU(),
+            nn.Linear(self.width, dataset.num_classes),
+        )
+'''
+
+DATA = '''"""NAME: noisy points around the corners of a cube; the class is the corner."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sgp_runner.plugin import Classification, Dataset, TensorSplit, generator
+
+CONTRACT = 1  # of sgp_runner.plugin
+
+
+@dataclass(frozen=True)
+class CLASS:
+    """Points [3] around 8 corners.
+
+    noise: standard deviation of a coordinate; corners are 2 apart
+    """
+
+    noise: float = 0.5
+    name: ClassVar[str] = "NAME"
+    task: ClassVar[str] = "classification"
+    stand_in: ClassVar[bool] = True  # whether it stands in for the data of published results
+    train_size: ClassVar[int] = 960
+
+    def load(self, dtype):
+        """Both splits, with inputs in ``dtype``; the same ones on every rank."""
+        train, valid = self.points(960, 1, dtype), self.points(240, 2, dtype)
+        return Dataset(self.name, Classification(), train, valid, (3,), 8)
+
+    def points(self, count, seed, dtype):
+        import torch
+
+        labels = torch.arange(count) % 8
+        corners = torch.stack([labels // bit % 2 * 2 - 1 for bit in (1, 2, 4)], 1)
+        noise = self.noise * torch.randn(count, 3, generator=generator(seed))
+        return TensorSplit(((corners + noise).to(dtype),), labels, labels)
+'''
+
+TEST = '''"""Checks NAME with small runs: python -m pytest"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SETTINGS = ["GROUP=" + str(Path(__file__).with_name("NAME.py")), "SETTINGS"]
+SETTINGS += ["epochs=1", "dtype=float64", "logger=jsonl"]
+
+
+def run(folder, *words):
+    """Run SETTINGS and ``words``; return the folder of the run."""
+    command = [sys.executable, "-m", "sgp_runner", *SETTINGS, *words]
+    command += ["results=" + str(folder), "name=run", "resume=never"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "runs" / "run"
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_the_calls_of_all_ranks_fit_together(tmp_path):
+    for nodes in (2, 3, 8):  # before each run comes a dry run, without gradients
+        run(tmp_path, f"nodes={nodes}", "DRY")
+
+
+def test_the_simulator_and_real_processes_agree(tmp_path):
+    simulated, real = (
+        summary(run(tmp_path / network, f"network={network}", "nodes=2"))
+        for network in ("sim", "gloo")
+    )
+    for value in ("average_loss", "consensus_distance"):
+        assert abs(simulated[value] - real[value]) < 1e-10
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    one, other = (run(tmp_path / name, "nodes=4") for name in ("one", "other"))
+    records = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()[:-1]]
+        for folder in (one, other)
+    ]
+    assert records[0] == records[1] != []
+
+
+def test_the_run_records_this_code(tmp_path):
+    folder = run(tmp_path, "nodes=2")
+    record = json.loads((folder / "environment.json").read_text())["plugins"]["NAME"]
+    assert record["hash"] in (folder / "config.yaml").read_text()
+    assert "NAME.py" in record["files"]
+'''
+
+README = """# NAME
+
+    sgp-run GROUP=./NAME.py nodes=8     # train, simulated
+    sgp-run GROUP=./NAME.py network=gloo nodes=4
+    sgp-run GROUP=./NAME.py --cfg job   # all settings
+    python -m pytest                    # check it
+
+Modules that NAME.py imports from this folder belong to it: they are hashed into the identity of
+its runs.
+"""
+
+# kind -> group, code, settings of the test's runs, and what makes its dry runs short
+KINDS = {
+    "algorithm": ("algo", ALGORITHM, '"model=mlp"', '"model=timing_only"'),
+    "model": ("model", MODEL, '"algo=sgp"', '"epochs=0.1"'),
+    "data": ("data", DATA, '"algo=sgp", "model=mlp"', '"epochs=0.1"'),
+}
+
+
+def new(words: Sequence[str]) -> int:
+    """Write the folder. Raises ConfigError for a kind that there is not or a name that is taken."""
+    usage = f"write sgp-run new {'|'.join(KINDS)} NAME, for example: sgp-run new algorithm mine."
+    if len(words) != 2:
+        raise ConfigError("new", usage)
+    kind, name = words
+    if kind not in KINDS:
+        raise ConfigError("new", f"there is no '{kind}'; {usage}")
+    group, code, settings, dry = KINDS[kind]
+    check_name(name, group)
+    folder = Path(name)
+    values = {"NAME": name, "CLASS": name.title().replace("_", ""), "GROUP": group}
+    values |= {'"SETTINGS"': settings, '"DRY"': dry}
+    texts = {f"{name}.py": code, f"test_{name}.py": TEST, "README.md": README}
+    try:
+        folder.mkdir(parents=True)
+        for file, text in texts.items():
+            (folder / file).write_text(filled(text, values), encoding="utf-8")
+    except FileExistsError:
+        raise ConfigError("new", f"there is a '{name}' here already.") from None
+    except OSError as error:
+        raise ConfigError("new", f"cannot write to {folder}: {error.strerror}.") from error
+    print(f"{folder}/: run it with", flush=True)
+    print(f"  cd {folder} && sgp-run {group}=./{name}.py nodes=8", flush=True)
+    print("  python -m pytest", flush=True)
+    return 0
+
+
+def filled(text: str, values: dict[str, str]) -> str:
+    return re.sub("|".join(values), lambda match: values[match[0]], text)
+
+
+def check_name(name: str, group: str) -> None:
+    """Raise ConfigError for a name that the file of a plug-in could not have."""
+    from sgp_runner.config.choices import groups
+
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ConfigError("new", f"'{name}' cannot name a choice: use a-z, then a-z, 0-9 and _.")
+    if name in groups()[group]:
+        raise ConfigError("new", f"{group}={name} is there already: choose another name.")
+    if not Path(name).exists() and importlib.util.find_spec(name) is not None:
+        raise ConfigError("new", f"there is a Python module '{name}': choose another name.")

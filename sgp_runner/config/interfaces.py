@@ -1,0 +1,152 @@
+"""The interfaces of the classes that a user may bring, and sentences for what one lacks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.config.logger import Logger
+from sgp_runner.data.dataset import DataConfig
+from sgp_runner.models.config import ModelConfig
+from sgp_runner.topology.graphs import Topology
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.user_code import nearby
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The interface of a kind of class.
+
+    kind: in words
+    needs: the members that a class must define, with how to write them; the first one is what
+        distinguishes the kind
+    inherits: members that ``base`` defines already
+    """
+
+    kind: str
+    base: type
+    needs: Mapping[str, str]
+    inherits: tuple[str, ...] = ()
+
+
+INTERFACES = {
+    "algo": Interface(
+        "an algorithm",
+        Algorithm,
+        {"run": "async def run(self, worker)", "title": 'title: ClassVar[str] = "My algorithm"'},
+        ("check", "phases", "asynchronous", "servers"),
+    ),
+    "model": Interface(
+        "a model",
+        ModelConfig,
+        {
+            "build": "def build(self, dataset)",
+            "name": 'name: ClassVar[str] = "my_model"',
+            "tasks": 'tasks: ClassVar[tuple[str, ...]] = ("classification",)',
+            "vectorizes": "vectorizes: ClassVar[bool] = True, or False with BatchNorm",
+            "default_data": 'default_data: ClassVar[str] = "digits"',
+            "trains": "trains: ClassVar[bool] = True",
+        },
+    ),
+    "data": Interface(
+        "a data set",
+        DataConfig,
+        {
+            "load": "def load(self, dtype)",
+            "name": 'name: ClassVar[str] = "my_data"',
+            "task": 'task: ClassVar[str] = "classification"',
+            "stand_in": "stand_in: ClassVar[bool] = False",
+            "train_size": "train_size: ClassVar[int] = 960",
+        },
+    ),
+    "topology": Interface(
+        "a topology",
+        Topology,
+        {
+            "out_peers": "def out_peers(self, rank, size, step)",
+            "symmetric": "symmetric: ClassVar[bool] = True",
+        },
+        ("in_peers", "phases", "at", "check"),
+    ),
+    "logger": Interface(
+        "a logger", Logger, {"open": "def open(self, run_dir, name, config, tags, group)"}
+    ),
+}
+
+
+def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
+    """The class of each kind in a file, if it has one of this kind."""
+    found = {group: candidates(module, interface) for group, interface in INTERFACES.items()}
+    return {
+        (group, module.__name__): classes[0]
+        for group, classes in found.items()
+        if len(classes) == 1
+    }
+
+
+def candidates(module: ModuleType, interface: Interface) -> list[type[Any]]:
+    """The classes of a kind that a file defines, without those that others are derived from."""
+    own = [
+        each
+        for each in vars(module).values()
+        if inspect.isclass(each) and each.__module__ == module.__name__
+    ]
+    mark = next(iter(interface.needs))
+    classes = [each for each in own if interface.base in each.__mro__] or [
+        each for each in own if callable(getattr(each, mark, None))
+    ]
+    return [each for each in classes if not any(each in other.__mro__[1:] for other in classes)]
+
+
+def no_class(module: ModuleType, source: str, group: str, key: str) -> ConfigError:
+    """The error for a file without exactly one class of the kind that it was named for."""
+    interface = INTERFACES.get(group)
+    if interface is None:
+        kinds = ", ".join(INTERFACES)
+        return ConfigError(key, f"{source} cannot bring a choice of {group}, only of {kinds}.")
+    found = candidates(module, interface)
+    if found:
+        names = " and ".join(each.__name__ for each in found)
+        return ConfigError(
+            key, f"{source} defines {names}: a file has one class that is {interface.kind}."
+        )
+    mark = next(iter(interface.needs.values()))
+    return ConfigError(
+        key, f"{source} has no class that is {interface.kind}: it is recognised by {mark}."
+    )
+
+
+def check_class(cls: type[Any], group: str) -> None:
+    """Raise ConfigError for a class that lacks something that its kind needs."""
+    interface = INTERFACES.get(group)
+    if interface is None:
+        return
+    line = inspect.getsourcelines(cls)[1]
+    where = f"{cls.__name__} ({nearby(inspect.getfile(cls))}:{line})"
+    for name, example in interface.needs.items():
+        if lacks(cls, name, interface.base):
+            raise ConfigError(group, f"{where} has no {name}: write {example}.")
+    for name in interface.inherits:
+        if not hasattr(cls, name):
+            raise ConfigError(
+                group,
+                f"{where} has no {name}: derive it from "
+                f"sgp_runner.plugin.{interface.base.__name__}, which has one.",
+            )
+    if group == "algo" and not inspect.iscoroutinefunction(cls.run):
+        raise ConfigError(group, f"{where}: run must be async: write async def run(self, worker).")
+    params = getattr(cls, "__dataclass_params__", None)
+    if params is None or "__dataclass_fields__" not in vars(cls) or not params.frozen:
+        raise ConfigError(group, f"{where}: write @dataclass(frozen=True) above the class.")
+
+
+def lacks(cls: type[Any], name: str, base: type) -> bool:
+    """Whether ``cls`` has no member ``name`` but the declaration of its interface."""
+    if any(field.name == name for field in getattr(cls, "__dataclass_fields__", {}).values()):
+        return False
+    own = inspect.getattr_static(cls, name, None)
+    return own is None or own is inspect.getattr_static(base, name, None)

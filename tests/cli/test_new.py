@@ -1,0 +1,71 @@
+"""``sgp-run new``: what it writes works, and its test checks it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sgp_runner.cli.main import main
+from sgp_runner.config import plugins
+
+KINDS = {"algorithm": "algo", "model": "model", "data": "data"}
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    plugins.forget()
+
+
+@pytest.mark.parametrize(("kind", "group"), KINDS.items())
+def test_a_new_plug_in_learns(
+    kind: str, group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", kind, "my_first"]) == 0
+    assert "cd my_first && sgp-run " in capsys.readouterr().out
+    monkeypatch.chdir("my_first")
+    settings = [f"{group}=./my_first.py", *([] if kind == "model" else ["model=mlp"])]
+    assert main([*settings, "nodes=4", "epochs=2", "logger=jsonl", "name=run"]) == 0
+    summary = json.loads(Path("results/runs/run/summary.json").read_text())
+    assert summary["average"] > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_test_passes(kind: str) -> None:
+    assert main(["new", kind, "my_first"]) == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd="my_first",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "new: write sgp-run new algorithm|model|data NAME, for example: "),
+        ("algo mine", "new: there is no 'algo'; write sgp-run new algorithm|model|data NAME, "),
+        ("algorithm sgp", "new: algo=sgp is there already: choose another name."),
+        ("algorithm My-own", "new: 'My-own' cannot name a choice: use a-z, then a-z, 0-9 and _."),
+        ("data json", "new: there is a Python module 'json': choose another name."),
+        ("model taken", "new: there is a 'taken' here already."),
+    ],
+)
+def test_what_cannot_be_made_is_refused(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("taken").mkdir()
+    assert main(["new", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
