@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folders = [word for word in words if not word.startswith(f"{OPTION}=")]
     if not folders or folders[0].startswith("-"):
         print(
-            f"usage: sgp-sync [{OPTION}=PLUGIN ...] RUN_DIR...   (folders in results/runs)",
+            f"usage: sgp-sync RUN_DIR... [{OPTION}=PLUGIN ...]   (folders in results/runs)",
             file=sys.stdout if "--help" in words else sys.stderr,
         )
         return 0 if "--help" in words else 2

@@ -125,8 +125,7 @@ def check_class(cls: type[Any], group: str) -> None:
     interface = INTERFACES.get(group)
     if interface is None:
         return
-    line = inspect.getsourcelines(cls)[1]
-    where = f"{cls.__name__} ({nearby(inspect.getfile(cls))}:{line})"
+    where = f"{cls.__name__}{place_of(cls)}"
     for name, example in interface.needs.items():
         if lacks(cls, name, interface.base):
             raise ConfigError(group, f"{where} has no {name}: write {example}.")
@@ -142,6 +141,14 @@ def check_class(cls: type[Any], group: str) -> None:
     params = getattr(cls, "__dataclass_params__", None)
     if params is None or "__dataclass_fields__" not in vars(cls) or not params.frozen:
         raise ConfigError(group, f"{where}: write @dataclass(frozen=True) above the class.")
+
+
+def place_of(cls: type[Any]) -> str:
+    """`` (mine.py:11)``; empty for a class that was made without a class statement."""
+    try:
+        return f" ({nearby(inspect.getfile(cls))}:{inspect.getsourcelines(cls)[1]})"
+    except (OSError, TypeError):
+        return ""
 
 
 def lacks(cls: type[Any], name: str, base: type) -> bool:

@@ -162,12 +162,12 @@ class Finder(MetaPathFinder):
             folder = ModuleSpec(name, None, is_package=True)  # a folder without __init__.py
             assert folder.submodule_search_locations is not None
             return folder
-        return spec_from_file_location(
-            name,
-            file,
-            loader=Source(name, str(file)),
-            submodule_search_locations=[str(file.parent)] if file.stem == "__init__" else None,
-        )
+        spec = spec_from_file_location(name, file, loader=Source(name, str(file)))
+        if spec is not None and file.stem == "__init__":
+            # All modules of a package are hashed; of a folder beside a file, those that it imports.
+            whole = name.partition(".")[0] in self.of_plugin
+            spec.submodule_search_locations = [str(file.parent)] if whole else []
+        return spec
 
 
 FINDER = Finder()

@@ -326,6 +326,19 @@ def test_errors_of_a_plug_in_show_their_line_and_cause(
     assert said.count("\n") == 1
 
 
+def test_what_the_hash_does_not_cover_is_not_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("lib"), {"__init__.py": "", "seen.py": "", "unseen.py": ""})
+    importing = "import importlib\n\nfrom lib import seen\n\n\ndef half():\n    return 0.5\n"
+    Path("helping.py").write_text(importing)
+    (plugin,) = experiment_of(RUN).plugins
+    assert [*plugin.code.files] == ["helping.py", "lib/__init__.py", "lib/seen.py", "mine.py"]
+    another_command()
+    Path("helping.py").write_text(f"{importing}\n\nimportlib.import_module('lib.unseen')\n")
+    assert main(RUN) == 2
+    said = capsys.readouterr().err
+    assert "ModuleNotFoundError: No module named 'lib.unseen' (helping.py:10;" in said
+
+
 def test_an_error_in_a_helper_names_the_helper(capsys: pytest.CaptureFixture[str]) -> None:
     Path("helping.py").write_text("def half():\n    return {}['half']\n")
     assert main(RUN) == 2
