@@ -62,7 +62,8 @@ def simulate_all(
     results: Results = {}
     for name, options in variants.items():
         overrides = (*tiny, f"algo={name.split()[0]}", *options)
-        simulated = make_experiment(folder, *overrides)
+        whole = [word for word in overrides if not word.startswith("gpus_per_node=")]
+        simulated = make_experiment(folder, *whole)
         summary = execute(instrumented(simulated))
         assert summary is not None
         (simulated.directory / "average").write_text(str(summary["average"]))

@@ -73,7 +73,7 @@ examples
   sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/
   sgp-run algo=./mine.py ...      an algorithm (model=, data=, ...) of your own
   sgp-run --plugin PACKAGE ...    a package of your own, with its YAML files
-  sgp-run new algorithm NAME      start one: a folder with a test; or model, data
+  sgp-run new algorithm NAME      start one, with a test; or model, data
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
   sgp-run --version"""
 

@@ -420,6 +420,12 @@ def choice_error(key: str, value: object) -> ConfigError:
     if group is None:
         return ConfigError(key, f"{shown(value)} is not a set of settings.")
     choices = groups()[group]
+    if (plugin := extension_of(group, str(value))) is not None:
+        return ConfigError(
+            key,
+            f"the plug-in {plugin.name} names no class for '{value}': add it to CHOICES of its "
+            "__init__.py.",
+        )
     if value in choices:
         place = f"{group}@{key}" if "." in key else key
         return ConfigError(
@@ -430,12 +436,6 @@ def choice_error(key: str, value: object) -> ConfigError:
     close = nearest(value, choices) if isinstance(value, str) else ""
     if value is None:
         return ConfigError(key, f"nothing is chosen; use one of {', '.join(choices)}.")
-    if (plugin := extension_of(group, str(value))) is not None:
-        return ConfigError(
-            key,
-            f"the plug-in {plugin.name} names no class for '{value}': add it to CHOICES of its "
-            "__init__.py.",
-        )
     return ConfigError(key, f"{shown(value)} is none of {', '.join(choices)}.{close}")
 
 

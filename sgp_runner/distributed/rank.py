@@ -82,7 +82,7 @@ class Rank:
         self.gradients = Gradients(problem, world)
         self.thread = executor or ThreadPoolExecutor(1)
         self.listener, self.survives = listener, survives
-        self.paused = 0.0
+        self.paused, self.recording = 0.0, False
         self.step_snapshot: State | None = None
         times = Timetable(faults)
         node_rank = world.place.node_rank
@@ -91,7 +91,8 @@ class Rank:
         self.overlaps = world.workers is not None and not faults.any
 
     def now(self) -> float:
-        return self.clock.now
+        """Seconds since the start; while a step is recorded, those at its end."""
+        return self.paused - self.clock.start if self.recording else self.clock.now
 
     def start_of_step(self, worker: Worker) -> None:
         if self.survives:
@@ -101,8 +102,9 @@ class Rank:
     def end_of_step(self, worker: Worker) -> None:
         """Record and evaluate, which does not count as training time."""
         self.comm.transport.end_of_step()
-        self.paused = time.monotonic()
+        self.paused, self.recording = time.monotonic(), True
         self.listener.end_of_step(worker)
+        self.recording = False
         self.clock.exclude(time.monotonic() - self.paused)
 
     def settle(self) -> None:
@@ -138,18 +140,18 @@ class Rank:
 
         Another thread serves messages meanwhile.
         """
-        began = self.now()
+        began = self.clock.now
         result = compute()
-        time.sleep(max(0.0, self.slow.finish(began, now := self.now()) - now))
-        return began, self.now() - began, result
+        time.sleep(max(0.0, self.slow.finish(began, now := self.clock.now) - now))
+        return began, self.clock.now - began, result
 
     def complete(
         self, worker: Worker, began: float, seconds: float, result: tuple[Tensor, Tensor]
     ) -> Tensor:
         """Sleep for the pauses of a gradient that began at ``began``; return its value."""
-        before = self.now()
+        before = self.clock.now
         time.sleep(max(0.0, self.awake.finish(began, before) - before))
-        self.clock.computed(seconds + self.now() - before)
+        self.clock.computed(seconds + self.clock.now - before)
         value, worker.progress.loss = result
         return value
 

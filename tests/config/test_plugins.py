@@ -520,7 +520,7 @@ def test_plug_ins_are_completed(
 
 def test_the_help_names_the_plug_ins_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["algo=./mine.py", "--help"]) == 0
-    assert " local_sgd mine " in " ".join(capsys.readouterr().out.split())
+    assert capsys.readouterr().out.startswith("algo=mine\n")
 
 
 @pytest.mark.parametrize(
