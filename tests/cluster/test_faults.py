@@ -533,7 +533,7 @@ def test_a_real_rank_sleeps_in_proportion_and_through_pauses(
     slept: list[float] = []
     rank, watch = object.__new__(Rank), Watchdog(1.0)
     monkeypatch.setattr("time.sleep", slept.append)
-    monkeypatch.setattr(Rank, "now", lambda rank: watch.now)
+    monkeypatch.setattr(RealClock, "now", property(lambda clock: watch.now))
     rank.slow, rank.awake = RateSchedule(((0.0, INF, 4.0),)), RateSchedule(((5.0, 9.0, INF),))
 
     rank.clock, worker = RealClock(), SimpleNamespace(progress=Progress())
