@@ -9,7 +9,7 @@ from sgp_runner.topology.graphs import Peers, Phase, Topology
 
 @dataclass(frozen=True)
 class Literal(Topology):
-    """What is written down, step by step: whom each node sends to and, where it differs, receives
+    """The recorded graph of each step: whom each node sends to and, where it differs, receives
     from.
     """
 

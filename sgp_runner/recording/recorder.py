@@ -224,7 +224,10 @@ def verified(path: Path, file: io.FileIO, start: Position) -> Any:
 def num_whole_lines(run_dir: Path, rank: int) -> int:
     """Return the bytes of the whole lines that process rank ``rank`` has written."""
     path = metrics_path(run_dir, rank)
-    return path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
+    if not path.exists():
+        return 0
+    with open_regular(path) as file:
+        return file.read().rfind(b"\n") + 1
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:

@@ -582,7 +582,7 @@ def test_ad_psgd_averages_so_often_for_each_gradient_of_any_worker(nodes: int, r
 @pytest.mark.parametrize(("tau", "seconds"), [(0, 70.0), (1, 36.0), (2, 25.5), (3, 22.5)])
 def test_a_worker_waits_only_for_messages_that_are_tau_steps_late(tau: int, seconds: float) -> None:
     """Twenty steps of one second, messages of 2.5 seconds: every tau + 1 steps take 3.5 seconds,
-    unless nobody ever waits.
+    unless no worker ever waits.
 
     The last message is drained: 70 = 20 x 3.5; 36 = 9 x 3.5 + 2 + 2.5; 25.5 = 6 x 3.5 + 2 + 2.5;
     22.5 = 20 + 2.5.

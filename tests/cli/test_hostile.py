@@ -656,7 +656,7 @@ def typed(words: str) -> list[str]:
 
 
 def refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
-    """What the command says, once nothing of it can be found on disk."""
+    """Return the error of a refused command, after checking that it has written nothing."""
     before = sorted(str(path) for path in Path().rglob("*"))
     assert main(words) == 2
     out, error = capfd.readouterr()

@@ -1,4 +1,4 @@
-"""Real ranks that are killed: the others go on without them, or all end with one sentence that
+"""Real ranks that are killed: the others continue without them, or all end with one sentence that
 names them.
 """
 
@@ -231,7 +231,7 @@ def test_a_rank_that_has_rejoined_trains(algo: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_stands_still_for_less_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
-    """For longer than it takes to be taken for gone where the others would go on without it."""
+    """It stays silent for longer than ``on_failure=continue`` would allow."""
     experiment = make_experiment(tmp_path, *SETTINGS, "network=gloo", "algo=sgp", "epochs=100")
 
     def strike() -> None:

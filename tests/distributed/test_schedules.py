@@ -36,7 +36,7 @@ LONGEST_SECONDS = 90.0
 
 
 class Schedule:
-    """What happens to the ranks of a run: (seconds after the previous event, signal, rank)."""
+    """Signals to the ranks of a run, as (seconds after the previous one, signal, rank)."""
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)

@@ -248,7 +248,7 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
             "(tag 7), in step 0 rank 2 would wait for rank 1 in an all-reduce of 4 numbers"
         ),
     ),
-    "what nobody receives": (
+    "a message that is never received": (
         one_too_many,
         "in step 2 rank 2 would send rank 0 a message (tag 3) that is never received",
     ),

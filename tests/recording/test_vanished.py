@@ -52,7 +52,7 @@ def kill() -> None:
 
 @pytest.fixture
 def at_event(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Callable[[], object]]]:
-    """What happens at which event of the simulator."""
+    """Actions by the number of the simulator's event at which they happen."""
     actions: dict[int, Callable[[], object]] = {}
     advance, count = VirtualClock.advance, 0
 
