@@ -37,7 +37,7 @@ def recording(
 
     On process rank 0 the console and the logger listen to training.
     """
-    from sgp_runner.recording.console import ConsoleListener
+    from sgp_runner.recording.progress import ConsoleListener
 
     run, facts = experiment.run, experiment.facts
     if rank != 0 or run.algo.measures:
