@@ -57,6 +57,14 @@ class Job:
         return job_of, (self.title, dict(experiment.config), experiment.group, places)
 
 
+class SweepStopped(BaseException):
+    """A signal has stopped a job; after an Exception, Hydra's launcher would start the next one."""
+
+    def __init__(self, stop: Stopped) -> None:
+        super().__init__(str(stop))
+        self.stop = stop
+
+
 def job_of(
     title: str, config: Mapping[str, object], group: str | None, places: Sequence[str]
 ) -> Job:
@@ -89,9 +97,9 @@ def sweep(settings: Sequence[Setting]) -> int:
         number = HydraConfig.get().job.num
         try:
             rows[number] = run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
-        except Stopped:
+        except Stopped as stop:
             slurm.requeue()
-            raise
+            raise SweepStopped(stop) from stop
         return rows[number]
 
     hydra = GlobalHydra.instance().hydra
@@ -104,6 +112,8 @@ def sweep(settings: Sequence[Setting]) -> int:
         # Jobs may have run in other processes.
         results = [result.return_value for batch in batches for result in batch]
         rows |= dict(enumerate(results))
+    except SweepStopped as error:
+        raise error.stop from error
     except (Exception, KeyboardInterrupt) as error:
         if hearing.interrupted or isinstance(error, KeyboardInterrupt):
             slurm.cancel(slurm.submissions(directory) - earlier)

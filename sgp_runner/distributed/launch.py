@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sgp_runner.config.plugins import OPTION
 from sgp_runner.distributed.watchdog import SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
-from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
+from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.utils.launchers import PARENT, STORE, loopback_interface
@@ -84,8 +84,8 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
 
     def forward(number: int, frame: FrameType | None = None) -> None:
         heard.append(number)
-        for child in children:
-            child.send_signal(number)
+        for child in children:  # an interpreter that starts would answer SIGINT with a traceback
+            child.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
 
     with stop_signals(forward):
         try:
@@ -106,15 +106,16 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
             stop(children)
     if survives and not codes[0]:
         codes = codes[:1]
-    if not alarm.check(["stopped"]) and (ended := ended_by(codes, alarm, heard)) is not None:
+    if alarm.check(["stopped"]):
+        number, saved = json.loads(alarm.get("stopped"))
+        raise stopped(heard[0] if heard else number, saved)
+    if (ended := ended_by(codes, alarm, heard)) is not None:
         if exit_code(ended) == INTERRUPTED:
             raise KeyboardInterrupt
-        raise Stopped(stopped_unsaved(ended, experiment))
+        raise Stopped(stopped_unsaved(ended, experiment), ended)
     if sentence := failure(codes, alarm, experiment):
         if alarm.check(["setting"]):
             raise ConfigError(str(alarm.get("setting"), "utf-8"), sentence)
-        if alarm.check(["stopped"]):
-            raise Stopped(sentence)
         if alarm.check(["diverged"]):
             raise Diverged(*json.loads(alarm.get("diverged")))
         raise RankFailed(sentence)
@@ -131,10 +132,10 @@ def ended_by(codes: list[int], alarm: Store, heard: list[int]) -> int | None:
     """
     if not any(code in (SAVED, INTERRUPTED) or -code in ENDING for code in codes):
         return None
-    if alarm.check([SIGNAL]):
-        return int(alarm.get(SIGNAL))
+    told = [int(alarm.get(SIGNAL))] if alarm.check([SIGNAL]) else []
     killed = [-code for code in codes if -code in ENDING]
-    return next(iter([*heard, *killed]), signal.SIGINT if INTERRUPTED in codes else signal.SIGTERM)
+    known = [*heard, *told, *killed]
+    return next(iter(known), signal.SIGINT if INTERRUPTED in codes else signal.SIGTERM)
 
 
 def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | None:
@@ -143,8 +144,6 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
     A lost rank comes first, with the checkpoint that remains, as what the others report about it
     only follows.
     """
-    if alarm.check(["stopped"]):
-        return str(alarm.get("stopped"), "utf-8")
     killed = [
         f"rank {rank} was killed by signal {signal.Signals(-code).name}"
         for rank, code in enumerate(codes)

@@ -95,7 +95,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
             raise
         except Stopped as stop:
-            alarm.set("stopped", str(stop))
+            alarm.set("stopped", json.dumps([stop.number, stop.saved]))
             with suppress(LostConnection, MembershipChanged):
                 watch.world.gather(None)  # a barrier before the process ends
             raise

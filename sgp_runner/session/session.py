@@ -183,8 +183,9 @@ class Session:
         self.backend.run()
 
     def listening(self) -> AbstractContextManager[None]:
-        """Let signals stop the run once it is saved, unless its recording keeps it from saving."""
-        return nullcontext() if self.experiment.run.record else stop_signals(self.ask)
+        """Let signals stop the run once it is saved, if it can be saved."""
+        run = self.experiment.run
+        return nullcontext() if run.record or run.algo.measures else stop_signals(self.ask)
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Have the run saved at its next step, and stopped."""
