@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from sgp_runner.config.plugins import OPTION
-from sgp_runner.distributed.watchdog import SIGNAL
+from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
 from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
 from sgp_runner.recording.recorder import read_summary
@@ -29,6 +29,7 @@ from sgp_runner.utils.signals import (
     interruptible,
     stop_signals,
 )
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 # Time from the first failure until the other ranks are killed; they usually stop before.
 GRACE_SECONDS = 6.0
+QUIET_SECONDS = 30.0  # longest time between two lines while ranks start
 STARTED = "SGP_RUN_STARTED"  # environment variable of a rank: `Experiment.started`
 
 
@@ -87,6 +89,7 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
         for child in children:  # an interpreter that starts would answer SIGINT with a traceback
             child.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
 
+    print(f"starting {counted(ranks, 'rank')}", flush=True)
     with stop_signals(forward):
         try:
             for rank in range(ranks):
@@ -100,7 +103,9 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
                 forward(number)
             survives = experiment.run.on_failure == "continue"
             codes = wait_for(
-                children, (lambda dead: alarm.set(DEAD, json.dumps(dead))) if survives else None
+                children,
+                (lambda dead: alarm.set(DEAD, json.dumps(dead))) if survives else None,
+                Heartbeat(alarm, ranks),
             )
         finally:
             stop(children)
@@ -158,12 +163,34 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
     return said
 
 
+class Heartbeat:
+    """Prints every half minute how many ranks have come, until rank 0 shows its progress."""
+
+    def __init__(self, alarm: Store, ranks: int) -> None:
+        self.alarm, self.ranks = alarm, ranks
+        self.due = time.monotonic() + QUIET_SECONDS
+
+    def __call__(self) -> None:
+        if time.monotonic() < self.due:
+            return
+        self.due += QUIET_SECONDS
+        if not self.alarm.check([BUILT]):
+            came = self.alarm.add(CAME, 0)
+            where = (
+                "they load data and connect" if came == self.ranks else "the others are starting"
+            )
+            print(f"  {came} of {self.ranks} ranks are up; {where}", flush=True)
+
+
 def wait_for(
-    children: list[subprocess.Popen[bytes]], tell: Callable[[list[int]], object] | None = None
+    children: list[subprocess.Popen[bytes]],
+    tell: Callable[[list[int]], object] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[int]:
     """Return exit codes; 0 for processes that still run some seconds after the first failure.
 
     tell: called with the ranks of failed processes when there is one more; the others continue
+    meanwhile: called often
     """
     deadline, told = float("inf"), list[int]()
     while None in [child.poll() for child in children] and time.monotonic() < deadline:
@@ -178,6 +205,7 @@ def wait_for(
         )
         if ended:
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        meanwhile()
         time.sleep(0.02)
     return [child.returncode or 0 for child in children]
 

@@ -12,15 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sgp_runner.utils.launchers import under_launcher
 from sgp_runner.utils.units import counted, duration, milliseconds, num_bytes, number, percent
 
 CLOCKS: dict[str | None, str] = {"simulated": "simulated time", "wall": "wall-clock time"}
 
 
 def stdout_console() -> Console:
-    """Return a console on stdout: coloured on a terminal, plain text anywhere else."""
+    """Return a console on stdout: coloured on a terminal, plain text anywhere else.
 
-    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    A launcher may give its ranks a terminal although it writes into a file.
+    """
+    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not under_launcher()
     return Console(
         file=sys.stdout,
         force_terminal=terminal,

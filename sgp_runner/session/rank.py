@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sgp_runner.distributed.backend import RankBackend
 from sgp_runner.distributed.networks import RealNetwork
 from sgp_runner.distributed.watchdog import (
+    CAME,
     POLL_SECONDS,
     Watchdog,
     end_all,
@@ -69,6 +70,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         processes = counted(run.ranks, "process", "processes")
         need = f"{counted(run.nodes, 'node')}{devices}{extra} {needs} {processes}"
         raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
+    alarm.add(CAME, 1)
     watch = Watchdog(
         world,
         vote,

@@ -67,7 +67,7 @@ def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(
     assert {key: summary[key] for key in summary.keys() - own} == {
         key: expected[key] for key in expected.keys() - own
     }
-    assert summary["label"] == f"rehearsal on digits; time simulated, re-timed from {here.name}"
+    assert summary["label"] == f"trained on digits; time simulated, re-timed from {here.name}"
 
 
 def test_a_run_on_nodes_of_several_devices_is_retimed_on_others(tmp_path: Path) -> None:
