@@ -27,7 +27,7 @@ from sgp_runner.utils.errors import (
     DivergedBefore,
     Stopped,
 )
-from sgp_runner.utils.launchers import LaunchError, launched, launched_rank
+from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched, launched_rank
 from sgp_runner.utils.secrets import redacted, refuse_secrets
 from sgp_runner.utils.signals import INTERRUPTED, defer, exit_code, hearing
 
@@ -74,6 +74,7 @@ def defer_among_others() -> None:
         process = launched()
         if process is not None and process.size > 1:
             defer(speaks=process.rank == 0)
+            os.environ.update({**QUIET_LIBRARIES, **os.environ})  # before torch reads it
 
 
 def ending(error: BaseException) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from sgp_runner.elastic.vote import DEAD, LOST
 from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
-from sgp_runner.utils.launchers import PARENT, STORE, loopback_interface
+from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES, STORE, loopback_interface
 from sgp_runner.utils.lock import held
 from sgp_runner.utils.signals import (
     ENDING,
@@ -70,6 +70,7 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
     environment = {
         "OMP_NUM_THREADS": threads,
+        **QUIET_LIBRARIES,
         **os.environ,
         STORE: str(path),
         PARENT: str(os.getpid()),
