@@ -131,9 +131,9 @@ def tests_in(module: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def sentence(name: str, said: str) -> str:
-    """The name of a test in words, and its docstring."""
+    """The name of a test in words, and the first paragraph of its docstring."""
     words = name.replace("_", " ")
     for plain, proper in NAMES.items():
         words = re.sub(rf"\b{plain}\b", proper, words)
-    said = " ".join(said.replace("``", "`").split())
+    said = " ".join(said.partition("\n\n")[0].replace("``", "`").split())
     return f"{words[0].upper()}{words[1:]}{f': {said}' if said else ''}".rstrip(".")

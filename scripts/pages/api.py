@@ -33,22 +33,15 @@ def described(name: str, found: Any) -> Iterator[str]:
 
 
 def documented(name: str, member: object) -> bool:
-    """Whether ``member`` is a public method or property with a docstring of its own."""
-    kinds = (property,) if isinstance(member, property) else ()
-    return (
-        not name.startswith("_")
-        and (inspect.isfunction(member) or bool(kinds))
-        and bool(inspect.getdoc(member))
-    )
+    """Whether ``member`` is a public method or property with a docstring."""
+    known = inspect.isfunction(member) or isinstance(member, property)
+    return known and not name.startswith("_") and bool(inspect.getdoc(member))
 
 
 def signature(found: Any) -> str:
-    what = "class " if inspect.isclass(found) else "def "
-    try:
-        inside = str(inspect.signature(found))
-    except (TypeError, ValueError):
-        inside = ""
-    return f"{what}{found.__name__}{inside}".replace(" -> None", "")
+    what = "class" if inspect.isclass(found) else "def"
+    inside = "" if getattr(found, "_is_protocol", False) else str(inspect.signature(found))
+    return f"{what} {found.__name__}{inside}".replace(" -> None", "")
 
 
 def prose(found: object) -> str:

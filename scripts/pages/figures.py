@@ -113,9 +113,9 @@ def draw(trace: Trace) -> str:
     from matplotlib.figure import Figure
 
     seconds = STEPS * trace.step * 1.4
-    settings = {"svg.fonttype": "none", "svg.hashsalt": trace.title, "font.size": 9}
+    settings = {"svg.fonttype": "none", "svg.hashsalt": trace.title, "font.size": 10}
     with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(7.2, 0.5 * trace.ranks + 0.9), layout="constrained")
+        figure = Figure(figsize=(6.4, 0.5 * trace.ranks + 0.9), layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.subplots()
         axes.set_facecolor("none")

@@ -29,28 +29,26 @@ def rows_of(key: str, choice: str, group: str) -> list[tuple[str, ...]]:
 
 
 def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
-    """Yield key, type, default and description of the settings of the part ``node`` at ``key``."""
+    """Yield key, default, description and type of the settings of the part ``node`` at ``key``."""
     from sgp_runner.cli.help import settings_of, typed
-    from sgp_runner.config.schema import class_at, fields_of, is_node, join
 
-    hints = {join(key, name): hint for name, hint in types_of(class_at(node, key), key)}
+    types = dict(types_in(node, key))
     for setting, value, said in settings_of(node, key):
-        parent, _, name = setting.rpartition(".")
-        if parent in (key, "") or (parent and setting in hints):
-            yield setting, hints.get(setting, ""), typed(value), said
-            inner = node.get(name)
-            if is_node(inner, setting) and fields_of(class_at(inner, setting) or object, setting):
-                yield from rows(inner, setting)
+        yield setting, typed(value), said, types.get(setting, "")
 
 
-def types_of(cls: type[Any] | None, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the type, in words, of each setting of ``cls``."""
+def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
+    """Yield the key and the type, in words, of each setting of ``node`` and its parts."""
     from sgp_runner.config.choices import group_of
-    from sgp_runner.config.schema import annotation, fields_of, join, words_for
+    from sgp_runner.config.schema import annotation, class_at, fields_of, is_node, join, words_for
 
+    cls = class_at(node, key)
     for name, field in fields_of(cls, key).items() if cls else ():
-        chosen = group_of(join(key, name))
-        yield name, f"a choice of `{chosen}`" if chosen else words_for(annotation(cls, field))
+        inner, value = join(key, name), node.get(name)
+        group = group_of(inner)
+        yield inner, f"a choice of `{group}`" if group else words_for(annotation(cls, field))
+        if is_node(value, inner):
+            yield from types_in(value, inner)
 
 
 def reference(_: str) -> str:
@@ -111,13 +109,13 @@ def comment(group: str, choice: str) -> str:
     return " ".join(lines)
 
 
-HEAD = ("key", "type", "default", "description")
+HEAD = ("key", "default", "description", "type")
 
 
 def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
     """A table in Markdown; keys and defaults are set as code."""
     if head is HEAD:
-        body = [(f"`{key}`", kind, f"`{value}`", said) for key, kind, value, said in body]
+        body = [(f"`{key}`", f"`{value}`", said, kind) for key, value, said, kind in body]
     lines = [head, ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
 

@@ -38,9 +38,9 @@ def test_a_choice_has_its_settings_with_type_default_and_description() -> None:
         "steps between exact averages, the last one at the end; null: never, as the base of SlowMo"
     )
     assert lines == [
-        "| key | type | default | description |",
+        "| key | default | description | type |",
         "| --- | --- | --- | --- |",
-        f"| `algo.tau` | a whole number or null | `12` | {said} |",
+        f"| `algo.tau` | `12` | {said} | a whole number or null |",
     ]
 
 
