@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.report.runs import Runs
 
 Row = dict[str, object]
 
@@ -123,8 +124,8 @@ def sweep(settings: Sequence[Setting]) -> int:
     finally:
         finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
         rows_done = [row for row in finished if row is not None]
-        compare(rows_done, directory)
-    report(rows_done, directory)
+        runs = compare(rows_done, directory)
+    report(runs, directory)
     return 1 if any(row.get("failed") for row in rows.values()) else 0
 
 
@@ -235,27 +236,51 @@ def row_if_done(job: Job) -> Row | None:
     return None if summary is None else {**summary, "job": job.title}
 
 
-def compare(rows: Sequence[Row], directory: Path) -> None:
-    """Show the comparison and write it to ``comparison.csv``."""
-    from sgp_runner.recording.console import comparison_table, show
+def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
+    """Write ``comparison.csv``, and show the ranked tables and why runs failed.
 
+    Returns the runs; None if there are none, or they cannot be read.
+    """
     if not rows:
-        return
+        return None
     path = directory / "comparison.csv"
     write_csv(path, rows)
-    show(comparison_table(rows))
+    runs = ranked(rows)
+    for row in rows:
+        if row.get("failed"):
+            outcome = "diverged" if row.get("diverged") else "failed"
+            print(f"\n{row['job'] or row['algorithm']} {outcome}: {row['failed']}", flush=True)
     print(f"\ncomparison in {path}", flush=True)
+    return runs
 
 
-def report(rows: Sequence[Row], directory: Path) -> None:
-    """Write the report on the runs; a failure to write it is printed, without failing the sweep."""
-    from sgp_runner.report.write import write_report
+def ranked(rows: Sequence[Row]) -> Runs | None:
+    """Show the ranked tables of the runs that left records, and return these runs."""
+    from sgp_runner.report.runs import read_runs
+    from sgp_runner.report.settings import settings_in
+    from sgp_runner.report.terminal import show_rankings
 
     folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]
     if not folders:
+        return None
+    try:
+        runs = read_runs(folders)
+        show_rankings(settings_in(runs))
+    except Exception as error:
+        print_traceback_if_wanted(error)
+        print(f"the runs cannot be ranked: {sentence_of(error)}", file=sys.stderr, flush=True)
+        return None
+    return runs
+
+
+def report(runs: Runs | None, directory: Path) -> None:
+    """Write the report on the runs; a failure to write it is printed, without failing the sweep."""
+    from sgp_runner.report.write import report_on
+
+    if runs is None:
         return
     try:
-        made = write_report(folders, directory / "report", title=f"Sweep {directory.name}")
+        made = report_on(runs, directory / "report", title=f"Sweep {directory.name}")
     except Exception as error:
         print_traceback_if_wanted(error)
         print(f"the report could not be written: {sentence_of(error)}", file=sys.stderr, flush=True)

@@ -35,6 +35,7 @@ MARKS = (
 def render(
     title: str,
     subtitle: str,
+    ranked: Sequence[Table],
     sections: Sequence[Section],
     tables: Sequence[Table],
     skipped: Sequence[str],
@@ -57,8 +58,9 @@ def render(
         glyphs=GLYPHS,
         marks=MARKS,
         skipped=skipped,
+        ranked=list(ranked),
         sections=sections,
-        tables=tables,
+        tables=list(tables),
         figures=Markup(figures.replace("<", "\\u003c")),
         css=Markup(asset("page.css")),
         js=Markup(asset("page.js")),

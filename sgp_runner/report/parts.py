@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from sgp_runner.report.figure import COLOURS, Axis, Style, style
 from sgp_runner.report.runs import TIMING
 from sgp_runner.report.settings import Setting
 from sgp_runner.utils.units import BYTE_UNITS, HOUR, MINUTE
 
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 
 
@@ -41,12 +44,10 @@ class Look:
         return list(methods).index(setting.method)
 
 
-def facets(
-    settings: Iterable[Setting], key: Callable[[Setting], tuple[str, ...]]
-) -> Mapping[tuple[str, ...], list[Setting]]:
-    """Group the settings that belong in one plot."""
-    out: dict[tuple[str, ...], list[Setting]] = {}
-    for each in settings:
+def facets(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, list[Item]]:
+    """Group the items that belong in one plot or table."""
+    out: dict[Key, list[Item]] = {}
+    for each in items:
         out.setdefault(key(each), []).append(each)
     return out
 
@@ -95,6 +96,11 @@ def time_unit(seconds: float) -> tuple[str, float]:
     )
 
 
+def three_digits(value: float) -> str:
+    """Write a positive number with three digits and no exponent: ``0.0512``, ``7.30``, ``1204``."""
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
+
+
 def byte_unit(count: float) -> tuple[str, float]:
     power = min(max(0, math.floor(math.log10(count) / 3)), len(BYTE_UNITS) - 1) if count > 0 else 0
     return BYTE_UNITS[power], 1000.0**power
@@ -110,7 +116,3 @@ def folded(label: str) -> str:
         line.replace(" _", "_").replace("_ ", "_")
         for line in textwrap.wrap(label.replace("_", "_ "), 20, break_long_words=False)
     )
-
-
-def count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

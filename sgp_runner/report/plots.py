@@ -16,6 +16,7 @@ from sgp_runner.report.settings import Setting
 
 if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
+    from sgp_runner.report.ranking import Ranking
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Section:
 
 
 def sections(
-    settings: Sequence[Setting], target: float | None, pairs: Sequence[Pair]
+    settings: Sequence[Setting], ranked: Sequence[Ranking], pairs: Sequence[Pair]
 ) -> list[Section]:
-    """Return the sections of a report; a ``target`` of None chooses one for each task."""
+    """Return the sections of a report, which begins with what its rankings answer."""
     look = Look(settings)
     evaluated = [each for each in settings if len(each.curve)]
     metrics = {each.metric for each in evaluated}
@@ -47,6 +48,13 @@ def sections(
     none = "No run was evaluated: timing-only runs train nothing."
     timed = [each for each in settings if each.finished and each.mean("ms_per_iteration") > 0]
     return [
+        Section(
+            f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
+            "Time until the mean over the workers' models reaches the target, linear between "
+            "evaluations.",
+            [plot for each in ranked for plot in time_to_target(each, look)],
+            none if not evaluated else "No run reached the target.",
+        ),
         Section(
             f"{quality} against time",
             f"{whose} Simulated and measured time are never in one plot.",
@@ -78,13 +86,6 @@ def sections(
             "one, which grows in proportion to the number of nodes.",
             [*speed_up(timed, look)],
             "No method ran on two numbers of nodes.",
-        ),
-        Section(
-            f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
-            "Time until the first evaluation at which the mean over the workers' models "
-            "reaches the target.",
-            [*time_to_target(evaluated, target, look)],
-            none if not evaluated else "No run reached the target.",
         ),
         Section(
             "Published beside ours",

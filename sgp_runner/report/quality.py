@@ -9,17 +9,19 @@ from sgp_runner.report.parts import (
     CLOCK,
     Look,
     byte_unit,
-    count,
     facets,
     file_name,
     folded,
     kinds,
     time_unit,
 )
-from sgp_runner.report.settings import Setting, default_target, labels
+from sgp_runner.report.ranking import Ranking
+from sgp_runner.report.settings import Setting, labels
+from sgp_runner.utils.units import counted
 
 AXIS = {"accuracy": "accuracy in %", "bleu": "BLEU", "loss": "loss"}
 FACTOR = {"accuracy": 100.0, "bleu": 1.0, "loss": 1.0}
+WIDE = 10  # times the fastest: from here on an axis of times is logarithmic
 BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 
 
@@ -74,7 +76,7 @@ def quality_plot(
         several = len(each.seeds) > 1
         series.append(
             Series(
-                label if len(counts) == 1 else f"{label} · {count(len(each.seeds), 'seed')}",
+                label if len(counts) == 1 else f"{label} · {counted(len(each.seeds), 'seed')}",
                 look.of(each),
                 list(curve[column] / size),
                 list(factor * curve["quality"]),
@@ -94,54 +96,44 @@ def quality_plot(
     )
 
 
-def time_to_target(settings: Sequence[Setting], target: float | None, look: Look) -> Iterator[Plot]:
-    for (model, data, metric), everyone in facets(
-        settings, lambda each: (each.model, each.data, each.metric)
-    ).items():
-        goal = default_target(everyone) if target is None else target
-        shown = {
-            "accuracy": f"{100 * goal:g} % accuracy",
-            "bleu": f"{goal:g} BLEU",
-            "loss": f"a loss of {goal:g}",
-        }[metric]
-        rule = "as asked"
-        if target is None:
-            several = count(len(everyone), "setting")
-            rule = f"the best that at least half of {several} reach with every seed"
-        for (clock,), members in facets(everyone, lambda each: (each.clock,)).items():
-            reached = [
-                (label, each, each.times_to(goal))
-                for label, each in zip(labels(members), members, strict=True)
-            ]
-            there = [(label, each, times) for label, each, times in reached if times]
-            if not there:
-                continue
-            unit, size = time_unit(max(max(times) for _, _, times in there))
-            never = [label for label, _, times in reached if not times]
-            note = (
-                f"Target: {shown}, {rule}. "
-                "Points: mean over the seeds that reach it; bars: from the fastest to the slowest."
-            )
-            note += f" Not reached by {', '.join(never)}." if never else ""
-            series = [
-                Series(
-                    label,
-                    look.of(each, line=False),
-                    [sum(times) / len(times) / size],
-                    [
-                        folded(
-                            label
-                            if len(times) == len(each.seeds)
-                            else f"{label} ({len(times)} of {count(len(each.seeds), 'seed')})"
-                        )
-                    ],
-                    [min(times) / size],
-                    [max(times) / size],
-                    [f"{len(times)} of {count(len(each.seeds), 'seed')}"],
-                )
-                for label, each, times in there
-            ]
-            name = file_name("time to target", clock, metric, model, data)
-            axis = Axis(f"{CLOCK[clock]} in {unit}", from_zero=True)
-            title = f"{CLOCK[clock]} to {shown} · {kinds(members)}"
-            yield Plot(name, title, note, axis, Axis("", "category"), series, "x", legend=False)
+def time_to_target(ranking: Ranking, look: Look) -> Iterator[Plot]:
+    """Plot a ranking, the fastest first; nothing if no setting reaches the target."""
+    there = [row for row in ranking.rows if row.times]
+    if ranking.target is None or not there:
+        return
+    unit, size = time_unit(there[0].time)
+    several = len({row.setting.nodes for row in ranking.rows}) > 1
+    names = [f"{row.name} · {row.setting.nodes} nodes" if several else row.name for row in there]
+    wide = max(row.time for row in there) > WIDE * there[0].time
+    never = [row.name for row in ranking.rows if not row.times]
+    note = f"The target is {ranking.target.rule}. Points: mean over the seeds that reach it; "
+    note += "bars: from the fastest to the slowest."
+    note += f" Not reached by {', '.join(never)}." if never else ""
+    series = [
+        Series(
+            name,
+            look.of(row.setting, line=False),
+            [row.time / size],
+            [folded(name)],
+            [min(row.times) / size],
+            [max(row.times) / size],
+            [f"{len(row.times)} of {counted(len(row.setting.seeds), 'seed')}"],
+        )
+        for name, row in zip(names, there, strict=True)
+    ]
+    words = ranking.task, ranking.cluster, ranking.clock
+    title = f"{CLOCK[ranking.clock]} to {ranking.target.words} · {where(ranking)}"
+    yield Plot(
+        file_name("time to target", *filter(None, words)),
+        title,
+        note,
+        Axis(f"{CLOCK[ranking.clock]} in {unit}", "log" if wide else "linear", from_zero=not wide),
+        Axis("", "category"),
+        series,
+        "x",
+        legend=False,
+    )
+
+
+def where(ranking: Ranking) -> str:
+    return ", ".join(filter(None, (ranking.task, ranking.cluster)))

@@ -10,7 +10,6 @@ from sgp_runner.report.figure import Axis, Plot, Series, Style
 from sgp_runner.report.parts import (
     CLOCK,
     Look,
-    count,
     facets,
     file_name,
     kinds,
@@ -19,6 +18,7 @@ from sgp_runner.report.parts import (
 )
 from sgp_runner.report.runs import PUBLISHED
 from sgp_runner.report.settings import Setting
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
@@ -39,7 +39,7 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
                     [each.mean("ms_per_iteration") for each in line],
                     [low for low, _ in ranges],
                     [high for _, high in ranges],
-                    [count(len(each.seeds), "seed") for each in line],
+                    [counted(len(each.seeds), "seed") for each in line],
                 )
             )
         theirs = [
@@ -85,7 +85,7 @@ def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
             x = [int(each.nodes) for each in line]
             rates = [each.nodes * each.batch_size / each.mean("ms_per_iteration") for each in line]
             speed = [rate / rates[0] for rate in rates]
-            texts = [f"relative to {count(x[0], 'node')}"] * len(x)
+            texts = [f"relative to {counted(x[0], 'node')}"] * len(x)
             name = f"{label} · from {x[0]}"
             speeds.append(Series(name, look.of_method(line[0]), x, speed, texts=texts))
             ratio = [100 * value * x[0] / n for value, n in zip(speed, x, strict=True)]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pandas as pd
 
-from sgp_runner.report.comparison import COMPARABLE, TIMES, UNITS
+from sgp_runner.report.comparison import COMPARABLE, UNITS
 from sgp_runner.report.figure import GLYPHS
-from sgp_runner.report.parts import CLOCK, facets
+from sgp_runner.report.parts import CLOCK
 from sgp_runner.report.runs import PUBLISHED, TIMING
 from sgp_runner.report.settings import labels
 from sgp_runner.utils.units import duration, num_bytes, percent
@@ -312,50 +312,6 @@ def markdown(table: Table) -> str:
     return "\n".join([*lines, *(line(row(cells)) for cells in table.cells)]) + "\n"
 
 
-def for_terminal(settings: Sequence[Setting]) -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """Yield a title and rows for ``console.comparison_table`` for each task and kind of result."""
-    for (model, data, kind), members in facets(
-        settings, lambda each: (each.model, each.data, each.kind)
-    ).items():
-        yield f"{model} on {data} · {kind}", terminal_rows(members)
-
-
-def terminal_rows(settings: Sequence[Setting]) -> list[dict[str, object]]:
-    out = []
-    for each in settings:
-        job = [
-            *each.method.split()[len(each.algorithm.split()) :],
-            f"seed={joined(each.seeds, ',')}",
-        ]
-        row: dict[str, object] = {
-            "algorithm": each.algorithm,
-            "nodes": int(each.nodes),
-            "job": " ".join(job),
-            "clock": each.clock,
-        }
-        if not each.finished:
-            out.append(row | {"unfinished": True})
-            continue
-        low, high = each.range("low")[0], each.range("high")[1]
-        row |= {
-            "metric": each.metric or "loss",
-            "average": each.mean("averaged"),
-            "worker_min": low,
-            "worker_max": high,
-        }
-        row |= {
-            key: each.mean(key)
-            for key in (
-                "time_s",
-                "steps",
-                "bytes_per_node",
-                *(TIMES if each.kind == TIMING else ()),
-            )
-        }
-        out.append({key: value for key, value in row.items() if value == value})
-    return out
-
-
 def text(value: object, note: str = "") -> Cell:
     return Cell([Link(str(value))], note=note)
 
@@ -384,7 +340,8 @@ def time_cell(setting: Setting) -> Cell:
     if (hours := setting.mean("hours")) > 0:
         return text(f"{hours:.2f} h", f"{clock}, whole schedule")
     return text(
-        time_text(setting.mean("time_s")), clock if setting.finished else f"{clock}, unfinished"
+        time_text(setting.mean("time_s")),
+        clock if setting.finished else f"{clock}, {setting.state}",
     )
 
 

@@ -19,6 +19,8 @@ from sgp_runner.cli.report import main
 from sgp_runner.report.folders import run_folders
 from sgp_runner.report.page import render
 from sgp_runner.report.plots import sections
+from sgp_runner.report.ranked_table import ranked_tables
+from sgp_runner.report.ranking import rankings
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import settings_in
 from sgp_runner.report.tables import csv, markdown, of_runs
@@ -300,7 +302,9 @@ def test_mutated_runs_are_shown_or_left_out(mutated: Path) -> None:
     settings = settings_in(runs)
     table = of_runs(settings, lambda folder, file: f"./{file}")
     assert len(markdown(table).splitlines()) == 6 + len(shown)
-    page = render("title", "subtitle", sections(settings, None, []), [table], runs.skipped)
+    ranked = rankings(settings)
+    shown = sections(settings, ranked, [])
+    page = render("title", "subtitle", ranked_tables(ranked), shown, [table], runs.skipped)
     assert page.count("is left out: ") == len(runs.skipped)
 
 
