@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from sgp_runner.report.figure import COLOURS, Axis, Style, style
+from sgp_runner.report.colours import LOOKS, family_member, look_of, shade
+from sgp_runner.report.figure import DASHES, FILLS, Axis, Style
 from sgp_runner.report.runs import TIMING
 from sgp_runner.report.settings import Setting
 from sgp_runner.utils.units import BYTE_UNITS, HOUR, MINUTE
@@ -19,29 +20,46 @@ CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 
 
 class Look:
-    """The same style for the same method and number of nodes in all plots.
+    """The same style for the same algorithm in all reports, and for a setting in all plots of one.
 
-    With too many methods for the colours, methods are counted for each data set instead of for the
-    whole report.
+    Variants of an algorithm, such as other learning rates, are shades of its colour; dashes tell
+    apart variants and numbers of nodes.
     """
 
     def __init__(self, settings: Sequence[Setting]) -> None:
-        self.settings = settings
-        self.few = len({each.method for each in settings}) <= len(COLOURS)
+        self.others = [
+            name
+            for name in dict.fromkeys(str(each.algorithm) for each in settings)
+            if family_member(name) not in LOOKS
+        ]
+        self.variants = {
+            algorithm: list(dict.fromkeys(each.method for each in members))
+            for (algorithm,), members in facets(
+                settings, lambda each: (str(each.algorithm),)
+            ).items()
+        }
         self.nodes = sorted({int(each.nodes) for each in settings})
 
     def of(self, setting: Setting, line: bool = True) -> Style:
-        return style(self.number(setting), self.nodes.index(int(setting.nodes)), setting.kind, line)
+        dash = self.variant(setting) * len(self.nodes) + self.nodes.index(int(setting.nodes))
+        return self.style(setting, dash if line else None)
 
     def of_method(self, setting: Setting) -> Style:
         """Style of a line along the numbers of nodes."""
-        return style(self.number(setting), 0, setting.kind)
+        return self.style(setting, self.variant(setting))
 
-    def number(self, setting: Setting) -> int:
-        methods = dict.fromkeys(
-            each.method for each in self.settings if self.few or each.data == setting.data
+    def variant(self, setting: Setting) -> int:
+        return self.variants[setting.algorithm].index(setting.method)
+
+    def style(self, setting: Setting, dash: int | None) -> Style:
+        colour, shape = look_of(setting.algorithm, self.others)
+        variants = self.variants[setting.algorithm]
+        return Style(
+            shade(colour, self.variant(setting), len(variants)),
+            shape,
+            FILLS[setting.kind],
+            None if dash is None else DASHES[dash % len(DASHES)],
         )
-        return list(methods).index(setting.method)
 
 
 def facets(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, list[Item]]:
@@ -80,8 +98,21 @@ def kinds(settings: Sequence[Setting]) -> str:
     return "; ".join(out)
 
 
+def on_cluster(settings: Sequence[Setting]) -> str:
+    clusters = dict.fromkeys(each.cluster for each in settings if each.cluster)
+    return f", {' and '.join(clusters)}" if clusters else ""
+
+
 def nodes_axis(settings: Sequence[Setting]) -> Axis:
     return Axis("nodes", "log", sorted({int(each.nodes) for each in settings}))
+
+
+def ticks_between(low: float, high: float) -> list[float]:
+    """Return the values 1, 2 and 5 times a power of ten around the range, for logarithmic axes."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    below = [value for value in values if value <= low][-1:]
+    return [*below, *(value for value in values if low < value < high * 1.3)]
 
 
 def time_unit(seconds: float) -> tuple[str, float]:

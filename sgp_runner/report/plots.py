@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sgp_runner.report.comparison import COMPARABLE, UNITS
-from sgp_runner.report.figure import Axis, Plot, Series, Style, style
+from sgp_runner.report.figure import FILLS, Axis, Plot, Series, Style
 from sgp_runner.report.parts import Look, file_name, folded
 from sgp_runner.report.quality import against_bytes, against_epochs, against_time, time_to_target
 from sgp_runner.report.runs import PUBLISHED
@@ -17,6 +17,8 @@ from sgp_runner.report.settings import Setting
 if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
     from sgp_runner.report.ranking import Ranking
+
+OURS = "#3381ef"  # beside published figures, in the colour of the text
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def sections(
         Section(
             f"{quality} against time",
             f"{whose} Simulated and measured time are never in one plot.",
-            [*against_time(evaluated, look)],
+            [plot for each in ranked for plot in against_time(each, look)],
             none,
         ),
         Section(
@@ -121,7 +123,7 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
             series.append(
                 Series(
                     f"ours, {ours_is}",
-                    style(0, 0, ours[0][1].kind, line=False),
+                    Style(OURS, "circle", FILLS[ours[0][1].kind]),
                     [pair.ours for _, pair in ours],
                     [row for row, _ in ours],
                     [pair.low for _, pair in ours],

@@ -15,9 +15,11 @@ from sgp_runner.report.plots import sections
 from sgp_runner.report.ranked_table import ranked_tables
 from sgp_runner.report.ranking import rankings
 from sgp_runner.report.runs import Runs, read_runs
-from sgp_runner.report.settings import Setting, settings_in
+from sgp_runner.report.settings import Setting, labels, settings_in
 from sgp_runner.report.tables import csv, markdown, tables
+from sgp_runner.report.what_was_run import what_was_run
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import counted
 
 SAFE = "/#:=+,@!$&'*;~"  # characters of a path that need no escape in a link
@@ -75,6 +77,11 @@ def report_on(
     ranked = rankings(settings, target)
     shown = sections(settings, ranked, pairs)
     first, others = ranked_tables(ranked), tables(settings, pairs, link)
+    box = what_was_run(settings)
+    configs = [
+        (label, read_text(Path(each.folder) / "config.yaml"))
+        for label, each in zip(labels(settings), settings, strict=True)
+    ]
     unfinished = sum(len(each.seeds) for each in settings if not each.finished)
     subtitle = f"{counted(len(runs.table), 'run')} of {counted(len(settings), 'setting')}"
     subtitle += f", of which {counted(unfinished, 'run')} unfinished." if unfinished else "."
@@ -88,7 +95,8 @@ def report_on(
             (out / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
         save_all((plot for section in shown for plot in section.plots), out / "plots")
         page.write_text(
-            render(title, subtitle, first, shown, others, runs.skipped), encoding="utf-8"
+            render(title, subtitle, box, configs, first, shown, others, runs.skipped),
+            encoding="utf-8",
         )
     except OSError as error:
         raise ConfigError("--out", f"cannot write to {out}: {error.strerror}.") from error

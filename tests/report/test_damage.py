@@ -24,6 +24,7 @@ from sgp_runner.report.ranking import rankings
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import settings_in
 from sgp_runner.report.tables import csv, markdown, of_runs
+from sgp_runner.report.what_was_run import what_was_run
 from sgp_runner.report.write import write_report
 
 CURVE = [[0.5, 0.6], [0.8, 0.9]]
@@ -304,7 +305,8 @@ def test_mutated_runs_are_shown_or_left_out(mutated: Path) -> None:
     assert len(markdown(table).splitlines()) == 6 + len(shown)
     ranked = rankings(settings)
     shown = sections(settings, ranked, [])
-    page = render("title", "subtitle", ranked_tables(ranked), shown, [table], runs.skipped)
+    box = what_was_run(settings)
+    page = render("title", "", box, [], ranked_tables(ranked), shown, [table], runs.skipped)
     assert page.count("is left out: ") == len(runs.skipped)
 
 

@@ -75,12 +75,13 @@ def test_seeds_of_a_setting_become_a_mean_and_a_range(tmp_path: Path) -> None:
     )
 
     (plot,) = section([setting], "Accuracy against time").plots
-    (series,) = plot.series
+    series, target = plot.series
     assert (
         plot.x.title == "simulated time in seconds"
-        and plot.title == "accuracy against simulated time · rehearsal, mlp on digits"
+        and plot.title == "error against simulated time · rehearsal, mlp on digits"
     )
-    assert [round(float(y), 9) for y in series.y] == [45, 75, 93.5] and series.x == [15, 30, 45]
+    assert [round(float(y), 9) for y in series.y] == [55, 25, 6.5] and series.x == [15, 30, 45]
+    assert (target.name, target.x) == ("92 % accuracy", [0, 45])
     (plot,) = section([setting], "Accuracy against bytes").plots
     assert plot.x.title == "kB sent per node" and plot.series[0].x == [1, 2, 3]
 
@@ -140,8 +141,8 @@ def test_simulated_and_measured_time_are_never_in_one_plot(tmp_path: Path) -> No
     settings = settings_of(tmp_path)
     time = section(settings, "Accuracy against time").plots
     assert [(plot.x.title, len(plot.series)) for plot in time] == [
-        ("simulated time in seconds", 1),
-        ("measured time in seconds", 1),
+        ("simulated time in seconds", 2),
+        ("measured time in seconds", 2),
     ]
     (epochs,) = section(settings, "Accuracy against epochs").plots
     assert [(series.name, series.style.fill) for series in epochs.series] == [
