@@ -296,6 +296,19 @@ def timing_table(rows: Sequence[Mapping[str, object]], title: str) -> Table:
     return table
 
 
+def outcome(row: Mapping[str, object]) -> str:
+    """Describe what a run came to in a few words; ``row`` as in `comparison_table`."""
+    if row.get("failed"):
+        return f"{_failure(row)}: {row['failed']}"
+    clock = " simulated" if _text(row, "clock") == "simulated" else ""
+    if (step := number(row.get("ms_per_iteration"))) is not None:
+        return f"{milliseconds(step)} per iteration{clock}"
+    quality = _shown(row, "average") or "?"
+    if row.get("metric") != "accuracy":
+        quality = f"{_metric_name(row)} {quality}"
+    return f"{quality} in {duration(number(row.get('time_s')) or 0.0)}{clock}"
+
+
 def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
     """Make the table of published figures beside ours.
 
