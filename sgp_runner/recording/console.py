@@ -220,6 +220,22 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     return table
 
 
+def outcome(row: Mapping[str, object]) -> str:
+    """Describe what a run came to in a few words.
+
+    row: a summary, or one with ``failed``, a sentence, for a run without results.
+    """
+    if row.get("failed"):
+        return f"{'diverged' if row.get('diverged') else 'failed'}: {row['failed']}"
+    clock = " simulated" if _text(row, "clock") == "simulated" else ""
+    if (step := number(row.get("ms_per_iteration"))) is not None:
+        return f"{milliseconds(step)} per iteration{clock}"
+    quality = _shown(row, "average") or "?"
+    if row.get("metric") != "accuracy":
+        quality = f"{_metric_name(row)} {quality}"
+    return f"{quality} in {duration(number(row.get('time_s')) or 0.0)}{clock}"
+
+
 def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
     """Make the table of published figures beside ours.
 
