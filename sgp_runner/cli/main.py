@@ -159,9 +159,11 @@ def act(words: Sequence[str]) -> int:
         settings = parse(command.settings)
         if "--help" in command.options:
             return explain(command, settings)
-        if "--multirun" in command.options:
-            from sgp_runner.cli.sweep import sweep
+        from sgp_runner.cli.sweep import is_sweep, sweep
 
+        if "--multirun" in command.options:
+            return sweep(settings)
+        if "--cfg" not in command.options and is_sweep(settings):
             return sweep(settings)
         for setting in settings:
             if setting.name == "jobs":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.cli import slurm_jobs as slurm
 from sgp_runner.cli.jobs import Job, Row, row_if_done, run_job
+from sgp_runner.config.choices import PRESET
 from sgp_runner.config.overrides import (
     TARGET,
     Setting,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from sgp_runner.report.runs import Runs
 
+PARAMS = "hydra.sweeper.params"
 LOCAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -170,6 +172,19 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
             )
 
 
+def is_sweep(settings: Sequence[Setting]) -> bool:
+    """Return whether the settings choose a preset that says what to sweep over."""
+    from omegaconf import OmegaConf
+
+    if all(setting.name != PRESET for setting in settings):
+        return False
+    words = [setting.word for setting in settings if setting.composed and not setting.swept]
+    try:
+        return bool(OmegaConf.select(compose_all(words, hydra_too=True), PARAMS))
+    except ConfigError:  # the run says what is wrong
+        return False
+
+
 def plan(settings: Sequence[Setting]) -> Plan:
     """Compose and check all jobs of a sweep."""
     from omegaconf import OmegaConf
@@ -178,15 +193,17 @@ def plan(settings: Sequence[Setting]) -> Plan:
     first, _ = narrow(parse([*for_hydra, *combinations(settings)[0]]))
     composed = compose_all([setting.word for setting in first], hydra_too=True)
     check_plugins(tree_of(composed)["hydra"])
-    # A preset may say what to sweep over.
-    if params := OmegaConf.select(composed, "hydra.sweeper.params"):
-        settings = [*parse([f"{key}={value}" for key, value in params.items()]), *settings]
-        for_hydra.append("hydra.sweeper.params=null")
+    asked = {setting.name for setting in settings}
+    # A preset may say what to sweep over, and the command line changes it.
+    if params := OmegaConf.select(composed, PARAMS):
+        of_preset = parse([f"{key}={value}" for key, value in params.items()])
+        settings = [*(each for each in of_preset if each.name not in asked), *settings]
+        for_hydra.append(f"{PARAMS}=null")
     directory = Path(str(OmegaConf.select(composed, "hydra.sweep.dir")))
     refuse_secrets(str(directory), "hydra.sweep.dir")
     swept = {setting.name for setting in settings if setting.swept}
     swept |= {condition[2] for name in swept if (condition := condition_of(name))}
-    all_words = narrowed(combinations(settings))
+    all_words = narrowed(combinations(settings), asked)
     jobs = []
     for number, words in enumerate(all_words, start=1):
         title = " ".join(
@@ -249,15 +266,16 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
     return BasicSweeper.split_arguments(overrides, None)[0]
 
 
-def narrowed(all_words: Sequence[Sequence[str]]) -> list[list[str]]:
+def narrowed(all_words: Sequence[Sequence[str]], asked: Container[str]) -> list[list[str]]:
     """The words of each job that apply to it, without jobs that do not differ any more.
 
-    Raises ConfigError for a setting of a choice, such as ``algo.osgp.tau=1``, that no job makes.
+    Raises ConfigError for a setting of a choice, such as ``algo.osgp.tau=1``, that no job makes. A
+    preset may have settings for choices that the command line, ``asked``, leaves out.
     """
     divided = [narrow(parse(words)) for words in all_words]
     names = [{setting.name for setting in left_out} for _, left_out in divided]
     for setting in divided[0][1]:
-        if all(setting.name in left_out for left_out in names):
+        if setting.name in asked and all(setting.name in left_out for left_out in names):
             raise unmet(setting, "no run of this sweep has it")
     words = (tuple(setting.word for setting in taken) for taken, _ in divided)
     return [list(each) for each in dict.fromkeys(words)]

@@ -99,8 +99,37 @@ def kinds(settings: Sequence[Setting]) -> str:
 
 
 def on_cluster(settings: Sequence[Setting]) -> str:
+    """Name the machines, and the model whose time they take if another one was trained."""
     clusters = dict.fromkeys(each.cluster for each in settings if each.cluster)
-    return f", {' and '.join(clusters)}" if clusters else ""
+    clock = timed_models(settings)
+    timed = f", clock of {clock} on" if clock else ","
+    return f"{timed} {' and '.join(clusters)}" if clusters else ""
+
+
+def scene(settings: Sequence[Setting]) -> str:
+    """Say in a line what was trained, on whose clock, where: the title of a picture by itself.
+
+    For example ``mlp trained, clock of ResNet-50 on 16 nodes of sgp_ethernet (simulated)``.
+    """
+    models = " and ".join(dict.fromkeys(str(each.model) for each in settings))
+    nodes = sorted({int(each.nodes) for each in settings})
+    where = f"{', '.join(map(str, nodes))} {'node' if nodes == [1] else 'nodes'}"
+    names = dict.fromkeys(each.cluster.partition(" ")[0] for each in settings if each.cluster)
+    where += f" of {' and '.join(names)}" if names else ""
+    clock = timed_models(settings)
+    how = "simulated" if settings[0].clock == "simulated" else "measured"
+    return f"{models} trained, {f'clock of {clock} on ' if clock else ''}{where} ({how})"
+
+
+def timed_models(settings: Sequence[Setting]) -> str:
+    """Name the models that simulated time models, where they are not the trained ones."""
+    models = dict.fromkeys(
+        str(model)
+        for each in settings
+        if (model := each.settings.get("timed_as.model")) not in (None, each.model)
+        and each.clock == "simulated"
+    )
+    return " and ".join(re.sub(r"^resnet(\d+)$", r"ResNet-\1", model) for model in models)
 
 
 def nodes_axis(settings: Sequence[Setting]) -> Axis:

@@ -12,6 +12,7 @@ from rich.text import Text
 from sgp_runner.recording.console import show
 from sgp_runner.report.ranked_table import ranked_tables
 from sgp_runner.report.ranking import rankings
+from sgp_runner.report.terminal_plot import terminal_plot
 
 if TYPE_CHECKING:
     from sgp_runner.report.settings import Setting
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 
 
 def show_rankings(settings: Sequence[Setting], target: float | None = None) -> None:
-    """Print the ranked tables of the settings."""
-    for table in ranked_tables(rankings(settings, target)):
+    """Print the ranked tables of the settings, each with its plot."""
+    ranked = rankings(settings, target)
+    for ranking, table in zip(ranked, ranked_tables(ranked), strict=True):
         show(grid(table))
+        if picture := terminal_plot(ranking):
+            print(f"\n{picture}", flush=True)
 
 
 def grid(table: Table) -> Grid:
