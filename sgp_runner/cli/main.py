@@ -159,14 +159,18 @@ def act(words: Sequence[str]) -> int:
         settings = parse(command.settings)
         if "--help" in command.options:
             return explain(command, settings)
-        if "--multirun" in command.options:
-            from sgp_runner.cli.sweep import sweep
+        from sgp_runner.cli.sweep import is_sweep, sweep
 
+        if "--multirun" in command.options:
+            return sweep(settings)
+        if "--cfg" not in command.options and is_sweep(settings):
             return sweep(settings)
         for setting in settings:
+            if setting.name == "jobs":
+                raise ConfigError("jobs", "it is the number of runs of a sweep at a time; add -m.")
             if setting.swept:
                 raise ConfigError(
-                    setting.name, "several values make a sweep; add -m to run one after the other."
+                    setting.name, "several values make a sweep; add -m to run all of them."
                 )
             if setting.name == "hydra/launcher" and "--cfg" not in command.options:
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")

@@ -75,9 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(asked: argparse.Namespace) -> int:
-    from sgp_runner.recording.console import comparison_table, published_table, show
+    from sgp_runner.recording.console import published_table, show
     from sgp_runner.replay.retiming import retime_all
-    from sgp_runner.report.tables import for_terminal, raw_pair
+    from sgp_runner.report.tables import raw_pair
+    from sgp_runner.report.terminal import show_rankings
     from sgp_runner.report.write import write_report
 
     load_plugins(asked.plugin)
@@ -87,8 +88,7 @@ def report(asked: argparse.Namespace) -> int:
         else []
     )
     made = write_report([*asked.folders, *retimed], asked.out, asked.target)
-    for title, rows in for_terminal(made.settings):
-        show(comparison_table(rows, title))
+    show_rankings(made.settings, asked.target)
     if made.pairs:
         show(published_table([raw_pair(pair) for pair in made.pairs]))
     for sentence in made.skipped:

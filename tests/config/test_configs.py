@@ -328,7 +328,7 @@ def test_a_sweep_over_mappings_replaces_them_in_each_run() -> None:
         "model=timing_only",
         "logger=jsonl",
     ]
-    _, _, jobs = plan(parse(words))
+    jobs = plan(parse(words)).jobs
     assert [job.experiment.run.faults.slow_nodes for job in jobs] == [{3: 10.0}, {1: 2.0}]
 
 

@@ -127,7 +127,7 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
     ("command", "where", "words"),
     [
         ("sgp_run", "sgp_runner.cli.sweep:plan", ["-m", "seed=1,2"]),
-        ("sgp_run", "sgp_runner.cli.sweep:perform", ["-m", "seed=1,2"]),
+        ("sgp_run", "sgp_runner.cli.jobs:perform", ["-m", "seed=1,2", "jobs=1"]),
         ("sgp_run", "sgp_runner.cli.calibrate:prepared", ["calibrate"]),
         ("sgp_run", "sgp_runner.distributed.launch:wait_for", ["calibrate", "nodes=2"]),
         ("sgp_replay", "sgp_runner.replay.exact:", ["."]),
