@@ -121,15 +121,8 @@ def loader() -> ConfigLoader:
     return GlobalHydra.instance().config_loader()
 
 
-def search_in(*folders: str) -> str:
-    """The word that adds folders of presets to the configuration tree."""
-    for folder in folders:
-        check_readable(folder)
-    places = ",".join(quoted(f"file://{Path(folder).absolute()}") for folder in folders)
-    return f"hydra.searchpath=[{places}]"
-
-
-def check_readable(folder: str) -> None:
+def search_in(folder: str) -> str:
+    """The word that adds a folder of presets to the configuration tree."""
     if not Path(folder).is_dir():
         raise ConfigError("--config-dir", f"there is no folder '{folder}'.")
     for path in sorted(Path(folder).glob("*.yaml")) + sorted(Path(folder).glob("*/*.yaml")):
@@ -139,6 +132,7 @@ def check_readable(folder: str) -> None:
             raise ConfigError("--config-dir", f"{path} cannot be read: {error}.") from None
         except (OSError, ValueError):  # an error where the file is chosen
             continue
+    return f"hydra.searchpath=[{quoted(f'file://{Path(folder).absolute()}')}]"
 
 
 def quoted(text: str) -> str:

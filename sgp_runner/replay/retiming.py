@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 KEY = "--retime"
 CLUSTER = "cluster"
-UNNAMED = "custom"  # the name of a cluster whose file gives none
 OF_THE_CLUSTER = ("time_s", "bytes_sent")  # fields of a record
 COSTS = ("time_s", "real_s", "steps", "bytes_per_node")  # fields of a summary
 SAME = ("step", "epoch", "lr", "staleness", "push_sum_weight")  # fields equal on all clusters
@@ -92,6 +91,7 @@ def machines_in(words: Sequence[str], config_dir: str | None = None) -> list[Mac
     config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
     """
     from sgp_runner.config.overrides import configs, parse, search_in
+    from sgp_runner.config.plugins import named
 
     for word in words:
         key, _, values = word.partition("=")
@@ -101,42 +101,13 @@ def machines_in(words: Sequence[str], config_dir: str | None = None) -> list[Mac
                 f"'{word}' says nothing of a cluster: write {KEY} "
                 f"cluster=infiniband_100g,./lab.yaml or {KEY} cluster.bandwidth=1Gbit/s.",
             )
-    with TemporaryDirectory() as scratch, configs():
-        folders = [config_dir] if config_dir is not None else []
-        files = own_files(words, Path(scratch))
-        search = [search_in(*folders, *([scratch] if files else []))] if folders or files else []
-        for own, path in files.items():
-            words = [replaced(word, path, own) for word in words]
+    words = named(words)
+    with configs():
+        search = [] if config_dir is None else [search_in(config_dir)]
         settings = parse([*search, *words])[len(search) :]
         return [
-            machines(combination, search, files)
-            for combination in product(*map(single_values, settings))
+            machines(combination, search) for combination in product(*map(single_values, settings))
         ]
-
-
-def own_files(words: Sequence[str], scratch: Path) -> dict[str, str]:
-    """Copy the files that ``words`` name into a folder of presets; return them by their choice."""
-    named = [
-        name
-        for word in words
-        if word.startswith(f"{CLUSTER}=")
-        for name in word.partition("=")[2].split(",")
-        if name.endswith((".yaml", ".yml"))
-    ]
-    files = {f"own_{number}": name for number, name in enumerate(named)}
-    for choice, name in files.items():
-        (scratch / CLUSTER).mkdir(exist_ok=True)
-        try:
-            (scratch / CLUSTER / f"{choice}.yaml").write_text(read_text(Path(name)))
-        except (OSError, ValueError) as error:
-            raise ConfigError(CLUSTER, f"{name} cannot be read: {error}.") from None
-    return files
-
-
-def replaced(word: str, name: str, choice: str) -> str:
-    """Write a choice in the place of a file's name."""
-    key, _, values = word.partition("=")
-    return f"{key}={','.join(choice if each == name else each for each in values.split(','))}"
 
 
 def single_values(setting: Setting) -> list[str]:
@@ -148,7 +119,7 @@ def single_values(setting: Setting) -> list[str]:
     return [f"{setting.name}={value}" for value in setting.override.sweep_string_iterator()]
 
 
-def machines(words: Sequence[str], search: Sequence[str], files: Mapping[str, str]) -> Machines:
+def machines(words: Sequence[str], search: Sequence[str]) -> Machines:
     """Return the machines of one combination of values."""
     from sgp_runner.config.overrides import compose
     from sgp_runner.report.parts import file_name
@@ -156,12 +127,8 @@ def machines(words: Sequence[str], search: Sequence[str], files: Mapping[str, st
     tree: Any = compose([*search, *words])[CLUSTER]
     names = {word.partition("=")[0]: word.partition("=")[2] for word in words}
     chosen = names.pop(CLUSTER, None)
-    own = chosen
-    if chosen is not None and chosen in files:
-        own = Path(files[chosen]).stem
-        tree["name"] = own if tree["name"] == UNNAMED else tree["name"]
     changed = [file_name(key.partition(".")[2], value) for key, value in names.items()]
-    name = "-".join([*([own] if own else []), *changed])
+    name = "-".join([*([chosen] if chosen else []), *changed])
     if chosen is not None:
         return Machines(name, tree)
     changes = {}

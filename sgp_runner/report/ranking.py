@@ -186,7 +186,8 @@ def target_of(settings: Sequence[Setting], asked: float | None) -> Target:
 
 
 def every(settings: int) -> str:
-    return "the setting reaches" if settings == 1 else f"all {settings} settings reach"
+    few = {1: "the setting reaches", 2: "both settings reach"}
+    return few.get(settings, f"all {settings} settings reach")
 
 
 def easier(quality: float, metric: str) -> float:
