@@ -154,7 +154,7 @@ def with_rank(row: Row, rank: int | None, rows: Iterable[Row]) -> Row:
         base = max(baselines, key=lambda other: (equal(other, row), -other.time))
     else:
         base = max(peers, key=lambda other: other.time)
-    return Row(rank, row.name, row.setting, row.times, base.time / row.time, base.name)
+    return Row(rank, row.name, row.setting, row.times, base.time / row.time, base.setting.method)
 
 
 def equal(one: Row, other: Row) -> int:
@@ -186,7 +186,8 @@ def target_of(settings: Sequence[Setting], asked: float | None) -> Target:
 
 
 def every(settings: int) -> str:
-    return "the setting reaches" if settings == 1 else f"all {settings} settings reach"
+    few = {1: "the setting reaches", 2: "both settings reach"}
+    return few.get(settings, f"all {settings} settings reach")
 
 
 def easier(quality: float, metric: str) -> float:
