@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         defer_among_others()
         code = act(words)
-        mirror = sys.modules.get("sgp_runner.recording.loggers.wandb")
+        mirror = sys.modules.get("sgp_runner.recording.loggers.mirror")
         if mirror is not None and mirror.abandoned.is_set():
             leave(code)
     except (Exception, KeyboardInterrupt) as error:

@@ -63,7 +63,11 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
     },
     "faults": "sgp_runner.cluster.faults:Faults",
     "logger": {
+        "csv": "sgp_runner.recording.loggers.csv:Csv",
         "jsonl": "sgp_runner.recording.loggers.jsonl:Jsonl",
+        "mlflow": "sgp_runner.recording.loggers.mlflow:Mlflow",
+        "none": "sgp_runner.recording.loggers.jsonl:Jsonl",
+        "tensorboard": "sgp_runner.recording.loggers.tensorboard:TensorBoard",
         "wandb": "sgp_runner.recording.loggers.wandb:Wandb",
     },
     "model": {
