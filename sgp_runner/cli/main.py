@@ -131,6 +131,10 @@ def act(words: Sequence[str]) -> int:
         from sgp_runner.cli.calibrate import calibrate
 
         return calibrate(words[1:])
+    if words[:1] == ["download"]:
+        from sgp_runner.cli.download import download
+
+        return download(words[1:])
     if words[:1] == ["new"]:
         from sgp_runner.cli.new import new
 

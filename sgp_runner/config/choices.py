@@ -79,6 +79,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "resnet50": "sgp_runner.models.resnet:ResNet",
         "resnet8": "sgp_runner.models.resnet:ResNet",
         "timing_only": "sgp_runner.models.timing_only:TimingOnly",
+        "torchvision": "sgp_runner.models.torchvision:Torchvision",
         "transformer": "sgp_runner.models.transformer:Transformer",
     },
     "network": {
