@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         defer_among_others()
         code = act(words)
-        mirror = sys.modules.get("sgp_runner.recording.loggers.wandb")
+        mirror = sys.modules.get("sgp_runner.recording.loggers.mirror")
         if mirror is not None and mirror.abandoned.is_set():
             leave(code)
     except (Exception, KeyboardInterrupt) as error:
@@ -132,6 +132,10 @@ def act(words: Sequence[str]) -> int:
         from sgp_runner.cli.calibrate import calibrate
 
         return calibrate(words[1:])
+    if words[:1] == ["download"]:
+        from sgp_runner.cli.download import download
+
+        return download(words[1:])
     if words[:1] == ["new"]:
         from sgp_runner.cli.new import new
 
@@ -160,14 +164,18 @@ def act(words: Sequence[str]) -> int:
         settings = parse(command.settings)
         if "--help" in command.options:
             return explain(command, settings)
-        if "--multirun" in command.options:
-            from sgp_runner.cli.sweep import sweep
+        from sgp_runner.cli.sweep import is_sweep, sweep
 
+        if "--multirun" in command.options:
+            return sweep(settings)
+        if "--cfg" not in command.options and is_sweep(settings):
             return sweep(settings)
         for setting in settings:
+            if setting.name == "jobs":
+                raise ConfigError("jobs", "it is the number of runs of a sweep at a time; add -m.")
             if setting.swept:
                 raise ConfigError(
-                    setting.name, "several values make a sweep; add -m to run one after the other."
+                    setting.name, "several values make a sweep; add -m to run all of them."
                 )
             if setting.name == "hydra/launcher" and "--cfg" not in command.options:
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")

@@ -15,7 +15,11 @@ EXAMPLES = """examples
   sgp-report results/sweeps/2026-01-31_12-00-00 the runs of a sweep
   sgp-report results/runs/sgp-* --target 0.9    some runs, and their time to 90 %
   sgp-report results/runs/sgp-* --retime cluster=infiniband_100g,ethernet_10g
-                                                also re-timed on these clusters, without training"""
+                                                also re-timed on these clusters, without training
+  sgp-report results/runs/sgp-* --retime cluster.bandwidth=1Gbit/s,10Gbit/s
+                                                also re-timed on faster and slower interfaces
+  sgp-report results/runs/sgp-* --config-dir results --retime cluster=here
+                                                also on machines that sgp-run calibrate measured"""
 
 
 def parser() -> Parser:
@@ -48,9 +52,16 @@ def parser() -> Parser:
     )
     out.add_argument(
         "--retime",
+        action="append",
         metavar="cluster=A,B",
-        help="also show what the runs would have recorded on these clusters; "
-        "for algorithms whose decisions do not depend on time",
+        help="also show what the runs would have recorded on these clusters, named or files, or "
+        "with another cluster.bandwidth=1Gbit/s; may be repeated; for algorithms whose decisions "
+        "do not depend on time",
+    )
+    out.add_argument(
+        "--config-dir",
+        metavar="FOLDER",
+        help="folder of own presets, such as results for clusters of sgp-run calibrate",
     )
     add_plugins(out)
     out.add_argument("--version", action="version", version=f"sgp-report {__version__}")
@@ -75,20 +86,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(asked: argparse.Namespace) -> int:
-    from sgp_runner.recording.console import comparison_table, published_table, show
+    from sgp_runner.recording.console import published_table, show
     from sgp_runner.replay.retiming import retime_all
-    from sgp_runner.report.tables import for_terminal, raw_pair
+    from sgp_runner.report.tables import raw_pair
+    from sgp_runner.report.terminal import show_rankings
     from sgp_runner.report.write import write_report
 
     load_plugins(asked.plugin)
     retimed = (
-        retime_all(asked.folders, asked.retime, asked.out / "retimed")
+        retime_all(asked.folders, asked.retime, asked.out / "retimed", asked.config_dir)
         if asked.retime is not None
         else []
     )
     made = write_report([*asked.folders, *retimed], asked.out, asked.target)
-    for title, rows in for_terminal(made.settings):
-        show(comparison_table(rows, title))
+    show_rankings(made.settings, asked.target)
     if made.pairs:
         show(published_table([raw_pair(pair) for pair in made.pairs]))
     for sentence in made.skipped:

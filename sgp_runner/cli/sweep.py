@@ -1,32 +1,37 @@
-"""``sgp-run -m``: one run for each combination, through Hydra's launchers, and their comparison."""
+"""``sgp-run -m``: a run for each combination, here or through a launcher, and a comparison."""
 
 from __future__ import annotations
 
 import csv
+import os
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.cli import slurm_jobs as slurm
+from sgp_runner.cli.jobs import Job, Row, row_if_done, run_job
+from sgp_runner.config.choices import PRESET
 from sgp_runner.config.overrides import (
     TARGET,
     Setting,
     compose,
     compose_all,
+    condition_of,
     foreign_class,
     loader,
+    narrow,
     parse,
     quoted,
     tree_of,
     typed,
+    unmet,
 )
-from sgp_runner.config.plugins import named
 from sgp_runner.config.schema import make_experiment
-from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
-from sgp_runner.utils.errors import ConfigError, Diverged, Stopped
+from sgp_runner.session.execution import print_traceback_if_wanted, sentence_of
+from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import hearing, interruptible
@@ -35,42 +40,28 @@ from sgp_runner.utils.units import counted
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.report.runs import Runs
 
-Row = dict[str, object]
+PARAMS = "hydra.sweeper.params"
+LOCAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run of a sweep.
+class Plan:
+    """A sweep whose settings have been checked.
 
-    title: the settings in which this run differs from the others, as typed.
+    for_hydra: the words with which Hydra's launchers start it, one job for each number
+    directory: its folder
+    jobs: its runs, in order
+    launcher: class of the launcher
+    variables: environment variables of the jobs
     """
 
-    title: str
-    experiment: Experiment
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the settings: the process of a launcher loads the plug-ins again."""
-        experiment = self.experiment
-        places = [plugin.where for plugin in experiment.plugins]
-        return job_of, (self.title, dict(experiment.config), experiment.group, places)
-
-
-class SweepStopped(BaseException):
-    """A signal has stopped a job; after an Exception, Hydra's launcher would start the next one."""
-
-    def __init__(self, stop: Stopped) -> None:
-        super().__init__(str(stop))
-        self.stop = stop
-
-
-def job_of(
-    title: str, config: Mapping[str, object], group: str | None, places: Sequence[str]
-) -> Job:
-    """The job of these settings, with the plug-ins in the files and folders ``places``."""
-    named([], places)
-    return Job(title, make_experiment(config, group))
+    for_hydra: Sequence[str]
+    directory: Path
+    jobs: Sequence[Job]
+    launcher: str
+    variables: Mapping[str, str]
 
 
 def sweep(settings: Sequence[Setting]) -> int:
@@ -78,42 +69,91 @@ def sweep(settings: Sequence[Setting]) -> int:
 
     Raises ConfigError, with nothing written, if one of them cannot work.
     """
-    from hydra.core.global_hydra import GlobalHydra
-
     if launched_rank() is not None:
         raise ConfigError(
             "-m", "the processes of a launcher cannot share a sweep; start its runs one by one."
         )
-    for_hydra, directory, jobs = plan(settings)
+    asked, settings = jobs_at_once(settings)
+    planned = plan(settings)
+    directory, jobs = planned.directory, planned.jobs
+    here = planned.launcher == LOCAL
+    if asked is not None and not here:
+        raise ConfigError(
+            "jobs", "hydra/launcher starts the runs elsewhere; leave one of them out."
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
     rows: dict[int, Row] = {}
+    try:
+        outcomes = run_here(planned, asked) if here else launch(planned)
+        with interruptible(), closing(outcomes):
+            for number, row in outcomes:
+                rows[number] = row
+    finally:
+        finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
+        rows_done = [row for row in finished if row is not None]
+        runs = compare(rows_done, directory)
+    report(runs, directory)
+    return 1 if any(row.get("failed") for row in rows.values()) else 0
+
+
+def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]]:
+    """Take ``jobs=`` out of the settings: how many runs at a time, if it is said."""
+    asked: int | None = None
+    for setting in settings:
+        if setting.name == "jobs":
+            value = None if setting.swept else setting.override.value()
+            if type(value) is not int or value < 1:
+                word = setting.word.partition("=")[2]
+                raise ConfigError("jobs", f"'{word}' is not a number of runs, such as jobs=2.")
+            asked = value
+    return asked, [setting for setting in settings if setting.name != "jobs"]
+
+
+def run_here(planned: Plan, asked: int | None) -> Generator[tuple[int, Row]]:
+    """Run the jobs on this machine and yield the number and the row of each as it ends."""
+    from sgp_runner.cli.local_jobs import Machine, imports_of, one_by_one, side_by_side
+
+    os.environ.update(planned.variables)
+    jobs, machine = planned.jobs, Machine(asked)
+    runs = [job.experiment.run for job in jobs]
+    most = machine.at_once(runs)
+    at_once = f", {most} at a time" if most > 1 else ""
+    print(f"{counted(len(jobs), 'run')}{at_once}; the sweep is in {planned.directory}", flush=True)
+    if most == 1:
+        yield from one_by_one(jobs, len(jobs))
+    else:
+        logs = planned.directory / "logs"
+        yield from side_by_side(jobs, len(jobs), machine, most, logs, imports_of(runs))
+
+
+def launch(planned: Plan) -> Generator[tuple[int, Row]]:
+    """Run the jobs through a launcher of Hydra and yield the number and the row of each."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    directory, jobs = planned.directory, planned.jobs
 
     def task(config: DictConfig) -> Row:
         from hydra.core.hydra_config import HydraConfig
 
         number = HydraConfig.get().job.num
         try:
-            rows[number] = run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
-        except Stopped as stop:
+            return run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
+        except Stopped:
             slurm.requeue()
-            raise SweepStopped(stop) from stop
-        return rows[number]
+            raise
 
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None
     print(f"{counted(len(jobs), 'run')}; the sweep is in {directory}", flush=True)
     earlier = slurm.submissions(directory)
     try:
-        with interruptible():
-            batches = hydra.multirun(config_name="config", task_function=task, overrides=for_hydra)
-        # Jobs may have run in other processes.
-        results = [result.return_value for batch in batches for result in batch]
-        rows |= dict(enumerate(results))
-    except SweepStopped as error:
-        raise error.stop from error
+        batches = hydra.multirun(
+            config_name="config", task_function=task, overrides=[*planned.for_hydra]
+        )
+        yield from enumerate(result.return_value for batch in batches for result in batch)
     except (Exception, KeyboardInterrupt) as error:
         if hearing.interrupted or isinstance(error, KeyboardInterrupt):
             slurm.cancel(slurm.submissions(directory) - earlier)
@@ -125,34 +165,45 @@ def sweep(settings: Sequence[Setting]) -> int:
         for number, job in enumerate(handed_over):
             outcome = slurm.outcome(job)
             # A job that lost a rank has failed for Slurm, but the run may have finished.
-            rows[number] = row_if_done(jobs[number]) or {
-                **jobs[number].experiment.facts,
-                "job": jobs[number].title,
-                **outcome,
-            }
-    finally:
-        finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
-        rows_done = [row for row in finished if row is not None]
-        compare(rows_done, directory)
-    report(rows_done, directory)
-    return 1 if any(row.get("failed") for row in rows.values()) else 0
+            yield (
+                number,
+                row_if_done(jobs[number])
+                or {**jobs[number].experiment.facts, "job": jobs[number].title, **outcome},
+            )
 
 
-def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
-    """Return the words that make Hydra run the sweep, its directory and its checked jobs."""
+def is_sweep(settings: Sequence[Setting]) -> bool:
+    """Return whether the settings choose a preset that says what to sweep over."""
+    from omegaconf import OmegaConf
+
+    if all(setting.name != PRESET for setting in settings):
+        return False
+    words = [setting.word for setting in settings if setting.composed and not setting.swept]
+    try:
+        return bool(OmegaConf.select(compose_all(words, hydra_too=True), PARAMS))
+    except ConfigError:  # the run says what is wrong
+        return False
+
+
+def plan(settings: Sequence[Setting]) -> Plan:
+    """Compose and check all jobs of a sweep."""
     from omegaconf import OmegaConf
 
     for_hydra = [setting.word for setting in settings if setting.for_hydra]
-    first = compose_all([*for_hydra, *combinations(settings)[0]], hydra_too=True)
-    check_plugins(tree_of(first)["hydra"])
-    # A preset may say what to sweep over.
-    if params := OmegaConf.select(first, "hydra.sweeper.params"):
-        settings = [*parse([f"{key}={value}" for key, value in params.items()]), *settings]
-        for_hydra.append("hydra.sweeper.params=null")
-    directory = Path(str(OmegaConf.select(first, "hydra.sweep.dir")))
+    first, _ = narrow(parse([*for_hydra, *combinations(settings)[0]]))
+    composed = compose_all([setting.word for setting in first], hydra_too=True)
+    check_plugins(tree_of(composed)["hydra"])
+    asked = {setting.name for setting in settings}
+    # A preset may say what to sweep over, and the command line changes it.
+    if params := OmegaConf.select(composed, PARAMS):
+        of_preset = parse([f"{key}={value}" for key, value in params.items()])
+        settings = [*(each for each in of_preset if each.name not in asked), *settings]
+        for_hydra.append(f"{PARAMS}=null")
+    directory = Path(str(OmegaConf.select(composed, "hydra.sweep.dir")))
     refuse_secrets(str(directory), "hydra.sweep.dir")
     swept = {setting.name for setting in settings if setting.swept}
-    all_words = combinations(settings)
+    swept |= {condition[2] for name in swept if (condition := condition_of(name))}
+    all_words = narrowed(combinations(settings), asked)
     jobs = []
     for number, words in enumerate(all_words, start=1):
         title = " ".join(
@@ -166,8 +217,19 @@ def plan(settings: Sequence[Setting]) -> tuple[list[str], Path, list[Job]]:
             raise ConfigError(
                 error.key, f"{error.sentence} (Job {number} of {len(all_words)}: {title})"
             ) from error
-    for_hydra += [as_sweep(setting) for setting in settings if not setting.for_hydra]
-    return [*for_hydra, f"hydra.sweep.dir={quoted(str(directory))}"], directory, jobs
+    numbers = ",".join(map(str, range(len(jobs))))
+    return Plan(
+        [
+            *for_hydra,
+            *all_words[0],
+            f"hydra.sweep.dir={quoted(str(directory))}",
+            f"+number=choice({numbers})",
+        ],
+        directory,
+        jobs,
+        str(OmegaConf.select(composed, f"hydra.launcher.{TARGET}")),
+        OmegaConf.select(composed, "hydra.job.env_set"),
+    )
 
 
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
@@ -199,73 +261,71 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    words = [as_sweep(setting) for setting in settings if not setting.for_hydra]
+    words = [setting.word for setting in settings if not setting.for_hydra]
     overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
     return BasicSweeper.split_arguments(overrides, None)[0]
 
 
-def as_sweep(setting: Setting) -> str:
-    """Write a choice inside a choice as a sweep over one value.
+def narrowed(all_words: Sequence[Sequence[str]], asked: Container[str]) -> list[list[str]]:
+    """The words of each job that apply to it, without jobs that do not differ any more.
 
-    Hydra first composes what is not swept, where the outer choice is still missing.
+    Raises ConfigError for a setting of a choice, such as ``algo.osgp.tau=1``, that no job makes. A
+    preset may have settings for choices that the command line, ``asked``, leaves out.
     """
-    key, _, value = setting.word.partition("=")
-    return (
-        f"{key}=choice({value})"
-        if setting.choice and "@" in key and not setting.swept
-        else setting.word
-    )
+    divided = [narrow(parse(words)) for words in all_words]
+    names = [{setting.name for setting in left_out} for _, left_out in divided]
+    for setting in divided[0][1]:
+        if setting.name in asked and all(setting.name in left_out for left_out in names):
+            raise unmet(setting, "no run of this sweep has it")
+    words = (tuple(setting.word for setting in taken) for taken, _ in divided)
+    return [list(each) for each in dict.fromkeys(words)]
 
 
-def run_job(job: Job, number: str) -> Row:
-    """Run a job and return its row of the comparison; an error becomes a row as well."""
-    print(f"\n{number} {job.title}", flush=True)
-    try:
-        summary = perform(replace(job.experiment, started=time.monotonic()))
-    except Stopped:
-        raise
-    except Exception as error:
-        if hearing.interrupted:  # a library has made another error of Ctrl-C
-            raise
-        print_traceback_if_wanted(error)
-        print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)
-        failed = {
-            "failed": sentence_of(error).splitlines()[0],
-            "diverged": isinstance(error, Diverged),
-        }
-        return {**job.experiment.facts, "job": job.title, **failed}
-    return {**(summary or {}), "job": job.title}
+def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
+    """Write ``comparison.csv``, and show the ranked tables and why runs failed.
 
-
-def row_if_done(job: Job) -> Row | None:
-    """Return the row of a job that another process finished before the sweep was interrupted."""
-    from sgp_runner.recording.recorder import finished
-
-    summary = finished(job.experiment)
-    return None if summary is None else {**summary, "job": job.title}
-
-
-def compare(rows: Sequence[Row], directory: Path) -> None:
-    """Show the comparison and write it to ``comparison.csv``."""
-    from sgp_runner.recording.console import comparison_table, show
-
+    Returns the runs; None if there are none, or they cannot be read.
+    """
     if not rows:
-        return
+        return None
     path = directory / "comparison.csv"
     write_csv(path, rows)
-    show(comparison_table(rows))
+    runs = ranked(rows)
+    for row in rows:
+        if row.get("failed"):
+            outcome = "diverged" if row.get("diverged") else "failed"
+            print(f"\n{row['job'] or row['algorithm']} {outcome}: {row['failed']}", flush=True)
     print(f"\ncomparison in {path}", flush=True)
+    return runs
 
 
-def report(rows: Sequence[Row], directory: Path) -> None:
-    """Write the report on the runs; a failure to write it is printed, without failing the sweep."""
-    from sgp_runner.report.write import write_report
+def ranked(rows: Sequence[Row]) -> Runs | None:
+    """Show the ranked tables of the runs that left records, and return these runs."""
+    from sgp_runner.report.runs import read_runs
+    from sgp_runner.report.settings import settings_in
+    from sgp_runner.report.terminal import show_rankings
 
     folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]
     if not folders:
+        return None
+    try:
+        runs = read_runs(folders)
+        show_rankings(settings_in(runs))
+    except Exception as error:
+        print_traceback_if_wanted(error)
+        print(f"the runs cannot be ranked: {sentence_of(error)}", file=sys.stderr, flush=True)
+        return None
+    return runs
+
+
+def report(runs: Runs | None, directory: Path) -> None:
+    """Write the report on the runs; a failure to write it is printed, without failing the sweep."""
+    from sgp_runner.report.write import report_on
+
+    if runs is None:
         return
     try:
-        made = write_report(folders, directory / "report", title=f"Sweep {directory.name}")
+        made = report_on(runs, directory / "report", title=f"Sweep {directory.name}")
     except Exception as error:
         print_traceback_if_wanted(error)
         print(f"the report could not be written: {sentence_of(error)}", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,15 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
         return {key: value for key, value in inner.items() if f"{parent}{key}" not in NOT_IN_NAME}
 
     return kept(config, "")
+
+
+def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted keys and values of a configuration."""
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{parent}{name}.")
+        else:
+            yield f"{parent}{name}", value
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.config import plugins
-from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups, has_names
 from sgp_runner.config.schema import (
     IDENTITY,
     NAME,
@@ -119,6 +119,47 @@ def loader() -> ConfigLoader:
     from hydra.core.global_hydra import GlobalHydra
 
     return GlobalHydra.instance().config_loader()
+
+
+def condition_of(key: str) -> tuple[str, str, str] | None:
+    """The part, the choice and the setting of a key for runs of one choice alone.
+
+    ``algo, osgp, algo.tau`` for ``algo.osgp.tau``; None for any other key.
+    """
+    names = key.split(".")
+    for end in range(1, len(names) - 1):
+        part, choice = ".".join(names[:end]), names[end]
+        group = group_of(part)
+        if group is not None and has_names(group) and choice in groups()[group]:
+            return part, choice, ".".join([part, *names[end + 1 :]])
+    return None
+
+
+def narrow(settings: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:
+    """The settings of a run, and those for choices that it does not make.
+
+    ``algo.osgp.tau=1`` is ``algo.tau=1`` in a run with ``algo=osgp``, after any other value.
+    """
+    taken = [setting for setting in settings if condition_of(setting.name) is None]
+    left_out = []
+    for setting in settings:
+        if (condition := condition_of(setting.name)) is None:
+            continue
+        part, choice, key = condition
+        node: object = tree_of(put_together(taken, hydra_too=False))
+        for name in part.split("."):
+            node = node.get(name) if isinstance(node, dict) else None
+        if isinstance(node, dict) and node.get(NAME) == choice:
+            taken += parse([f"{key}={typed(setting.word).partition('=')[2]}"])
+        else:
+            left_out.append(setting)
+    return taken, left_out
+
+
+def unmet(setting: Setting, why: str) -> ConfigError:
+    """The error of a setting for a choice that is not made."""
+    part, choice, _ = condition_of(setting.name) or ("", "", "")
+    return ConfigError(setting.name, f"it is a setting of {part}={choice}, but {why}.")
 
 
 def search_in(folder: str) -> str:
@@ -267,7 +308,9 @@ def compose_all(words: Sequence[str], hydra_too: bool = False) -> DictConfig:
     With ``rehearsal=true``, the words that a preset lists under ``rehearse`` apply unless the
     command line sets the same keys.
     """
-    settings = parse(words)
+    settings, left_out = narrow(parse(words))
+    if left_out:
+        raise unmet(left_out[0], "this run has another one")
     config = put_together(settings, hydra_too)
     rehearse = config.pop("rehearse", None)
     if tree_of(config)["rehearsal"] is True:

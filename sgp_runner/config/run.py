@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sgp_runner.core.worker import Budget, Runtime
     from sgp_runner.utils.launchers import Launched
 
+IMAGES = "digits"  # the default data of the default model
 MOST_EPOCHS = 1e18  # steps are counted, also in numbers of 64 bits
 MOST_NODES = 2**16  # a larger number is a typing error and would exhaust the memory
 
@@ -62,7 +63,7 @@ class Run:
     batch_size: samples per node and step
     seed: decides initial parameters, data order, dropout and simulated compute times
     dtype: float32 | float64
-    eval_every: epochs between evaluations; the last one always happens
+    eval_every: epochs between evaluations, as 5 or 0.25; the last one always happens
     eval_workers: also evaluate each worker's own model, not only their average; always at the end
     log_every: steps between records of one worker
     checkpoint: when the state of the run is saved
@@ -93,7 +94,7 @@ class Run:
     batch_size: int = 32
     seed: int = 1
     dtype: Literal["float32", "float64"] = "float32"
-    eval_every: int = 1
+    eval_every: int | float = 1
     eval_workers: bool = True
     log_every: int = 10
     checkpoint: Checkpoints = field(default=Checkpoints())
@@ -115,9 +116,13 @@ class Run:
     model: ModelConfig
 
     def __post_init__(self) -> None:
-        for key in ("nodes", "gpus_per_node", "batch_size", "eval_every", "log_every"):
+        for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
+        if not self.eval_every > 0:
+            raise ConfigError(
+                "eval_every", f"{self.eval_every} must be positive, for example 1 or 0.25."
+            )
         if self.nodes > MOST_NODES:
             raise ConfigError("nodes", f"{self.nodes} must be at most {MOST_NODES}.")
         if not 0 < self.epochs < float("inf"):
@@ -335,11 +340,13 @@ def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
         for name, cls in classes.items()
         if cls is not None and cls.trains and data.task in cls.tasks
     ]
-    others = f"model={' or '.join(readers)}, or " if readers else ""
+    # Data that the default model reads are no way out for text or numbers, which were asked for.
+    others = [f"model={' or '.join(readers)}"] if readers else []
+    others += [f"data={model.default_data}"] if not readers or model.default_data != IMAGES else []
     raise ConfigError(
         "data",
         f"model={model.name} reads {' or '.join(model.tasks)} data; data={data.name} is "
-        f"{data.task}. Use {others}data={model.default_data}.",
+        f"{data.task}. Use {', or '.join(others)}.",
     )
 
 

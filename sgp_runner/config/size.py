@@ -36,6 +36,8 @@ ITEM = {"float32": 4, "float64": 8}  # bytes of a number
 # Parameters without the last layer, rounded down.
 RESNETS = {"resnet8": 70_000, "resnet18": 11_000_000, "resnet20": 260_000, "resnet50": 23_000_000}
 
+PROCESS_BYTES = 400_000_000  # of PyTorch and other libraries
+
 
 @dataclass(frozen=True)
 class Need:
@@ -57,6 +59,17 @@ def check_memory(run: Run, processes: int, most: int) -> None:
         raise too_much(run, made, 1, most)
     if processes * (kept.bytes + model.bytes) > most:
         raise too_much(run, max(kept, model, key=lambda need: need.bytes), processes, most)
+
+
+def estimated_bytes(run: Run) -> int:
+    """The memory that a run is expected to need on this machine.
+
+    Twice what it needs at least, as there are messages, gradients and activations too, and what
+    each process needs.
+    """
+    processes = 1 if run.network.clock == "simulated" else run.ranks
+    least = max(made_data(run).bytes, kept_data(run).bytes + model_need(run).bytes)
+    return processes * (PROCESS_BYTES + 2 * least)
 
 
 def too_much(run: Run, need: Need, processes: int, most: int) -> ConfigError:

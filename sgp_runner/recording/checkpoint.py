@@ -24,7 +24,7 @@ from zipfile import BadZipFile, ZipFile
 from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum
 from sgp_runner.utils.reading import open_regular, read_json
-from sgp_runner.utils.signals import stop_signals
+from sgp_runner.utils.signals import cause, stop_signals
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -81,8 +81,7 @@ def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
 
 def stopped(number: int, path: Path | str) -> Stopped:
     """Return the error of a run that the signal ``number`` has stopped, saved in ``path``."""
-    how = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
-    sentence = f"{how}; saved in {path}. Run the same command again to resume."
+    sentence = f"{cause(number)}; saved in {path}. Run the same command again to resume."
     return Stopped(sentence, number, str(path))
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.elastic.membership import full_membership, membership_of
@@ -173,6 +174,30 @@ def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, fl
     return {"mean": sum(values) / len(values), "min": min(values), "max": max(values)}
 
 
+@dataclass(frozen=True)
+class Grid:
+    """The epochs at which a run is evaluated: multiples of ``every``, exact for fractions.
+
+    A worker that skips an epoch, as asynchronous ones may, is evaluated at the next multiple of a
+    whole ``every``, and at its next step for a fraction.
+    """
+
+    every: int | float
+
+    def before(self, amount: float, per_epoch: float) -> float:
+        """Return the last epoch, or fraction ``every``, that is over after ``amount``.
+
+        per_epoch: of the same unit as ``amount``
+        """
+        if isinstance(self.every, int):
+            return amount // per_epoch
+        unit = Fraction(str(self.every))
+        return float(amount * unit.denominator // (unit.numerator * per_epoch) * unit)
+
+    def has(self, epoch: float) -> bool:
+        return isinstance(self.every, float) or epoch % self.every == 0
+
+
 class Observer:
     """Records what the workers of one process do, under their original ranks.
 
@@ -192,10 +217,11 @@ class Observer:
         self.run, self.problem, self.recorder, self.settle = run, problem, recorder, settle
         self.started = time.monotonic() if started is None else started
         self.evaluated: dict[int, float] = {}  # original rank -> last evaluated epoch
-        self.gatherings: dict[int, Gathering] = {}  # by epoch
+        self.gatherings: dict[float, Gathering] = {}  # by epoch
         self.first_losses: dict[int, float] = {}  # original rank -> first recorded loss
         self.average: dict[str, float] = {}  # latest metrics of the averaged (or server) model
         self.membership = membership or full_membership(run)
+        self.grid = Grid(run.eval_every)
 
     def follow(
         self, membership: Membership, problem: Problem, now: float, epoch: float, records: bool
@@ -207,7 +233,7 @@ class Observer:
         before, after = {*self.membership.original_ranks}, {*membership.original_ranks}
         self.membership, self.problem = membership, problem
         self.gatherings.clear()
-        self.evaluated = dict.fromkeys(membership.original_ranks, int(epoch))
+        self.evaluated = dict.fromkeys(membership.original_ranks, self.grid.before(epoch, 1))
         if records and before != after:
             kind = "lost" if before - after else "rejoined"
             stamp = {"kind": kind, "time_s": now, "clock": self.run.network.clock}
@@ -255,11 +281,11 @@ class Observer:
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (worker.size if worker.is_server else 1)
         record = worker.steps_taken % every == 0 or worker.steps_taken == 1
-        epoch = (worker.step + 1) // worker.steps_per_epoch
+        epoch = self.grid.before(worker.step + 1, worker.steps_per_epoch)
         due = (
             self.problem.trains
             and epoch > self.evaluated.get(self.name(worker), 0)
-            and epoch % self.run.eval_every == 0
+            and self.grid.has(epoch)
         )
         evaluate = due and not worker.budget.spent
         if record or evaluate:
@@ -320,12 +346,11 @@ class Observer:
         return metrics
 
     def gather(self, worker: Worker, epoch: float, metrics: dict[str, float]) -> None:
-        number = round(epoch)
-        gathering = self.gatherings.setdefault(number, Gathering(worker.size))
+        gathering = self.gatherings.setdefault(epoch, Gathering(worker.size))
         gathering.add(worker.rank, worker.params, float(worker.push_sum[-1]), metrics)
         if gathering.complete:
             self.gatherings = {
-                other: rest for other, rest in self.gatherings.items() if other > number
+                other: rest for other, rest in self.gatherings.items() if other > epoch
             }
             self.record_average(worker, epoch, *gathering.outcome())
 
@@ -352,7 +377,7 @@ class Observer:
         )
 
 
-def gatherings_in(saved: Mapping[str, Any]) -> dict[int, Gathering]:
+def gatherings_in(saved: Mapping[str, Any]) -> dict[float, Gathering]:
     return {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
 
 

@@ -1,6 +1,6 @@
 """Plots as data, to be drawn by ``interactive`` for the page and by ``images`` as PNG and SVG.
 
-The colour and shape of a marker show the method, the dash of a line the number of nodes. The fill
+The colour and shape of a marker show the algorithm, shade and dash its settings and nodes. The fill
 of a marker shows the kind of result: full for real runs, hollow for trained and rehearsed ones in
 simulated time, with a dot for timing only, a star for published figures.
 """
@@ -13,11 +13,8 @@ from typing import Literal
 
 from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 
-# Okabe and Ito's colours, which colour-blind people can tell apart; grey for black and yellow,
-# which vanish on a dark or a light page.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#808080")
-SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+MARKERS = 8  # of a line, at most
 Fill = Literal["full", "hollow", "dotted"]
 FILLS: dict[str, Fill] = {
     REAL: "full",
@@ -78,12 +75,14 @@ class Axis:
     """An axis of a plot.
 
     ticks: the only marked values, on a logarithmic axis
+    end: where the axis is cut off; None for where the data end
     """
 
     title: str
     scale: Literal["linear", "log", "category"] = "linear"
     ticks: Sequence[float] = ()
     from_zero: bool = False
+    end: float | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,7 @@ class Plot:
     note: one or two sentences on how to read it
     spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y
     legend: False if an axis names the series
+    bars: whether each series is a horizontal bar
     """
 
     name: str
@@ -105,10 +105,4 @@ class Plot:
     series: Sequence[Series]
     spread: Literal["band", "x", "y"] = "band"
     legend: bool = True
-
-
-def style(method: int, nodes: int, kind: str, line: bool = True) -> Style:
-    """Return the style for the index of a method and of a number of nodes in the report."""
-    dash = DASHES[nodes % len(DASHES)] if line else None
-    shape = (method + method // len(COLOURS)) % len(SHAPES)
-    return Style(COLOURS[method % len(COLOURS)], SHAPES[shape], FILLS[kind], dash)
+    bars: bool = False

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sgp_runner.report.figure import Axis, Plot, Series
+from sgp_runner.report.figure import MARKERS, Axis, Plot, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Points: TypeAlias = list[float | str]
 FORMATS = ("png", "svg")
 INK = "#222222"
 SHAPES = {
@@ -21,6 +22,9 @@ SHAPES = {
     "cross": "P",
     "triangle-down": "v",
     "pentagon": "p",
+    "triangle-left": "<",
+    "triangle-right": ">",
+    "hexagon": "h",
 }
 SHAPES |= {"star": "*"}
 DASHES: dict[str, Any] = {
@@ -86,7 +90,24 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
         [literal(each) if isinstance(each, str) else each for each in values]
         for values in (series.x, series.y)
     )
+    if plot.bars:
+        axes.barh(y, x, color=colour, height=0.6)
+    else:
+        draw_points(axes, series, x, y, colour)
+    if series.low is None or series.high is None:
+        return
+    if plot.spread == "band":
+        axes.fill_between(x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
+        return
+    xerr, yerr = (series.reach(x), None) if plot.spread == "x" else (None, series.reach(y))
+    axes.errorbar(x, y, yerr, xerr, fmt="none", ecolor=INK if plot.bars else colour, capsize=3)
+
+
+def draw_points(axes: Axes, series: Series, x: Points, y: Points, colour: str) -> None:
+    """Draw a line, with few enough markers to see it, or markers alone."""
+    style = series.style
     size = 11 if style.shape == "star" else 6
+    every = max(1, -(-len(x) // MARKERS)) if style.dash else 1
     axes.plot(
         x,
         y,
@@ -94,18 +115,12 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
         linestyle=DASHES[style.dash] if style.dash else "none",
         marker=SHAPES[style.shape] if style.shape else "none",
         markersize=size,
+        markevery=every,
         markerfacecolor=colour if style.fill == "full" else "white",
         label=literal(series.name),
     )
     if style.fill == "dotted":
-        axes.plot(x, y, color=colour, linestyle="none", marker=".", markersize=4)
-    if series.low is None or series.high is None:
-        return
-    if plot.spread == "band":
-        axes.fill_between(x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
-        return
-    xerr, yerr = (series.reach(x), None) if plot.spread == "x" else (None, series.reach(y))
-    axes.errorbar(x, y, yerr, xerr, fmt="none", ecolor=colour, capsize=3)
+        axes.plot(x, y, color=colour, linestyle="none", marker=".", markersize=4, markevery=every)
 
 
 def set_axis(axes: Axes, name: str, axis: Axis) -> None:
@@ -116,7 +131,9 @@ def set_axis(axes: Axes, name: str, axis: Axis) -> None:
         ticks = getattr(axes, f"{name}axis")
         ticks.set_ticks(list(axis.ticks), [f"{tick:g}" for tick in axis.ticks])
         ticks.set_ticks([], minor=True)
-    if axis.from_zero:
+    if axis.end is not None:
+        getattr(axes, f"set_{name}lim")(0, axis.end)
+    elif axis.from_zero:
         getattr(axes, f"set_{name}lim")(0, 1.05 * getattr(axes.dataLim, f"{name}1"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sgp_runner.report.figure import Axis, Plot, Series
+from sgp_runner.report.figure import MARKERS, Axis, Plot, Series
 
 SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
 
@@ -34,6 +34,32 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
         }
         hidden = {"showlegend": False, "hoverinfo": "skip", "line": {"width": 0}, "mode": "lines"}
         traces.append({"type": "scatter", "legendgroup": series.name, **shape, **hidden})
+    if plot.bars:
+        trace: dict[str, Any] = {"type": "bar", "orientation": "h", "width": 0.6}
+        trace |= {"name": series.name, "marker": {"color": style.colour}}
+    else:
+        trace = points_of(series)
+    trace |= {"x": list(map(category, series.x)), "y": list(map(category, series.y))}
+    if plot.spread in ("x", "y") and series.low is not None and series.high is not None:
+        down, up = series.reach(series.x if plot.spread == "x" else series.y)
+        trace[f"error_{plot.spread}"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": up,
+            "arrayminus": down,
+            "thickness": 1.5,
+            "width": 5,
+            "color": None if plot.bars else style.colour,
+        }
+    if series.texts:
+        trace["text"] = list(series.texts)
+        trace |= {"textposition": "none"} if plot.bars else {}
+    return [*traces, trace | {"hovertemplate": hover(plot, series)}]
+
+
+def points_of(series: Series) -> dict[str, Any]:
+    """Return the part of a trace that draws its line and markers."""
+    style = series.style
     parts = [name for name, wanted in (("lines", style.dash), ("markers", style.shape)) if wanted]
     trace: dict[str, Any] = {
         "type": "scatter",
@@ -41,7 +67,6 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
         "legendgroup": series.name,
         "mode": "+".join(parts),
     }
-    trace |= {"x": list(map(category, series.x)), "y": list(map(category, series.y))}
     if style.dash:
         trace["line"] = {"color": style.colour, "dash": style.dash, "width": 2}
     if style.shape:
@@ -53,31 +78,20 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
             "size": size,
             "line": edge,
         }
-    if plot.spread in ("x", "y") and series.low is not None and series.high is not None:
-        down, up = series.reach(series.x if plot.spread == "x" else series.y)
-        trace[f"error_{plot.spread}"] = {
-            "type": "data",
-            "symmetric": False,
-            "array": up,
-            "arrayminus": down,
-            "thickness": 1.5,
-            "width": 5,
-        }
-        trace[f"error_{plot.spread}"]["color"] = style.colour
-    if series.texts:
-        trace["text"] = list(series.texts)
+        if style.dash:
+            trace["marker"]["maxdisplayed"] = MARKERS
+    return trace
+
+
+def hover(plot: Plot, series: Series) -> str:
     x, y = (
         "%{x}" if each.scale == "category" else f"%{{{name}:.4~g}}"
         for name, each in (("x", plot.x), ("y", plot.y))
     )
     y = "%{y}" if plot.y.scale == "category" else y
     where = f"{plot.x.title}: {x}" + (f"<br>{plot.y.title}: {y}" if plot.y.title else "")
-    trace["hovertemplate"] = (
-        f"<b>{series.name}</b><br>{where}"
-        + ("<br>%{text}" if series.texts else "")
-        + "<extra></extra>"
-    )
-    return [*traces, trace]
+    details = "<br>%{text}" if series.texts else ""
+    return f"<b>{series.name}</b><br>{where}{details}<extra></extra>"
 
 
 def axis(of: Axis) -> dict[str, Any]:
@@ -95,7 +109,9 @@ def axis(of: Axis) -> dict[str, Any]:
         }
     elif of.scale == "log":
         out |= {"dtick": 1, "exponentformat": "power"}
-    if of.from_zero:
+    if of.end is not None:
+        out["range"] = [0, of.end]
+    elif of.from_zero:
         out["rangemode"] = "tozero"
     return out
 

@@ -15,6 +15,7 @@ from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 if TYPE_CHECKING:
     from sgp_runner.report.plots import Section
     from sgp_runner.report.tables import Table
+    from sgp_runner.report.what_was_run import WhatWasRun
 
 ASSETS = Path(__file__).parent / "page"
 MEANINGS = {
@@ -27,19 +28,25 @@ MEANINGS = {
 MARKS = (
     "A full marker is a real run, a hollow one was trained or rehearsed in simulated time, "
     "one with a dot is timing only, a star is a published figure. "
-    "Its colour and shape show the method; the dash of a line shows the number of nodes, "
-    "where a plot has several."
+    "Its colour and shape show the algorithm, in all reports; shades and dashes show its settings "
+    "and numbers of nodes, where a report has several."
 )
 
 
 def render(
     title: str,
     subtitle: str,
+    box: WhatWasRun,
+    configs: Sequence[tuple[str, str]],
+    ranked: Sequence[Table],
     sections: Sequence[Section],
     tables: Sequence[Table],
     skipped: Sequence[str],
 ) -> str:
-    """Return the page, whose links are relative to its folder."""
+    """Return the page, whose links are relative to its folder.
+
+    configs: name and configuration of each setting, so that the page says everything by itself
+    """
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
 
@@ -53,12 +60,15 @@ def render(
     return page.render(
         title=title,
         subtitle=subtitle,
+        box=box,
+        configs=configs,
         kinds=[(kind, meaning) for kind, meaning in MEANINGS.items() if kind in named],
         glyphs=GLYPHS,
         marks=MARKS,
         skipped=skipped,
+        ranked=list(ranked),
         sections=sections,
-        tables=tables,
+        tables=list(tables),
         figures=Markup(figures.replace("<", "\\u003c")),
         css=Markup(asset("page.css")),
         js=Markup(asset("page.js")),

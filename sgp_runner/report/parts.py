@@ -5,48 +5,67 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from sgp_runner.report.figure import COLOURS, Axis, Style, style
+from sgp_runner.report.colours import LOOKS, family_member, look_of, shade
+from sgp_runner.report.figure import DASHES, FILLS, Axis, Style
 from sgp_runner.report.runs import TIMING
 from sgp_runner.report.settings import Setting
 from sgp_runner.utils.units import BYTE_UNITS, HOUR, MINUTE
 
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 
 
 class Look:
-    """The same style for the same method and number of nodes in all plots.
+    """The same style for the same algorithm in all reports, and for a setting in all plots of one.
 
-    With too many methods for the colours, methods are counted for each data set instead of for the
-    whole report.
+    Variants of an algorithm, such as other learning rates, are shades of its colour; dashes tell
+    apart variants and numbers of nodes.
     """
 
     def __init__(self, settings: Sequence[Setting]) -> None:
-        self.settings = settings
-        self.few = len({each.method for each in settings}) <= len(COLOURS)
+        self.others = [
+            name
+            for name in dict.fromkeys(str(each.algorithm) for each in settings)
+            if family_member(name) not in LOOKS
+        ]
+        self.variants = {
+            algorithm: list(dict.fromkeys(each.method for each in members))
+            for (algorithm,), members in facets(
+                settings, lambda each: (str(each.algorithm),)
+            ).items()
+        }
         self.nodes = sorted({int(each.nodes) for each in settings})
 
     def of(self, setting: Setting, line: bool = True) -> Style:
-        return style(self.number(setting), self.nodes.index(int(setting.nodes)), setting.kind, line)
+        dash = self.variant(setting) * len(self.nodes) + self.nodes.index(int(setting.nodes))
+        return self.style(setting, dash if line else None)
 
     def of_method(self, setting: Setting) -> Style:
         """Style of a line along the numbers of nodes."""
-        return style(self.number(setting), 0, setting.kind)
+        return self.style(setting, self.variant(setting))
 
-    def number(self, setting: Setting) -> int:
-        methods = dict.fromkeys(
-            each.method for each in self.settings if self.few or each.data == setting.data
+    def variant(self, setting: Setting) -> int:
+        return self.variants[setting.algorithm].index(setting.method)
+
+    def style(self, setting: Setting, dash: int | None) -> Style:
+        colour, shape = look_of(setting.algorithm, self.others)
+        variants = self.variants[setting.algorithm]
+        return Style(
+            shade(colour, self.variant(setting), len(variants)),
+            shape,
+            FILLS[setting.kind],
+            None if dash is None else DASHES[dash % len(DASHES)],
         )
-        return list(methods).index(setting.method)
 
 
-def facets(
-    settings: Iterable[Setting], key: Callable[[Setting], tuple[str, ...]]
-) -> Mapping[tuple[str, ...], list[Setting]]:
-    """Group the settings that belong in one plot."""
-    out: dict[tuple[str, ...], list[Setting]] = {}
-    for each in settings:
+def facets(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, list[Item]]:
+    """Group the items that belong in one plot or table."""
+    out: dict[Key, list[Item]] = {}
+    for each in items:
         out.setdefault(key(each), []).append(each)
     return out
 
@@ -79,8 +98,50 @@ def kinds(settings: Sequence[Setting]) -> str:
     return "; ".join(out)
 
 
+def on_cluster(settings: Sequence[Setting]) -> str:
+    """Name the machines, and the model whose time they take if another one was trained."""
+    clusters = dict.fromkeys(each.cluster for each in settings if each.cluster)
+    clock = timed_models(settings)
+    timed = f", clock of {clock} on" if clock else ","
+    return f"{timed} {' and '.join(clusters)}" if clusters else ""
+
+
+def scene(settings: Sequence[Setting]) -> str:
+    """Say in a line what was trained, on whose clock, where: the title of a picture by itself.
+
+    For example ``mlp trained, clock of ResNet-50 on 16 nodes of sgp_ethernet (simulated)``.
+    """
+    models = " and ".join(dict.fromkeys(str(each.model) for each in settings))
+    nodes = sorted({int(each.nodes) for each in settings})
+    where = f"{', '.join(map(str, nodes))} {'node' if nodes == [1] else 'nodes'}"
+    names = dict.fromkeys(each.cluster.partition(" ")[0] for each in settings if each.cluster)
+    where += f" of {' and '.join(names)}" if names else ""
+    clock = timed_models(settings)
+    how = "simulated" if settings[0].clock == "simulated" else "measured"
+    return f"{models} trained, {f'clock of {clock} on ' if clock else ''}{where} ({how})"
+
+
+def timed_models(settings: Sequence[Setting]) -> str:
+    """Name the models that simulated time models, where they are not the trained ones."""
+    models = dict.fromkeys(
+        str(model)
+        for each in settings
+        if (model := each.settings.get("timed_as.model")) not in (None, each.model)
+        and each.clock == "simulated"
+    )
+    return " and ".join(re.sub(r"^resnet(\d+)$", r"ResNet-\1", model) for model in models)
+
+
 def nodes_axis(settings: Sequence[Setting]) -> Axis:
     return Axis("nodes", "log", sorted({int(each.nodes) for each in settings}))
+
+
+def ticks_between(low: float, high: float) -> list[float]:
+    """Return the values 1, 2 and 5 times a power of ten around the range, for logarithmic axes."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    below = [value for value in values if value <= low][-1:]
+    return [*below, *(value for value in values if low < value < high * 1.3)]
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -93,6 +154,11 @@ def time_unit(seconds: float) -> tuple[str, float]:
         ),
         ("seconds", 1.0),
     )
+
+
+def three_digits(value: float) -> str:
+    """Write a positive number with three digits and no exponent: ``0.0512``, ``7.30``, ``1204``."""
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
 
 
 def byte_unit(count: float) -> tuple[str, float]:
@@ -110,7 +176,3 @@ def folded(label: str) -> str:
         line.replace(" _", "_").replace("_ ", "_")
         for line in textwrap.wrap(label.replace("_", "_ "), 20, break_long_words=False)
     )
-
-
-def count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sgp_runner.report.comparison import COMPARABLE, UNITS
-from sgp_runner.report.figure import Axis, Plot, Series, Style, style
+from sgp_runner.report.figure import FILLS, Axis, Plot, Series, Style
 from sgp_runner.report.parts import Look, file_name, folded
 from sgp_runner.report.quality import against_bytes, against_epochs, against_time, time_to_target
 from sgp_runner.report.runs import PUBLISHED
@@ -16,6 +16,9 @@ from sgp_runner.report.settings import Setting
 
 if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
+    from sgp_runner.report.ranking import Ranking
+
+OURS = "#3381ef"  # beside published figures, in the colour of the text
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,9 @@ class Section:
 
 
 def sections(
-    settings: Sequence[Setting], target: float | None, pairs: Sequence[Pair]
+    settings: Sequence[Setting], ranked: Sequence[Ranking], pairs: Sequence[Pair]
 ) -> list[Section]:
-    """Return the sections of a report; a ``target`` of None chooses one for each task."""
+    """Return the sections of a report, which begins with what its rankings answer."""
     look = Look(settings)
     evaluated = [each for each in settings if len(each.curve)]
     metrics = {each.metric for each in evaluated}
@@ -48,9 +51,16 @@ def sections(
     timed = [each for each in settings if each.finished and each.mean("ms_per_iteration") > 0]
     return [
         Section(
+            f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
+            "Time until the mean over the workers' models reaches the target, linear between "
+            "evaluations.",
+            [plot for each in ranked for plot in time_to_target(each, look)],
+            none if not evaluated else "No run reached the target.",
+        ),
+        Section(
             f"{quality} against time",
             f"{whose} Simulated and measured time are never in one plot.",
-            [*against_time(evaluated, look)],
+            [plot for each in ranked for plot in against_time(each, look)],
             none,
         ),
         Section(
@@ -78,13 +88,6 @@ def sections(
             "one, which grows in proportion to the number of nodes.",
             [*speed_up(timed, look)],
             "No method ran on two numbers of nodes.",
-        ),
-        Section(
-            f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
-            "Time until the first evaluation at which the mean over the workers' models "
-            "reaches the target.",
-            [*time_to_target(evaluated, target, look)],
-            none if not evaluated else "No run reached the target.",
         ),
         Section(
             "Published beside ours",
@@ -120,7 +123,7 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
             series.append(
                 Series(
                     f"ours, {ours_is}",
-                    style(0, 0, ours[0][1].kind, line=False),
+                    Style(OURS, "circle", FILLS[ours[0][1].kind]),
                     [pair.ours for _, pair in ours],
                     [row for row, _ in ours],
                     [pair.low for _, pair in ours],

@@ -23,8 +23,9 @@ import numpy as np
 import pandas as pd
 
 from sgp_runner.config.corrections import KEY
-from sgp_runner.config.experiment import settings_of
+from sgp_runner.config.experiment import flat, settings_of
 from sgp_runner.config.schema import FORMAT
+from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.checks import (
     COSTS,
@@ -38,14 +39,13 @@ from sgp_runner.report.checks import (
 )
 from sgp_runner.report.folders import left_out, run_folders
 from sgp_runner.report.versions import completed
-from sgp_runner.session.execution import flat
 from sgp_runner.utils.errors import ConfigError, printable
 from sgp_runner.utils.reading import read_json, read_yaml
 from sgp_runner.utils.units import number
 
 REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
 TIMING, PUBLISHED = "timing only", "published"
-FINISHED, UNFINISHED, RETIMED = "finished", "unfinished", "re-timed"
+FINISHED, UNFINISHED, RETIMED, DIVERGED = "finished", "unfinished", "re-timed", "diverged"
 CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
 
 
@@ -111,11 +111,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     line = {
         "run": printable(folder.name),
         "folder": str(folder),
-        "state": UNFINISHED
-        if summary is None
-        else RETIMED
-        if "retimed_from" in summary
-        else FINISHED,
+        "state": state_of(folder, summary),
         "kind": kind_of(facts),
         **{key: facts[key] for key in FACTS},
         "batch_size": settings["batch_size"],
@@ -158,6 +154,12 @@ def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
         raise Damaged(
             f"it did not finish, and its config.yaml does not fit this version ({error})."
         ) from None
+
+
+def state_of(folder: Path, summary: Mapping[str, object] | None) -> str:
+    if summary is None:
+        return DIVERGED if os.path.lexists(folder / FILE) else UNFINISHED
+    return RETIMED if "retimed_from" in summary else FINISHED
 
 
 def kind_of(facts: Mapping[str, object]) -> str:

@@ -10,24 +10,31 @@ from sgp_runner.report.figure import Axis, Plot, Series, Style
 from sgp_runner.report.parts import (
     CLOCK,
     Look,
-    count,
     facets,
     file_name,
+    folded,
     kinds,
     lines_over_nodes,
     nodes_axis,
+    on_cluster,
 )
 from sgp_runner.report.runs import PUBLISHED
-from sgp_runner.report.settings import Setting
+from sgp_runner.report.settings import Setting, labels
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
 
 
 def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]) -> Iterator[Plot]:
-    for (model, data, clock), members in facets(
-        settings, lambda each: (each.model, each.data, each.clock)
+    for (model, data, clock, cluster), members in facets(
+        settings, lambda each: (each.model, each.data, each.clock, each.cluster)
     ).items():
+        if len({each.nodes for each in members}) == 1 and not any(
+            pair.setting in members for pair in pairs
+        ):
+            yield on_one_number_of_nodes(members, look)
+            continue
         series = []
         for label, line in lines_over_nodes(members):
             ranges = [each.range("ms_per_iteration") for each in line]
@@ -39,7 +46,7 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
                     [each.mean("ms_per_iteration") for each in line],
                     [low for low, _ in ranges],
                     [high for _, high in ranges],
-                    [count(len(each.seeds), "seed") for each in line],
+                    [counted(len(each.seeds), "seed") for each in line],
                 )
             )
         theirs = [
@@ -58,8 +65,8 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
                 )
             )
         yield Plot(
-            file_name("time per iteration", clock, model, data),
-            f"time per iteration against nodes · {kinds(members)}",
+            file_name("time per iteration", *filter(None, (clock, model, data, cluster))),
+            f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
             f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; "
             "bars: from the lowest seed to the highest.",
             nodes_axis(members),
@@ -69,9 +76,36 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
         )
 
 
+def on_one_number_of_nodes(settings: Sequence[Setting], look: Look) -> Plot:
+    """Return bars, the fastest first."""
+    ordered = sorted(settings, key=lambda each: each.mean("ms_per_iteration"))
+    first = ordered[0]
+    series = []
+    for label, each in zip(labels(ordered), ordered, strict=True):
+        low, high = each.range("ms_per_iteration")
+        mean = each.mean("ms_per_iteration")
+        style = look.of(each, line=False)
+        seeds = counted(len(each.seeds), "seed")
+        series.append(Series(label, style, [mean], [folded(label)], [low], [high], [seeds]))
+    where = (first.clock, first.model, first.data, first.cluster)
+    on = counted(first.nodes, "node")
+    return Plot(
+        file_name("time per iteration", *filter(None, where)),
+        f"time per iteration on {on} · {kinds(ordered)}{on_cluster(ordered)}",
+        f"{CLOCK[first.clock].capitalize()}. Bars: mean over the seeds; "
+        "lines: from the lowest seed to the highest.",
+        Axis(f"{CLOCK[first.clock]} per iteration in ms", from_zero=True),
+        Axis("", "category"),
+        series,
+        "x",
+        legend=False,
+        bars=True,
+    )
+
+
 def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
-    for (model, data, clock), members in facets(
-        settings, lambda each: (each.model, each.data, each.clock)
+    for (model, data, clock, cluster), members in facets(
+        settings, lambda each: (each.model, each.data, each.clock, each.cluster)
     ).items():
         lines = [
             (label, line)
@@ -85,7 +119,7 @@ def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
             x = [int(each.nodes) for each in line]
             rates = [each.nodes * each.batch_size / each.mean("ms_per_iteration") for each in line]
             speed = [rate / rates[0] for rate in rates]
-            texts = [f"relative to {count(x[0], 'node')}"] * len(x)
+            texts = [f"relative to {counted(x[0], 'node')}"] * len(x)
             name = f"{label} · from {x[0]}"
             speeds.append(Series(name, look.of_method(line[0]), x, speed, texts=texts))
             ratio = [100 * value * x[0] / n for value, n in zip(speed, x, strict=True)]
@@ -105,7 +139,7 @@ def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
         efficiencies.append(
             Series("ideal", Style(None, None, dash="dot"), [nodes[0], nodes[-1]], [100.0, 100.0])
         )
-        where = kinds(shown)
+        where = f"{kinds(shown)}{on_cluster(shown)}"
         note = (
             f"From {CLOCK[clock]}, mean over the seeds. "
             "Each line begins at the method's smallest number of nodes."
@@ -119,7 +153,12 @@ def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
         ):
             title = f"{what} against nodes · {where}"
             yield Plot(
-                file_name(what, clock, model, data), title, note, nodes_axis(shown), axis, series
+                file_name(what, *filter(None, (clock, model, data, cluster))),
+                title,
+                note,
+                nodes_axis(shown),
+                axis,
+                series,
             )
 
 

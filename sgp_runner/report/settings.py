@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.report.runs import FINISHED, UNFINISHED
+from sgp_runner.report.runs import FINISHED, RETIMED
 from sgp_runner.utils.errors import printable
-from sgp_runner.utils.units import counted
+from sgp_runner.utils.units import bit_rate, counted, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
-NAMED = "cluster.name"
+CLUSTER = "cluster."
+NAMED = f"{CLUSTER}name"
+FITTED = f"{CLUSTER}fitted_on"  # says nothing about the machines
 MOST_WORD = 300  # characters of a setting that are shown
 
 
@@ -28,6 +30,7 @@ class Setting:
     """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
 
     method: the algorithm, and what distinguishes it from its other runs in this report
+    cluster: the modelled machines, as in ``ethernet_10g (10 Gbit/s)``; empty for real runs
     runs: lines of ``Runs.table``, one per seed
     curves: their lines of ``Runs.curves``
     curve: for each epoch that every seed has, the mean over the seeds of ``MEASURED`` and the range
@@ -35,6 +38,7 @@ class Setting:
     """
 
     method: str
+    cluster: str
     runs: pd.DataFrame
     curves: pd.DataFrame
     curve: pd.DataFrame
@@ -51,7 +55,7 @@ class Setting:
 
     @property
     def finished(self) -> bool:
-        return bool(self.state != UNFINISHED)
+        return bool(self.state in (FINISHED, RETIMED))
 
     def mean(self, column: str) -> float:
         """Mean over the seeds; NaN where a value is unknown."""
@@ -77,9 +81,25 @@ class Setting:
         )
 
     def times_to(self, target: float) -> list[float]:
-        """Seconds until the first evaluation at the target or better, for each seed with one."""
-        there = self.curves[self.better * self.curves["quality"] >= self.better * target]
-        return [float(time) for time in there.groupby("folder")["time_s"].min()]
+        """Seconds until the target, for each seed that reaches it."""
+        times = (self.time_to(target, curve) for _, curve in self.curves.groupby("folder"))
+        return [time for time in times if time is not None]
+
+    def time_to(self, target: float, curve: pd.DataFrame) -> float | None:
+        """Seconds until a curve reaches the target, linearly between evaluations.
+
+        A target that the first evaluation reaches counts from there, as nothing is known before it.
+        """
+        ahead = list(self.better * (curve["quality"] - target))
+        times = list(curve["time_s"])
+        there = next((place for place, by in enumerate(ahead) if by >= 0), None)
+        if there is None:
+            return None
+        if there == 0:
+            return float(times[0])
+        behind = -ahead[there - 1]
+        share = behind / (behind + ahead[there])
+        return float(times[there - 1] + share * (times[there] - times[there - 1]))
 
 
 def settings_in(runs: Runs) -> list[Setting]:
@@ -89,7 +109,9 @@ def settings_in(runs: Runs) -> list[Setting]:
         json.dumps([line["settings"], line["row"], line["state"]], sort_keys=True, default=str)
         for _, line in table.iterrows()
     ]
-    methods = method_names(list(table.to_dict("records")))
+    lines_in_order = list(table.to_dict("records"))
+    clusters = cluster_names(lines_in_order)
+    methods = method_names(lines_in_order, clusters)
     out = []
     for _, lines in table.groupby(keys, sort=False):
         curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
@@ -98,7 +120,8 @@ def settings_in(runs: Runs) -> list[Setting]:
         quality = curves.groupby("epoch")["quality"]
         curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
         curve = curve[(quality.count() == len(lines)).to_numpy()]
-        out.append(Setting(methods[lines.index[0]], lines, curves, curve))
+        line = lines.index[0]
+        out.append(Setting(methods[line], clusters[line], lines, curves, curve))
     first = {method: number for number, method in reversed(list(enumerate(methods)))}
     return sorted(
         out,
@@ -112,17 +135,49 @@ def settings_in(runs: Runs) -> list[Setting]:
     )
 
 
-def method_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name the modelled machines of each run by profile and bandwidth; real runs have none.
+
+    Different machines of one profile and bandwidth are told apart by what differs.
+    """
+    machines = [
+        {
+            key: value
+            for key, value in line["settings"].items()
+            if key.startswith(CLUSTER) and key != FITTED and line["clock"] == "simulated"
+        }
+        for line in lines
+    ]
+    names = [cluster_name(each) for each in machines]
+    alike: dict[str, list[Mapping[str, object]]] = {}
+    for name, each in zip(names, machines, strict=True):
+        alike.setdefault(name, []).append(each)
+    keys = {name: distinguishing(members, ()) for name, members in alike.items()}
+    return [
+        " ".join([name, *words(each, keys[name])])
+        for name, each in zip(names, machines, strict=True)
+    ]
+
+
+def cluster_name(machines: Mapping[str, object]) -> str:
+    name, bandwidth = machines.get(NAMED), number(machines.get(f"{CLUSTER}bandwidth"))
+    if name is None:
+        return ""
+    return printable(f"{name}"[:MOST_WORD]) + (f" ({bit_rate(bandwidth)})" if bandwidth else "")
+
+
+def method_names(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[str]:
     """Name each run by its algorithm and a few distinguishing settings.
 
-    The settings tell it apart from the other runs of the same algorithm, task and nodes.
+    The settings tell it apart from the other runs of the same algorithm, task, cluster and nodes.
     """
     keys: dict[tuple[str, ...], list[str]] = {}
     cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
-    for line in lines:
-        cells.setdefault((*task(line), str(line["nodes"])), []).append(line["settings"])
-    for (*where, _), members in cells.items():
-        known = keys.setdefault(tuple(where), [])
+    for line, cluster in zip(lines, clusters, strict=True):
+        where = *task(line), cluster, str(line["nodes"])
+        cells.setdefault(where, []).append(line["settings"])
+    for cell, members in cells.items():
+        known = keys.setdefault(cell[:-2], [])
         known += [key for key in distinguishing(members, known) if key not in known]
     return [
         " ".join([line["algorithm"], *words(line["settings"], keys[task(line)])]) for line in lines
@@ -156,7 +211,9 @@ def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
     """Write settings as on the command line: ``algo.tau=2 algo.topology=ring``."""
     out = []
     for key in keys:
-        value = settings.get(key)
+        if key not in settings:
+            continue
+        value = settings[key]
         text = f"{value:g}" if isinstance(value, float) else str(value)
         out.append(printable(f"{key.removesuffix('.name')}={text}"[:MOST_WORD]))
     return out
@@ -170,6 +227,7 @@ def labels(settings: Sequence[Setting]) -> list[str]:
         "nodes": lambda each: counted(each.nodes, "node"),
         "kind": lambda each: each.kind,
         "network": lambda each: each.network,
+        "cluster": lambda each: each.cluster,
     }
     differing = [key for key in texts if len({getattr(each, key) for each in settings}) > 1]
     if len({(each.kind, each.network) for each in settings}) == len(
@@ -178,22 +236,6 @@ def labels(settings: Sequence[Setting]) -> list[str]:
         differing = [key for key in differing if key != "network"]  # the kind says as much
     states = [[] if each.state == FINISHED else [each.state] for each in settings]
     return [
-        " · ".join([each.method, *(texts[key](each) for key in differing), *state])
+        " · ".join([each.method, *filter(None, (texts[key](each) for key in differing)), *state])
         for each, state in zip(settings, states, strict=True)
     ]
-
-
-def default_target(settings: Sequence[Setting]) -> float:
-    """Return the quality that at least half of the settings reach with every seed.
-
-    It is rounded to an easier whole percent, tenth of a BLEU point, or two digits of a loss.
-    """
-    better, metric = settings[0].better, settings[0].metric
-    best = sorted((each.best for each in settings), key=lambda value: -better * value)[
-        math.ceil(len(settings) / 2) - 1
-    ]
-    if metric == "loss":
-        unit = 10.0 ** (math.floor(math.log10(best)) - 1) if best > 0 else 1.0
-        return float(f"{math.ceil(round(best / unit, 9)) * unit:.6g}")
-    unit = 100 if metric == "accuracy" else 10
-    return math.floor(round(best * unit, 9)) / unit

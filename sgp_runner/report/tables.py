@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import pandas as pd
 
-from sgp_runner.report.comparison import COMPARABLE, TIMES, UNITS
+from sgp_runner.report.comparison import COMPARABLE, UNITS
 from sgp_runner.report.figure import GLYPHS
-from sgp_runner.report.parts import CLOCK, facets
+from sgp_runner.report.parts import CLOCK
 from sgp_runner.report.runs import PUBLISHED, TIMING
-from sgp_runner.report.settings import labels
+from sgp_runner.report.settings import CLUSTER, labels, words
+from sgp_runner.report.what_was_run import columns, differing
 from sgp_runner.utils.units import duration, num_bytes, percent
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
-WORDS = ("method", "kind", "seeds", "commit")
+WORDS = ("kind", "cluster", "seeds", "commit")
 LOG = "metrics.jsonl"
 # Maps the folder of a run and the name of a file in it (or "") to a path relative to the report.
 Linker: TypeAlias = Callable[[str, str], str]
@@ -76,7 +77,9 @@ def tables(settings: Sequence[Setting], pairs: Sequence[Pair], link: Linker) -> 
 
 
 def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
-    raw, cells = [], []
+    raw, cells, keys = [], [], differing(settings)
+    shown = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
+    clusters = len({each.cluster for each in settings}) > 1
     for label, each in zip(labels(settings), settings, strict=True):
         low, high = each.range("quality")
         common = {
@@ -105,6 +108,7 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
                 "seeds": joined(each.seeds),
                 **quality,
                 **means,
+                **columns(each, keys),
             }
             | {
                 "commits": joined(commits(each.runs)),
@@ -113,9 +117,11 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
         )
         cells.append(
             [
-                text(each.method, f"{each.model} on {each.data}"),
+                text(each.algorithm, f"{each.model} on {each.data}"),
                 kind_cell(each.kind),
                 text(each.nodes),
+                *([text(each.cluster)] if clusters else []),
+                *(text(value_text(each.settings, key)) for key in shown),
                 text(
                     quality_text(quality["quality"], each.metric),
                     quality_range(low, high, each.metric),
@@ -134,9 +140,11 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
             ]
         )
     head = [
-        "method",
+        "algorithm",
         "kind",
         "nodes",
+        *(["cluster"] if clusters else []),
+        *(key.removesuffix(".name") for key in shown),
         "workers",
         "averaged model",
         "time",
@@ -147,14 +155,21 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
         "Means over the seeds; below them, the lowest seed and the highest. "
         "Each seed links to its run's raw log. A commit with + had uncommitted changes."
     )
-    return Table("settings", "Settings", note, pd.DataFrame(raw), [*head, *WORDS[2:]], cells, WORDS)
+    head += WORDS[2:]
+    return Table(
+        "settings", "Settings", note, pd.DataFrame(raw), head, cells, ("algorithm", *WORDS)
+    )
 
 
 def of_runs(settings: Sequence[Setting], link: Linker) -> Table:
     lines = pd.concat([each.runs for each in settings])
     methods = [each.method for each in settings for _ in each.seeds]
+    keys = differing(settings)
+    more = [columns(each, keys) for each in settings for _ in each.seeds]
     raw = lines.drop(columns=["settings"]).assign(
-        folder=[link(path, "") for path in lines["folder"]]
+        folder=[link(path, "") for path in lines["folder"]],
+        cluster=[each.cluster for each in settings for _ in each.seeds],
+        **{key: [each[key] for each in more] for key in more[0] if key not in lines},
     )
     cells = [
         [
@@ -312,48 +327,9 @@ def markdown(table: Table) -> str:
     return "\n".join([*lines, *(line(row(cells)) for cells in table.cells)]) + "\n"
 
 
-def for_terminal(settings: Sequence[Setting]) -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """Yield a title and rows for ``console.comparison_table`` for each task and kind of result."""
-    for (model, data, kind), members in facets(
-        settings, lambda each: (each.model, each.data, each.kind)
-    ).items():
-        yield f"{model} on {data} · {kind}", terminal_rows(members)
-
-
-def terminal_rows(settings: Sequence[Setting]) -> list[dict[str, object]]:
-    out = []
-    for each in settings:
-        job = [
-            *each.method.split()[len(each.algorithm.split()) :],
-            f"seed={joined(each.seeds, ',')}",
-        ]
-        row: dict[str, object] = {
-            "algorithm": each.algorithm,
-            "nodes": int(each.nodes),
-            "job": " ".join(job),
-            "clock": each.clock,
-        }
-        if not each.finished:
-            out.append(row | {"unfinished": True})
-            continue
-        low, high = each.range("low")[0], each.range("high")[1]
-        row |= {
-            "metric": each.metric or "loss",
-            "average": each.mean("averaged"),
-            "worker_min": low,
-            "worker_max": high,
-        }
-        row |= {
-            key: each.mean(key)
-            for key in (
-                "time_s",
-                "steps",
-                "bytes_per_node",
-                *(TIMES if each.kind == TIMING else ()),
-            )
-        }
-        out.append({key: value for key, value in row.items() if value == value})
-    return out
+def value_text(settings: Mapping[str, object], key: str) -> str:
+    """Return a setting as on the command line; empty where there is none."""
+    return "".join(words(settings, [key])).partition("=")[2]
 
 
 def text(value: object, note: str = "") -> Cell:
@@ -384,7 +360,8 @@ def time_cell(setting: Setting) -> Cell:
     if (hours := setting.mean("hours")) > 0:
         return text(f"{hours:.2f} h", f"{clock}, whole schedule")
     return text(
-        time_text(setting.mean("time_s")), clock if setting.finished else f"{clock}, unfinished"
+        time_text(setting.mean("time_s")),
+        clock if setting.finished else f"{clock}, {setting.state}",
     )
 
 

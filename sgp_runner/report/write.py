@@ -11,12 +11,16 @@ from urllib.parse import quote
 from sgp_runner.report.comparison import Pair, pairs_of
 from sgp_runner.report.images import save_all
 from sgp_runner.report.page import render
-from sgp_runner.report.parts import count
 from sgp_runner.report.plots import sections
-from sgp_runner.report.runs import read_runs
-from sgp_runner.report.settings import Setting, settings_in
+from sgp_runner.report.ranked_table import ranked_tables
+from sgp_runner.report.ranking import rankings
+from sgp_runner.report.runs import Runs, read_runs
+from sgp_runner.report.settings import Setting, labels, settings_in
 from sgp_runner.report.tables import csv, markdown, tables
+from sgp_runner.report.what_was_run import what_was_run
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_text
+from sgp_runner.utils.units import counted
 
 SAFE = "/#:=+,@!$&'*;~"  # characters of a path that need no escape in a link
 
@@ -43,12 +47,23 @@ def write_report(
     title: str = "sgp-run report",
     kept: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
-    """Report on the runs in ``folders`` and replace what an earlier report left in ``out``.
+    """Report on the runs in ``folders``, as ``report_on``. Raises ConfigError if there are none."""
+    return report_on(read_runs(folders), out, target, title, kept)
+
+
+def report_on(
+    runs: Runs,
+    out: Path,
+    target: float | None = None,
+    title: str = "sgp-run report",
+    kept: Callable[[Path], Path] = lambda folder: folder,
+) -> Report:
+    """Report on ``runs`` and replace what an earlier report left in ``out``.
 
     target: quality whose time is compared; None chooses one
     kept: maps the folder of a run to where links shall lead instead
 
-    Raises ConfigError if there are no runs, or ``out`` cannot be written.
+    Raises ConfigError for a target that cannot be, or if ``out`` cannot be written.
     """
 
     def link(folder: str, file: str) -> str:
@@ -56,25 +71,33 @@ def write_report(
         # A name such as javascript:... must not be taken for a scheme.
         return quote(os.fsencode(path if path.startswith("..") else f"./{path}"), SAFE)
 
-    runs = read_runs(folders)
     settings = settings_in(runs)
     check_target(target, settings)
     pairs = pairs_of(settings)
-    shown = sections(settings, target, pairs)
-    all_tables = tables(settings, pairs, link)
+    ranked = rankings(settings, target)
+    shown = sections(settings, ranked, pairs)
+    first, others = ranked_tables(ranked), tables(settings, pairs, link)
+    box = what_was_run(settings)
+    configs = [
+        (label, read_text(Path(each.folder) / "config.yaml"))
+        for label, each in zip(labels(settings), settings, strict=True)
+    ]
     unfinished = sum(len(each.seeds) for each in settings if not each.finished)
-    subtitle = f"{count(len(runs.table), 'run')} of {count(len(settings), 'setting')}"
-    subtitle += f", of which {count(unfinished, 'run')} unfinished." if unfinished else "."
+    subtitle = f"{counted(len(runs.table), 'run')} of {counted(len(settings), 'setting')}"
+    subtitle += f", of which {counted(unfinished, 'run')} unfinished." if unfinished else "."
     page = out / "index.html"
     try:
         (out / "plots").mkdir(parents=True, exist_ok=True)
-        for path in (*out.glob("plots/*.png"), *out.glob("plots/*.svg")):
+        for path in (*out.glob("plots/*.png"), *out.glob("plots/*.svg"), *out.glob("ranking*.*")):
             path.unlink()
-        for table in all_tables:
+        for table in (*first, *others):
             (out / f"{table.name}.csv").write_text(csv(table), encoding="utf-8")
             (out / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
         save_all((plot for section in shown for plot in section.plots), out / "plots")
-        page.write_text(render(title, subtitle, shown, all_tables, runs.skipped), encoding="utf-8")
+        page.write_text(
+            render(title, subtitle, box, configs, first, shown, others, runs.skipped),
+            encoding="utf-8",
+        )
     except OSError as error:
         raise ConfigError("--out", f"cannot write to {out}: {error.strerror}.") from error
     return Report(page, settings, pairs, runs.skipped)

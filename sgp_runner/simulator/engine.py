@@ -215,14 +215,19 @@ class NoGradients:
 
 
 def choose_threads(problem: Problem) -> None:
-    """Use one thread for small models, whose operations are too short to share.
-
-    OMP_NUM_THREADS takes precedence.
-    """
+    """Use `threads` in this process; OMP_NUM_THREADS takes precedence."""
     import torch
 
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads((os.cpu_count() or 1) if sum(problem.flat.layers) >= LARGE else 1)
+        torch.set_num_threads(threads(sum(problem.flat.layers)))
+
+
+def threads(parameters: int) -> int:
+    """Threads of a simulation of a model with so many parameters.
+
+    One for small models, whose operations are too short to share.
+    """
+    return (os.cpu_count() or 1) if parameters >= LARGE else 1
 
 
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:

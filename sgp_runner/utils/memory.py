@@ -24,6 +24,16 @@ def most_bytes() -> int:
     return most if limit == resource.RLIM_INFINITY else min(most, limit)
 
 
+def free_bytes() -> int:
+    """The memory that is free for further processes, without swap space; all where not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return most_bytes()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return min([free, *limits_of_groups()])
+
+
 def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
     """The limits of the control groups of this process: of a container, or of a job of Slurm."""
     try:

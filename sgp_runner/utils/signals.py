@@ -203,6 +203,11 @@ def default_sentence(number: int) -> str:
     return f"stopped by {name} with nothing to save. Run the same command again."
 
 
+def cause(number: int) -> str:
+    """Describe the end of a run by the signal ``number``."""
+    return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+
+
 def exit_code(number: int) -> int:
     return INTERRUPTED if number == signal.SIGINT else SAVED
 

@@ -100,6 +100,16 @@ def num_bytes(count: float) -> str:
     return f"{count:.0f} B" if unit == 0 else f"{count:.3g} {BYTE_UNITS[unit]}"
 
 
+def bit_rate(bits_per_second: float) -> str:
+    """A bandwidth: ``10 Gbit/s``, ``12.5 Mbit/s``."""
+    prefix = max(
+        (name for name, factor in PREFIXES.items() if factor <= bits_per_second),
+        key=PREFIXES.__getitem__,
+        default="",
+    )
+    return f"{bits_per_second / PREFIXES[prefix]:.3g} {prefix}bit/s"
+
+
 def counted(count: float, noun: str, plural: str = "") -> str:
     """A count and what it counts: ``1 node``, ``8 nodes``, ``0.5 epochs``."""
     return f"{count:g} {noun if count == 1 else plural or f'{noun}s'}"

@@ -86,6 +86,20 @@ BAD: list[tuple[str, str, str]] = [
             ("+hydra.callbacks.a={_target_:os.system}", "hydra.callbacks.a._target_"),
         ]
     ),
+    ("jobs=2", "jobs", "it is the number of runs of a sweep at a time; add -m."),
+    ("-m jobs=0 seed=1,2", "jobs", "'0' is not a number of runs, such as jobs=2."),
+    ("-m jobs=1,2 seed=1,2", "jobs", "'1,2' is not a number of runs, such as jobs=2."),
+    ("algo.osgp.tau=1", "algo.osgp.tau", "it is a setting of algo=osgp, but this run has another"),
+    (
+        "-m algo=sgp,ar_sgd algo.osgp.tau=1",
+        "algo.osgp.tau",
+        "it is a setting of algo=osgp, but no run of this sweep has it.",
+    ),
+    (
+        "-m algo=sgp,osgp algo.osgp.taux=1",
+        "algo.taux",
+        "Did you mean 'algo.tau'? (Job 2 of 2: algo=osgp)",
+    ),
     ("hydra/launcher=slurm", "hydra/launcher", "it starts the runs of a sweep; add -m."),
     ("nodes=abc", "nodes", "'abc' is not a whole number."),
     ("nodes=2.5", "nodes", "2.5 is not a whole number."),
@@ -144,10 +158,24 @@ BAD: list[tuple[str, str, str]] = [
     (
         "model=transformer data=digits",
         "data",
-        "Use model=mlp or resnet18 or resnet20 or resnet50 or resnet8, or data=numbers_en_de.",
+        "Use model=mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
+        "data=numbers_en_de.",
     ),
-    ("data=wmt16_en_de", "data", "Use model=fairseq_transformer, or data=digits."),
-    ("data=numbers_en_de", "data", "Use model=transformer, or data=digits."),
+    ("data=wmt16_en_de", "data", "is fairseq_translation. Use model=fairseq_transformer."),
+    ("data=numbers_en_de", "data", "is translation. Use model=transformer."),
+    (
+        "data=wmt16_en_de model=fairseq_transformer",
+        "data.root",
+        "get wmt16_en_de.tar.gz from https://drive.google.com/uc?export=download&id=",
+    ),
+    ("model=torchvision model.arch=vgg", "model.arch", "is no classifier of torchvision. Did you"),
+    (
+        "model=torchvision model.arch=alexnet data=digits",
+        "model.arch",
+        "alexnet cannot read images of 1 x 8 x 8 (",
+    ),
+    ("download", "download", "write sgp-run download cifar10|cifar100 [data.root=FOLDER]"),
+    ("download cifar", "download", "'cifar' is not there. Did you mean 'cifar10'?"),
     *(
         (words, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
         for words in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
@@ -192,7 +220,7 @@ BAD: list[tuple[str, str, str]] = [
     ("nodes==3", "nodes", "cannot read 'nodes==3'; write key=value"),
     ("nodes=[1", "nodes", "cannot read 'nodes=[1'; write key=value"),
     ("=5", "=5", "the key is missing; write key=value"),
-    ("nodes=4,8", "nodes", "add -m to run one after the other."),
+    ("nodes=4,8", "nodes", "add -m to run all of them."),
     ("--nodes=4", "--nodes", "there is no such option; settings are written key=value"),
     ("--cgf job", "--cgf", "Did you mean '--cfg'?"),
     ("--cfg job nodez=4", "nodez", "Did you mean 'nodes'?"),
@@ -701,7 +729,13 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     capfd.readouterr()
 
     assert (
-        main(["-m", *words, f"data.dimension=2,4,{TOO_BIG}", "optim.schedule=constant,cosine"]) == 1
+        main(
+            [
+                *("-m", "jobs=1", *words),
+                *(f"data.dimension=2,4,{TOO_BIG}", "optim.schedule=constant,cosine"),
+            ]
+        )
+        == 1
     )
     out, error = capfd.readouterr()
     headings = [line for line in out.splitlines() if re.match(r"\[\d/6\] ", line)]
@@ -718,10 +752,9 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
         and "Traceback" not in error
     )
     assert "Launching" not in out + error
-    table = out[out.index("Comparison") :]
-    assert table.count("SlowMo(Local SGD)") == 6 and "data.dimension=4\n" in re.sub(
-        " +\n", "\n", table
-    )
+    table = out[out.index("Simulated time to") :]
+    assert len(re.findall(r"^[12 ]  SlowMo\(Local SGD\)", table, re.MULTILINE)) == 4
+    assert f"\ndata.dimension={TOO_BIG} optim.schedule=cosine failed: data.dimension: the" in table
 
     (directory,) = Path("results/sweeps").iterdir()
     with (directory / "comparison.csv").open() as file:
@@ -735,7 +768,7 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
         for path in Path().rglob("*")
         if path.is_file() and not {"runs", "report"} & set(path.parts)
     ]
-    assert sorted(outside) == [directory / "comparison.csv", directory / "multirun.yaml"]
+    assert outside == [directory / "comparison.csv"]
     assert f"report in {directory / 'report' / 'index.html'}\n" in out
     with (directory / "report" / "runs.csv").open() as file:
         assert sorted(row["state"] for row in csv.DictReader(file)) == ["finished"] * 4
@@ -777,17 +810,21 @@ def test_ctrl_c_ends_a_sweep_with_what_is_done() -> None:
     done.mkdir(parents=True)
     # The first job is done; the second takes hours.
     (done / "config.yaml").write_text(stored_config([*long, "nodes=2"]))
-    summary = '"algorithm": "SGP", "nodes": 2, "time_s": 1.0}'
-    (done / "summary.json").write_text("{" + summary)
-    (done / "metrics.jsonl").write_text('{"kind": "summary", ' + summary + "\n")
-    code, out, error = interrupt("-m", *long, "nodes=2,4,8")
+    summary = {
+        **{"algorithm": "SGP", "model": "quadratic", "data": "quadratic", "network": "sim"},
+        **{"nodes": 2, "seed": 1, "epochs": 1.0, "clock": "simulated", "label": "x"},
+        **{"server": False, "time_s": 1.0},
+    }
+    (done / "summary.json").write_text(json.dumps(summary))
+    (done / "metrics.jsonl").write_text(json.dumps({"kind": "summary", **summary}) + "\n")
+    code, out, error = interrupt("-m", "jobs=1", *long, "nodes=2,4,8")
     assert (code, error) == (130, "sgp-run: interrupted\n")
     assert "[1/3] nodes=2\n" in out and "[2/3] nodes=4\n" in out and "[3/3]" not in out
     (table,) = Path("results/sweeps").glob("*/comparison.csv")
     assert (
         [row["job"] for row in csv.DictReader(table.open())] == ["nodes=2"]
-        and "\nComparison" in out
-        and "report" not in out
+        and f"\ncomparison in {table}" in out
+        and "report in" not in out
     )
 
 

@@ -58,7 +58,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("seed=-1", "seed", "-1 must be between 0 and 2**63 - 1."),
     ("seed=9223372036854775808", "seed", "9223372036854775808 must be between 0 and 2**63 - 1."),
     ("dtype=float16", "dtype", "'float16' is none of float32, float64. Did you mean 'float64'?"),
-    ("eval_every=0", "eval_every", "0 must be at least 1."),
+    ("eval_every=0", "eval_every", "0 must be positive, for example 1 or 0.25."),
     ("log_every=0", "log_every", "0 must be at least 1."),
     ("resume=maybe", "resume", "'maybe' is none of auto, never."),
     (
@@ -722,13 +722,13 @@ DATA: dict[str, tuple[str, dict[str, bytes], str]] = {
     "no folder": (
         "cifar10",
         {},
-        "root/cifar-10-batches-py is missing, or not all of cifar10; get it with: curl",
+        "root/cifar-10-batches-py is missing; get it with: sgp-run download cifar10 data.root=root",
     ),
     "a file for a folder": ("cifar10", {"root": b""}, "root/cifar-10-batches-py is missing"),
     "files that run code": (
         "cifar10",
-        {f"root/cifar-10-batches-py/{name}": pickle.dumps(Malice()) for name in CIFAR},
-        "or not all of cifar10",
+        dict.fromkeys(CIFAR, pickle.dumps(Malice())),
+        "root/cifar-10-batches-py/data_batch_1 is damaged: its checksum is not the published one",
     ),
     "no images": (
         "imagenet",

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from places import ROOT
 
+from sgp_runner.cli.jobs import Job
 from sgp_runner.cli.main import main
 from sgp_runner.cli.replay import main as replay
 from sgp_runner.cli.report import main as report
-from sgp_runner.cli.sweep import Job
 from sgp_runner.config import plugins
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.schema import load_experiment

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from sgp_runner.recording.console import comparison_table, show, summary_table
+from sgp_runner.recording.console import show, summary_table
 
 SUMMARY: dict[str, object] = {
     "name": "sgp-resnet8-digits",
@@ -81,35 +81,3 @@ def test_a_loss_is_no_percentage_and_what_is_unknown_is_left_out() -> None:
 def test_a_path_longer_than_the_terminal_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
     show(summary_table({**SUMMARY, "run_dir": "/" + "r" * 200}))
     assert capsys.readouterr().out.splitlines()[-1].rstrip() == "results in /" + "r" * 200
-
-
-def test_the_comparison_keeps_the_order_and_says_why_a_run_failed() -> None:
-    failed = {"algorithm": "SlowMo", "nodes": 3, "failed": "nodes: 3 is not a power of two; use 4."}
-    rows = [{**SUMMARY, "nodes": 32}, {**SUMMARY, "algorithm": "AR-SGD"}, failed]
-    assert plain(comparison_table(rows)) == [
-        "Comparison",
-        "                  accuracy       accuracy  simulated      sent",
-        "algorithm  nodes  averaged     of workers       time  per node",
-        "──────────────────────────────────────────────────────────────",
-        "SGP           32    97.9 %  96.1 – 98.0 %     3.46 s   34.5 MB",
-        "AR-SGD         8    97.9 %  96.1 – 98.0 %     3.46 s   34.5 MB",
-        "SlowMo         3    failed",
-        "",
-        "SlowMo on 3 nodes failed: nodes: 3 is not a power of two; use",
-        "4.",
-    ]
-
-
-def test_the_comparison_shows_what_else_the_sweep_varied_and_which_clock() -> None:
-    rows = [
-        {**SUMMARY, "job": "algo=sgp nodes=8 seed=1"},
-        {**SUMMARY, "job": "algo=sgp nodes=8 model=transformer", "clock": "wall", "bleu": 93.21},
-    ]
-    assert plain(comparison_table(rows))[2:] == [
-        "algorithm          nodes  averaged     of workers  BLEU       time  per node",
-        "────────────────────────────────────────────────────────────────────────────",
-        "SGP                    8    97.9 %  96.1 – 98.0 %           3.46 s   34.5 MB",
-        "seed=1                                                   simulated",
-        "SGP                    8    97.9 %  96.1 – 98.0 %  93.2     3.46 s   34.5 MB",
-        "model=transformer                                             wall",
-    ]

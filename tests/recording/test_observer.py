@@ -45,6 +45,19 @@ def test_every_worker_is_evaluated_at_every_epoch_and_so_is_the_average(tmp_path
     assert summary["time_s"] == max(float(str(r["time_s"])) for r in records)
 
 
+@pytest.mark.parametrize("network", ["sim", "gloo"])
+def test_evaluations_may_be_a_fraction_of_an_epoch_apart(network: str, tmp_path: Path) -> None:
+    words = ("epochs=1", "nodes=2", "batch_size=64", "eval_every=0.3", f"network={network}")
+    experiment = make_experiment(tmp_path, *TINY, *words)
+    assert execute(experiment) is not None
+    records = of_kind(read_metrics(experiment.directory), "eval")
+    assert sorted((r["epoch"], r["step"], r["rank"]) for r in records) == [
+        (epoch, step, rank)
+        for epoch, step in ((0.3, 3), (0.6, 6), (0.9, 9), (1.0, 10))
+        for rank in (0, 1)
+    ]
+
+
 @pytest.mark.parametrize(("have", "used"), [(6000, 5000), (300, 300)])
 def test_batch_norms_statistics_are_re_estimated_on_thousands_of_samples(
     have: int, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,9 +19,12 @@ from sgp_runner.cli.report import main
 from sgp_runner.report.folders import run_folders
 from sgp_runner.report.page import render
 from sgp_runner.report.plots import sections
+from sgp_runner.report.ranked_table import ranked_tables
+from sgp_runner.report.ranking import rankings
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import settings_in
 from sgp_runner.report.tables import csv, markdown, of_runs
+from sgp_runner.report.what_was_run import what_was_run
 from sgp_runner.report.write import write_report
 
 CURVE = [[0.5, 0.6], [0.8, 0.9]]
@@ -300,7 +303,10 @@ def test_mutated_runs_are_shown_or_left_out(mutated: Path) -> None:
     settings = settings_in(runs)
     table = of_runs(settings, lambda folder, file: f"./{file}")
     assert len(markdown(table).splitlines()) == 6 + len(shown)
-    page = render("title", "subtitle", sections(settings, None, []), [table], runs.skipped)
+    ranked = rankings(settings)
+    shown = sections(settings, ranked, [])
+    box = what_was_run(settings)
+    page = render("title", "", box, [], ranked_tables(ranked), shown, [table], runs.skipped)
     assert page.count("is left out: ") == len(runs.skipped)
 
 

@@ -17,14 +17,17 @@ from report_runs import COMMIT, write_run
 from rich.console import Console
 
 from sgp_runner.cli.report import main, parser
-from sgp_runner.recording.console import comparison_table, published_table
+from sgp_runner.recording.console import published_table
 from sgp_runner.report.comparison import pairs_of
 from sgp_runner.report.figure import Series, Style
 from sgp_runner.report.plots import Section, sections
 from sgp_runner.report.published import PATH, published
+from sgp_runner.report.ranked_table import ranked_tables
+from sgp_runner.report.ranking import rankings, target_of
 from sgp_runner.report.runs import read_runs
-from sgp_runner.report.settings import Setting, default_target, labels, settings_in
-from sgp_runner.report.tables import for_terminal, raw_pair
+from sgp_runner.report.settings import Setting, labels, settings_in
+from sgp_runner.report.tables import raw_pair
+from sgp_runner.report.terminal import grid
 from sgp_runner.report.write import write_report
 
 SGP_1 = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
@@ -38,7 +41,7 @@ def settings_of(root: Path) -> list[Setting]:
 def section(settings: list[Setting], title: str, target: float | None = None) -> Section:
     (found,) = (
         each
-        for each in sections(settings, target, pairs_of(settings))
+        for each in sections(settings, rankings(settings, target), pairs_of(settings))
         if each.title.startswith(title)
     )
     return found
@@ -72,12 +75,13 @@ def test_seeds_of_a_setting_become_a_mean_and_a_range(tmp_path: Path) -> None:
     )
 
     (plot,) = section([setting], "Accuracy against time").plots
-    (series,) = plot.series
+    series, target = plot.series
     assert (
         plot.x.title == "simulated time in seconds"
-        and plot.title == "accuracy against simulated time · rehearsal, mlp on digits"
+        and plot.title == "error against simulated time · rehearsal, mlp on digits"
     )
-    assert [round(float(y), 9) for y in series.y] == [45, 75, 93.5] and series.x == [15, 30, 45]
+    assert [round(float(y), 9) for y in series.y] == [55, 25, 6.5] and series.x == [15, 30, 45]
+    assert (target.name, target.x) == ("92 % accuracy", [0, 45])
     (plot,) = section([setting], "Accuracy against bytes").plots
     assert plot.x.title == "kB sent per node" and plot.series[0].x == [1, 2, 3]
 
@@ -137,8 +141,8 @@ def test_simulated_and_measured_time_are_never_in_one_plot(tmp_path: Path) -> No
     settings = settings_of(tmp_path)
     time = section(settings, "Accuracy against time").plots
     assert [(plot.x.title, len(plot.series)) for plot in time] == [
-        ("simulated time in seconds", 1),
-        ("measured time in seconds", 1),
+        ("simulated time in seconds", 2),
+        ("measured time in seconds", 2),
     ]
     (epochs,) = section(settings, "Accuracy against epochs").plots
     assert [(series.name, series.style.fill) for series in epochs.series] == [
@@ -175,25 +179,18 @@ def test_time_to_a_target(tmp_path: Path) -> None:
     write_run(tmp_path, "c", [[0.2, 0.2], [0.3, 0.3]], algorithm="AR-SGD")
     settings = settings_of(tmp_path)
     assert [each.best for each in settings] == [pytest.approx(0.92), 0.3]
-    assert default_target(settings) == 0.92 and default_target(settings[1:]) == 0.3
-    assert settings[0].times_to(0.85) == [20, 30] and settings[1].times_to(0.85) == []
+    assert settings[0].times_to(0.85) == pytest.approx([20, 20 + 10 * 0.2 / 0.27])
+    assert settings[1].times_to(0.85) == []
     (plot,) = section(settings, "Time to a target", target=0.85).plots
-    assert (plot.series[0].x, plot.series[0].low, plot.series[0].high, plot.series[0].y) == (
-        [25],
-        [20],
-        [30],
-        ["SGP"],
-    )
-    assert "Target: 85 % accuracy, as asked." in plot.note and plot.note.endswith(
-        "Not reached by AR-SGD."
-    )
+    (series,) = plot.series
+    assert [series.x, series.low, series.high] == [
+        pytest.approx([seconds]) for seconds in (23.7037037, 20, 27.4074074)
+    ]
+    assert series.y == ["SGP"]
+    assert plot.note.startswith("The target is as asked.")
+    assert plot.note.endswith("Not reached by AR-SGD.")
     (plot,) = section(settings, "Time to a target", target=0.93).plots
-    assert plot.series[0].y == ["SGP (1 of 2 seeds)"] and plot.series[0].x == [30]
-    (plot,) = section(settings, "Time to a target").plots
-    assert (
-        "Target: 92 % accuracy, the best that at least half of 2 settings reach with every seed."
-        in plot.note
-    )
+    assert plot.series[0].texts == ["1 of 2 seeds"] and plot.series[0].x == pytest.approx([28])
 
 
 def test_a_low_loss_is_a_good_one(tmp_path: Path) -> None:
@@ -207,8 +204,9 @@ def test_a_low_loss_is_a_good_one(tmp_path: Path) -> None:
             "".join(json.dumps(record) + "\n" for record in records)
         )
     settings = settings_of(tmp_path)
-    assert [each.best for each in settings] == [0.0234, 0.5] and default_target(settings) == 0.024
-    assert [each.times_to(0.024) for each in settings] == [[20], []]
+    assert [each.best for each in settings] == [0.0234, 0.5]
+    assert target_of(settings, None).value == 0.024
+    assert [each.times_to(0.0234) for each in settings] == [[20], []]
     (plot,) = section(settings, "Loss against epochs").plots
     assert plot.y.scale == "log"
 
@@ -299,7 +297,7 @@ def test_tables_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
         write_run(tmp_path, f"b{seed}", SGP_1, seed=seed, algorithm="SlowMo(Local SGD)")
     write_run(tmp_path, "c", row="slowmo_imagenet_local_sgd_slowmo", ms_per_iteration=300.0)
     settings = settings_of(tmp_path)
-    tables = [comparison_table(rows, title) for title, rows in for_terminal(settings)]
+    tables = [grid(table) for table in ranked_tables(rankings(settings))]
     tables.append(published_table([raw_pair(pair) for pair in pairs_of(settings)]))
     for table in tables:
         console = Console(width=80, record=True, file=io.StringIO())
@@ -322,7 +320,12 @@ def test_a_report_is_complete_and_its_links_lead_somewhere(
     assert said.err == "" and f"report in {out / 'index.html'}\n" in said.out
 
     assert {path.name for path in out.iterdir()} == {"index.html", "plots"} | {
-        f"{table}.{kind}" for table in ("settings", "runs", "published") for kind in ("csv", "md")
+        f"{table}.{kind}"
+        for table in (
+            *("ranking-mlp_on_digits-simulated", "ranking-timing_only_on_digits-simulated"),
+            *("settings", "runs", "published"),
+        )
+        for kind in ("csv", "md")
     }
     page = (out / "index.html").read_text()
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
@@ -535,9 +538,9 @@ def test_nothing_is_known_of_a_run_that_was_never_evaluated(tmp_path: Path) -> N
     write_run(tmp_path, "a")
     (setting,) = settings_of(tmp_path)
     assert math.isnan(setting.best) and setting.kind == "timing only"
-    assert next(each.absent for each in sections([setting], None, []) if not each.plots).startswith(
-        "No run was evaluated"
-    )
+    assert next(
+        each.absent for each in sections([setting], rankings([setting]), []) if not each.plots
+    ).startswith("No run was evaluated")
 
 
 def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_path: Path) -> None:

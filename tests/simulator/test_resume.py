@@ -203,6 +203,11 @@ def test_batch_norm_and_one_by_one_gradients(tmp_path: Path, events: list[int]) 
     )
 
 
+def test_evaluations_within_an_epoch_go_on_too(tmp_path: Path, events: list[int]) -> None:
+    words = ("model=mlp", "algo=ad_psgd", "epochs=1", "eval_every=0.1", *RANDOM)
+    whole_and_interrupted(tmp_path, events, 6, *words)
+
+
 def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
     whole_and_interrupted(
         tmp_path, events, 7, "model=timing_only", "algo=sgp", "epochs=0.02", "nodes=8", *RANDOM

@@ -148,7 +148,7 @@ def test_the_second_ctrl_c_ends_real_ranks_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SAVES)
 def test_a_signal_to_a_sweep_saves_its_job_and_starts_no_other(name: str, tmp_path: Path) -> None:
-    words = ("-m", "model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "seed=1,2")
+    words = ("-m", "model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "seed=1,2", "jobs=1")
     code, error = run(tmp_path, *words, shots=[shot(STEP, name, count=9)])
     said = rf"{SAVES[name]}; saved in \S+/step-5. Run the same command again to resume.\n"
     assert code == CODES[name] and re.fullmatch(said, error)
@@ -167,7 +167,7 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
     ("command", "where", "words"),
     [
         ("sgp_run", "sgp_runner.cli.sweep:plan", ["-m", "seed=1,2"]),
-        ("sgp_run", "sgp_runner.cli.sweep:perform", ["-m", "seed=1,2"]),
+        ("sgp_run", "sgp_runner.cli.jobs:perform", ["-m", "seed=1,2", "jobs=1"]),
         ("sgp_run", "sgp_runner.cli.calibrate:prepared", ["calibrate"]),
         ("sgp_run", "sgp_runner.distributed.launch:wait_for", ["calibrate", "nodes=2"]),
         ("sgp_replay", "sgp_runner.replay.exact:", ["."]),

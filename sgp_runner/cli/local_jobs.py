@@ -1,0 +1,211 @@
+"""The runs of a sweep on this machine, several at a time, with a line for each that ends.
+
+Every run has the threads that it would have alone, so it gives the same bytes: simulations of small
+models run beside each other, one on each core; large models, which use all cores, and real runs
+take turns.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, cast
+
+from rich.live import Live
+from rich.text import Text
+
+from sgp_runner.cli.jobs import Job, Row, failed_row, row_if_done, run_job
+from sgp_runner.config.size import estimated_bytes, parameters
+from sgp_runner.data.digits import Digits
+from sgp_runner.recording.console import outcome, stdout_console
+from sgp_runner.recording.loggers.wandb import Wandb
+from sgp_runner.session.pool import Ended, Pool, Task
+from sgp_runner.simulator.engine import threads
+from sgp_runner.utils.errors import ConfigError, Stopped
+from sgp_runner.utils.memory import free_bytes
+from sgp_runner.utils.signals import SAVED, cause, stop_signals
+from sgp_runner.utils.units import duration
+
+if TYPE_CHECKING:
+    from sgp_runner.config.run import Run
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The means of a sweep on this machine.
+
+    asked: runs at the same time, if the user has said
+    cores: of this process
+    memory: free bytes
+    """
+
+    asked: int | None
+    cores: int = field(default_factory=usable_cores)
+    memory: int = field(default_factory=free_bytes)
+
+    def cores_for(self, run: Run) -> int:
+        """The cores that a run keeps busy; for a real one all, unless several were asked for."""
+        if run.network.clock == "wall":
+            return self.cores if self.asked is None else 1
+        said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        return int(said) if said.isdecimal() else threads(parameters(run.model, run.data)[0])
+
+    def at_once(self, runs: Sequence[Run]) -> int:
+        """How many of the runs may be able to run at the same time."""
+        cores = min(self.cores_for(run) for run in runs)
+        memory = min(estimated_bytes(run) for run in runs)
+        most = min(len(runs), self.asked or self.cores)
+        return max(1, min(most, self.cores // max(cores, 1), self.memory // memory))
+
+
+def one_by_one(jobs: Iterable[Job], total: int) -> Iterator[tuple[int, Row]]:
+    """Run the jobs in this process and yield the number and the row of each."""
+    for number, job in enumerate(jobs):
+        yield number, run_job(job, f"[{number + 1}/{total}]")
+
+
+def side_by_side(
+    jobs: Iterable[Job], total: int, machine: Machine, most: int, logs: Path, imports: Sequence[str]
+) -> Iterator[tuple[int, Row]]:
+    """Run at most ``most`` jobs at a time and yield the number and the row of each as it ends.
+
+    logs: folder for what each prints
+    imports: modules that they import
+    Raises Stopped after a signal, once all have saved.
+    """
+    signals: list[int] = []
+    with Pool(most, machine.cores, machine.memory, imports) as pool:
+        lines = Lines(total, pool)
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            signals.append(number)
+            pool.stop()
+
+        def tasks() -> Iterator[Task]:
+            for number, job in enumerate(jobs):
+                lines.begin(job)
+                run = job.experiment.run
+                yield Task(
+                    number,
+                    partial(run_job, job, f"[{number + 1}/{total}]"),
+                    place=job.experiment.directory,
+                    cores=machine.cores_for(run),
+                    memory=estimated_bytes(run),
+                    log=logs / f"{number + 1}.log",
+                )
+
+        with stop_signals(stop), lines:
+            for ended in pool.run(tasks()):
+                number = ended.task.number
+                if ended.result is None and pool.stopping:
+                    continue
+                row = row_of(ended, lines.jobs[number])
+                lines.end(number, row, ended.seconds)
+                yield number, row
+    if signals and lines.ended < total:
+        raise Stopped(f"{cause(signals[0])}. Run the same command again to resume.", signals[0])
+
+
+def imports_of(runs: Sequence[Run]) -> list[str]:
+    """The modules that the runs import besides PyTorch."""
+    digits = any(isinstance(run.data, Digits) and run.model.trains for run in runs)
+    wandb = any(isinstance(run.logger, Wandb) for run in runs)
+    return ["sklearn.datasets"] * digits + ["wandb"] * wandb
+
+
+def row_of(ended: Ended, job: Job) -> Row:
+    if ended.result is not None:
+        return cast(Row, ended.result)
+    code = ended.exit_code or 0
+    how = (
+        "was stopped by a signal; run the same command again to resume it"
+        if code == SAVED
+        else f"was killed by {signal.Signals(-code).name}; is there too little memory?"
+        if code < 0
+        else f"ended with exit code {code}"
+    )
+    return failed_row(job, f"its process {how} (its output is in {ended.task.log})")
+
+
+class Lines:
+    """Prints a line for each job that ends, and on a terminal one about those that run.
+
+    jobs: those that have begun, by number
+    """
+
+    def __init__(self, total: int, pool: Pool) -> None:
+        self.total, self.pool = total, pool
+        self.jobs: list[Job] = []
+        self.finished_before: set[int] = set()
+        self.ended = 0
+        self.seconds: list[float] = []
+        self.console = stdout_console()
+        self.live: Live | None = None
+
+    def __enter__(self) -> Lines:
+        if self.console.is_terminal:
+            self.live = Live(
+                console=self.console,
+                get_renderable=self.status,
+                refresh_per_second=2,
+                transient=True,
+            )
+            self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def begin(self, job: Job) -> None:
+        with suppress(ConfigError):
+            if row_if_done(job) is not None:
+                self.finished_before.add(len(self.jobs))
+        self.jobs.append(job)
+
+    def end(self, number: int, row: Row, seconds: float) -> None:
+        self.ended += 1
+        if number in self.finished_before:
+            took = "finished before"
+        else:
+            self.seconds.append(seconds)
+            took = duration(seconds)
+        line = f"[{self.ended}/{self.total}] {self.jobs[number].title}  {outcome(row)} · {took}"
+        left = self.left()
+        self.console.print(
+            Text(line if self.live is not None or not left else f"{line} · {left}"), soft_wrap=True
+        )
+
+    def status(self) -> Text:
+        running = " · ".join(self.jobs[task.number].title for task in self.pool.running)
+        parts = [f"{self.ended}/{self.total}", self.left(), f"running: {running}"]
+        return Text("  ".join(part for part in parts if part), no_wrap=True, overflow="ellipsis")
+
+    def left(self) -> str:
+        """The time that the other jobs will take, as those before them did; empty if unknown."""
+        left = self.total - self.ended
+        if not self.seconds or not left:
+            return ""
+        seconds = fmean(self.seconds) * left / min(self.pool.most, left)
+        return f"about {duration(math.ceil(seconds))} left"

@@ -1,0 +1,199 @@
+"""Settings ranked by the time to a target, and timing studies by their time per iteration.
+
+Only what can be compared is ranked together: one task, one clock and one cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sgp_runner.report.parts import facets
+from sgp_runner.report.runs import FINISHED, TIMING
+from sgp_runner.report.settings import Setting
+from sgp_runner.utils.units import counted
+
+BASELINE = "AR-SGD"  # the algorithm that all others replace
+CLOSE = 0.1  # of what half of the settings reach: how far below it the target of all may lie
+
+
+@dataclass(frozen=True)
+class Target:
+    """A quality whose time is compared.
+
+    rule: why this one, as in ``as asked``
+    """
+
+    value: float
+    metric: str
+    rule: str
+
+    @property
+    def words(self) -> str:
+        """The target as in ``98 % accuracy``."""
+        return {
+            "accuracy": f"{100 * self.value:g} % accuracy",
+            "bleu": f"{self.value:g} BLEU",
+        }.get(self.metric, f"a loss of {self.value:g}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A setting in a ranking.
+
+    rank: from 1; None for a setting that never reaches the target
+    name: the method, and its state unless it finished
+    times: seconds to the target of each seed that reaches it, or the seconds per iteration of each
+        seed of a timing study
+    speed_up: time of the setting named ``over`` divided by this one's; None without a time
+    """
+
+    rank: int | None
+    name: str
+    setting: Setting
+    times: Sequence[float]
+    speed_up: float | None
+    over: str
+
+    @property
+    def time(self) -> float:
+        """Mean over the seeds that have a time; NaN if none has."""
+        return sum(self.times) / len(self.times) if self.times else math.nan
+
+    @property
+    def missing(self) -> int:
+        """Number of seeds that never reach the target."""
+        return len(self.setting.seeds) - len(self.times)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The rows of one task on one cluster, the best first.
+
+    task: model and data, as in ``mlp on digits``
+    cluster: the modelled machines; empty for real runs
+    target: None for timing studies, which are ranked within each number of nodes
+    """
+
+    task: str
+    cluster: str
+    clock: str
+    target: Target | None
+    rows: Sequence[Row]
+
+    @property
+    def settings(self) -> list[Setting]:
+        return [row.setting for row in self.rows]
+
+
+def rankings(settings: Sequence[Setting], target: float | None = None) -> list[Ranking]:
+    """Rank the settings of each task on each cluster; a ``target`` of None chooses one per task."""
+    out = []
+    for (model, data, metric, study), members in facets(
+        settings, lambda each: (each.model, each.data, each.metric, each.kind == TIMING)
+    ).items():
+        goal = None if study or metric is None else target_of(members, target)
+        for (cluster, clock), group in facets(
+            members, lambda each: (each.cluster, each.clock)
+        ).items():
+            rows = ranked(group, goal)
+            out.append(Ranking(f"{model} on {data}", cluster, clock, goal, rows))
+    return out
+
+
+def ranked(settings: Sequence[Setting], target: Target | None) -> list[Row]:
+    """Return the rows, with ranks and speed-ups."""
+    times = [times_of(each, target) for each in settings]
+    rows = [
+        Row(None, named(each), each, seconds, None, "")
+        for each, seconds in zip(settings, times, strict=True)
+    ]
+    # Time per iteration of more nodes covers more samples: those are ranked by themselves.
+    by_nodes = target is None
+    rows.sort(key=lambda row: (by_nodes * int(row.setting.nodes), *order(row)))
+    out: list[Row] = []
+    for nodes in facets(rows, lambda row: (by_nodes * int(row.setting.nodes),)).values():
+        out += [
+            with_rank(row, rank if row.times else None, rows) for rank, row in enumerate(nodes, 1)
+        ]
+    return out
+
+
+def times_of(setting: Setting, target: Target | None) -> list[float]:
+    if target is not None:
+        return setting.times_to(target.value)
+    times = setting.runs["ms_per_iteration"].astype(float) / 1000
+    return [float(time) for time in times if time > 0]
+
+
+def named(setting: Setting) -> str:
+    state = "" if setting.state == FINISHED else f" · {setting.state}"
+    return f"{setting.method}{state}"
+
+
+def order(row: Row) -> tuple[float, ...]:
+    """Sort by time; after those with a time come those without one, the best quality first."""
+    if row.times:
+        return row.missing, row.time
+    quality = row.setting.mean("quality")
+    worst = math.isnan(quality)
+    return math.inf, worst, 0.0 if worst else -row.setting.better * quality
+
+
+def with_rank(row: Row, rank: int | None, rows: Iterable[Row]) -> Row:
+    """Return the row with its rank and its speed-up over the baseline of its number of nodes.
+
+    That is AR-SGD, the variant whose settings are closest, or the slowest setting without AR-SGD.
+    """
+    if not row.times:
+        return row
+    peers = [other for other in rows if other.times and other.setting.nodes == row.setting.nodes]
+    baselines = [other for other in peers if other.setting.algorithm == BASELINE]
+    if baselines:
+        base = max(baselines, key=lambda other: (equal(other, row), -other.time))
+    else:
+        base = max(peers, key=lambda other: other.time)
+    return Row(rank, row.name, row.setting, row.times, base.time / row.time, base.setting.method)
+
+
+def equal(one: Row, other: Row) -> int:
+    """Return the number of settings that have the same value in both."""
+    theirs: Mapping[str, object] = other.setting.settings
+    return sum(theirs.get(key, theirs) == value for key, value in one.setting.settings.items())
+
+
+def target_of(settings: Sequence[Setting], asked: float | None) -> Target:
+    """Return the target that was asked for, or one that the settings reach with every seed.
+
+    That is the best one that all reach, unless the worst setting drags it far down: then the best
+    that half of them reach. Settings that have not finished count only if none has.
+    """
+    metric = settings[0].metric
+    if asked is not None:
+        return Target(asked, metric, "as asked")
+    done = [each for each in settings if each.finished] or settings
+    better = settings[0].better
+    best = sorted((each.best for each in done if each.best == each.best), key=lambda q: -better * q)
+    of_half = best[math.ceil(len(best) / 2) - 1] if best else math.nan
+    if not best:
+        return Target(of_half, metric, "no setting was evaluated")
+    if abs(best[-1] - of_half) <= CLOSE * abs(of_half):
+        rule = f"the best that {every(len(best))} with every seed"
+        return Target(easier(best[-1], metric), metric, rule)
+    rule = f"the best that at least half of {counted(len(best), 'setting')} reach with every seed"
+    return Target(easier(of_half, metric), metric, rule)
+
+
+def every(settings: int) -> str:
+    few = {1: "the setting reaches", 2: "both settings reach"}
+    return few.get(settings, f"all {settings} settings reach")
+
+
+def easier(quality: float, metric: str) -> float:
+    """Round to an easier whole percent, tenth of a BLEU point, or two digits of a loss."""
+    if metric == "loss":
+        unit = 10.0 ** (math.floor(math.log10(quality)) - 1) if quality > 0 else 1.0
+        return float(f"{math.ceil(round(quality / unit, 9)) * unit:.6g}")
+    scale = 100 if metric == "accuracy" else 10
+    return math.floor(round(quality * scale, 9)) / scale

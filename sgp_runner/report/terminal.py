@@ -1,0 +1,53 @@
+"""Tables of a report on a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as Grid
+from rich.text import Text
+
+from sgp_runner.recording.console import show
+from sgp_runner.report.ranked_table import ranked_tables
+from sgp_runner.report.ranking import rankings
+from sgp_runner.report.terminal_plot import terminal_plot
+
+if TYPE_CHECKING:
+    from sgp_runner.report.settings import Setting
+    from sgp_runner.report.tables import Cell, Table
+
+
+def show_rankings(settings: Sequence[Setting], target: float | None = None) -> None:
+    """Print the ranked tables of the settings, each with its plot."""
+    ranked = rankings(settings, target)
+    for ranking, table in zip(ranked, ranked_tables(ranked), strict=True):
+        show(grid(table))
+        if picture := terminal_plot(ranking):
+            print(f"\n{picture}", flush=True)
+
+
+def grid(table: Table) -> Grid:
+    """Draw a table of a report; the notes of cells stand below them."""
+    out = Grid(
+        title=Text.assemble((table.title, "bold"), "\n", (table.note, "dim")),
+        box=SIMPLE_HEAD,
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for name in table.head:
+        if name in table.words:
+            out.add_column(name, overflow="fold")
+        else:
+            out.add_column(name.replace(" per ", "\nper "), justify="right", no_wrap=True)
+    for number, row in enumerate(table.cells):
+        out.add_row(*map(shown, row), style="bold" if number == 0 else None)
+    return out
+
+
+def shown(cell: Cell) -> Text:
+    words = " ".join(link.text for link in cell.links)
+    return Text.assemble(words, (f"\n{cell.note}" if cell.note else "", "dim"))

@@ -1,0 +1,190 @@
+"""Pool of processes: several tasks at a time, as cores and memory permit.
+
+Each task has a process of its own, forked from a server that has imported PyTorch once. So it
+starts within milliseconds and as clean as a new command, and a process that is killed takes no
+other task with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.forkserver import ensure_running
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, NoReturn
+
+from sgp_runner.utils.errors import Stopped
+from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, hear
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+# Imported once by the server, without starting a thread.
+IMPORTED = (
+    *("torch", "torch._dynamo", "sgp_runner.session.execution"),
+    *("sgp_runner.simulator.backend", "sgp_runner.recording.console"),
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call in a process of its own.
+
+    number: of the task, for its caller
+    call: travels to another process, and its result back
+    place: of two tasks with the same place, the second one waits for the first
+    cores: that it keeps busy
+    memory: that it needs, in bytes
+    log: file of what its process prints; None: nowhere
+    """
+
+    number: int
+    call: Callable[[], object]
+    place: object
+    cores: int = 1
+    memory: int = 0
+    log: Path | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A task that has ended.
+
+    result: None if its process ended without one
+    exit_code: of that process; the negative number of the signal that killed it
+    seconds: from its start to its end
+    """
+
+    task: Task
+    result: object
+    exit_code: int | None
+    seconds: float
+
+
+class Pool:
+    """Processes for at most ``most`` tasks at a time.
+
+    They keep at most ``cores`` cores busy and use at most ``memory`` bytes. A task that needs more
+    runs alone. Use it as a context manager: on leaving, what is still running is stopped.
+
+    imported: further modules that the tasks need
+    """
+
+    def __init__(self, most: int, cores: int, memory: int, imported: Sequence[str] = ()) -> None:
+        self.most, self.cores, self.memory = most, cores, memory
+        self.context = get_context("forkserver")
+        self.context.set_forkserver_preload([*IMPORTED, *imported])
+        self.processes: dict[Connection, tuple[Task, BaseProcess, float]] = {}
+        self.stopping = False
+
+    def __enter__(self) -> Pool:
+        """Start the server, which must not hear Ctrl-C or another signal to the whole group."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        while self.processes:
+            self.ended()
+
+    @property
+    def running(self) -> list[Task]:
+        return [task for task, *_ in self.processes.values()]
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Ended]:
+        """Run the tasks in their order and yield each as it ends; after `stop`, start no more.
+
+        A task is taken from ``tasks`` when there may be room for it.
+        """
+        waiting, task = iter(tasks), None
+        while True:
+            if task is None and not self.stopping and len(self.processes) < self.most:
+                task = next(waiting, None)
+            if task is not None and not self.stopping and self.has_room(task):
+                self.start(task)
+                task = None
+            elif self.processes:
+                yield from self.ended()
+            else:
+                return
+
+    def has_room(self, task: Task) -> bool:
+        running = self.running
+        return not running or (
+            len(running) < self.most
+            and task.place not in [other.place for other in running]
+            and task.cores + sum(other.cores for other in running) <= self.cores
+            and task.memory + sum(other.memory for other in running) <= self.memory
+        )
+
+    def start(self, task: Task) -> None:
+        ours, theirs = self.context.Pipe()
+        process = self.context.Process(target=work, args=(theirs, task.call, task.log))
+        process.start()
+        theirs.close()
+        self.processes[ours] = task, process, time.monotonic()
+        if self.stopping:  # since this began
+            process.terminate()
+
+    def ended(self) -> list[Ended]:
+        """Wait until tasks end and return them."""
+        done = []
+        for connection in wait(list(self.processes)):
+            assert isinstance(connection, Connection)
+            task, process, began = self.processes.pop(connection)
+            result = None
+            with connection, suppress(EOFError, OSError):
+                result = connection.recv()
+            process.join()
+            done.append(Ended(task, result, process.exitcode, time.monotonic() - began))
+        return done
+
+    def stop(self) -> None:
+        """Ask all tasks to save and stop, and start no more."""
+        self.stopping = True
+        for _, process, _ in list(self.processes.values()):
+            process.terminate()
+
+
+def work(connection: Connection, call: Callable[[], object], log: Path | None) -> NoReturn:
+    """Make the call in this process, and send its result."""
+    print_to(log or Path(os.devnull))
+    hear("")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # not Ctrl-C, for which the parent stops it
+    Thread(target=end_with_parent, args=(connection,), daemon=True).start()
+    code = 0
+    try:
+        connection.send(call())
+    except Stopped as error:
+        print(error)
+        code = SAVED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def print_to(log: Path) -> None:
+    """Write what this process prints to the file ``log``."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
+def end_with_parent(connection: Connection) -> None:
+    """Have the task saved and stopped when the process that started it has ended."""
+    with suppress(EOFError, OSError):
+        connection.recv()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,219 @@
+"""Sweeps on this machine: several runs at a time, and settings of one choice alone."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from processes import hear_interrupts
+from shooting import run as run_and_shoot
+from shooting import shot
+
+from sgp_runner.cli.local_jobs import Machine
+from sgp_runner.cli.main import main
+from sgp_runner.cli.sweep import plan
+from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
+from sgp_runner.config.overrides import configs, experiment_of, parse
+from sgp_runner.core.optim import Constant, Cosine
+from sgp_runner.utils.signals import PROMISE
+
+TINY = (
+    *("model=quadratic", "data.samples=64", "data.dimension=4"),
+    *("nodes=2", "epochs=1", "logger=jsonl"),
+)
+LONG = (*TINY, "epochs=100000")
+PLENTY = 10**12
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def records(results: str) -> Mapping[str, list[dict[str, object]]]:
+    """The records of each run, without real time and place in its summary."""
+    found = {}
+    for path in Path(results).glob("runs/*/metrics.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert lines[-1].pop("real_s") > 0 and lines[-1].pop("run_dir")
+        found[path.parent.name] = lines
+    return found
+
+
+def lines_of(out: str) -> list[str]:
+    """The line of each job, without real times, in the order of their settings."""
+    found = re.findall(r"^\[\d/\d\] (.*)$", out, re.MULTILINE)
+    return sorted(re.sub(r" · (?!finished).*", "", line) for line in found)
+
+
+def test_runs_beside_each_other_give_the_bytes_of_commands_alone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*TINY, "algo=osgp", "nodes=4", "results=alone"]) == 0
+    assert main([*TINY, "nodes=2", "algo=sgp", "results=alone"]) == 0
+    assert main([*TINY, "nodes=2", "algo=osgp"]) == 0
+    capfd.readouterr()
+    words = ["-m", "jobs=2", *TINY, "nodes=2,4", "algo=sgp,osgp", "data.dimension=4"]
+    assert main(words) == 0
+    out, error = capfd.readouterr()
+    assert error == ""
+    folder = Path(*Path("results/sweeps").iterdir())
+    assert out.startswith(f"4 runs, 2 at a time; the sweep is in {folder}\n[1/4] nodes=")
+    assert [line.partition("  ")[0] for line in lines_of(out)] == [
+        *("nodes=2 algo=osgp", "nodes=2 algo=sgp", "nodes=4 algo=osgp", "nodes=4 algo=sgp")
+    ]
+    assert lines_of(out)[0].endswith(" simulated · finished before")
+    assert re.fullmatch(r"nodes=2 algo=sgp  loss \S+ in \S+ ms simulated", lines_of(out)[1])
+    together, alone = records("results"), records("alone")
+    assert len(together) == 4
+    assert alone == {name: together[name] for name in alone}
+    with (folder / "comparison.csv").open() as file:
+        assert [row["job"] for row in csv.DictReader(file)] == [
+            f"nodes={nodes} algo={algo}" for nodes in (2, 4) for algo in ("sgp", "osgp")
+        ]
+    assert "\n[2/4] nodes=2 algo=osgp\nThis run has" in (folder / "logs/2.log").read_text()
+
+
+def test_a_job_that_fails_says_so_on_its_line_and_the_others_go_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["-m", "jobs=2", *TINY, f"data.dimension=4,{10**15}", "optim.lr=0.1,30"]) == 1
+    out, error = capfd.readouterr()
+    assert error == ""
+    lines = lines_of(out)
+    assert lines[0].startswith("data.dimension=1000000000000000 optim.lr=0.1  failed: data.dim")
+    assert lines[2].startswith("data.dimension=4 optim.lr=0.1  loss ")
+    assert lines[3].startswith("data.dimension=4 optim.lr=30  diverged: rank ")
+
+
+def test_a_process_that_is_killed_is_one_row(tmp_path: Path) -> None:
+    shots = [shot("sgp_runner.cli.jobs:perform", "SIGKILL")]
+    code, error = run_and_shoot(tmp_path, "-m", "jobs=2", *TINY, "seed=1,2", shots=shots)
+    assert (code, error) == (1, "")
+    (path,) = Path("results/sweeps").iterdir()
+    with (path / "comparison.csv").open() as file:
+        failed = {row["job"]: row["failed"] for row in csv.DictReader(file)}
+    said = "its process was killed by SIGKILL; is there too little memory? (its output is in {})"
+    assert failed == {f"seed={n}": said.format(path / f"logs/{n}.log") for n in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        (
+            "SIGINT",
+            130,
+            f"\n{PROMISE}\nsgp-run: interrupted. Run the same command again to resume.\n",
+        ),
+        (
+            "SIGTERM",
+            75,
+            "sgp-run: stopped by SIGTERM. Run the same command again to resume.\n",
+        ),
+    ],
+)
+def test_a_signal_saves_all_runs_and_the_same_command_resumes_them(
+    name: str, code: int, said: str
+) -> None:
+    command = [sys.executable, "-m", "sgp_runner", "-m", "jobs=2", *LONG, "nodes=2,4,8"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    for round in (1, 2):
+        with subprocess.Popen(command, **pipes, text=True, preexec_fn=hear_interrupts) as process:
+            try:
+                while process.poll() is None and said_in_logs("  gradient ") < 2 * round:
+                    time.sleep(0.05)
+                process.send_signal(signal.Signals[name])
+                _, error = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        assert (process.returncode, error) == (code, said)
+        assert said_in_logs("stopped by SIGTERM; saved in results/runs/") == 2 * round
+        saved = [path.parents[1].name for path in Path("results").glob("runs/*/checkpoints/*")]
+        assert {name.split("-")[3] for name in saved} == {"n2", "n4"}
+    assert said_in_logs("This run was interrupted and resumes from step ") == 2
+    assert len(list(Path("results/runs").iterdir())) == 2
+
+
+def said_in_logs(text: str) -> int:
+    """The number of logs with this text, of all sweeps."""
+    logs = Path("results/sweeps").glob("*/logs/*.log")
+    return sum(text in path.read_text() for path in logs)
+
+
+def test_settings_of_one_choice_apply_to_its_runs_alone() -> None:
+    words = [
+        *("algo=sgp,osgp", "algo.osgp.tau=1,2", "algo.sgp.topology=ring"),
+        *(
+            "model=quadratic",
+            "optim.schedule=constant,cosine",
+            "optim.schedule.cosine.warmup_epochs=2",
+        ),
+    ]
+    with configs():
+        jobs = plan(parse(words)).jobs
+    found = [
+        (
+            job.title,
+            type(run.algo.topology).__name__,
+            getattr(run.algo, "tau", None),
+            run.optim.schedule,
+        )
+        for job in jobs
+        for run in [job.experiment.run]
+    ]
+    assert found == [
+        ("algo=sgp optim.schedule=constant", "Ring", None, Constant()),
+        ("algo=sgp optim.schedule=cosine", "Ring", None, Cosine(warmup_epochs=2)),
+        ("algo=osgp optim.schedule=constant algo.tau=1", "DirectedExponential", 1, Constant()),
+        (
+            "algo=osgp optim.schedule=cosine algo.tau=1",
+            "DirectedExponential",
+            1,
+            Cosine(warmup_epochs=2),
+        ),
+        ("algo=osgp optim.schedule=constant algo.tau=2", "DirectedExponential", 2, Constant()),
+        (
+            "algo=osgp optim.schedule=cosine algo.tau=2",
+            "DirectedExponential",
+            2,
+            Cosine(warmup_epochs=2),
+        ),
+    ]
+    assert experiment_of(["algo=osgp", "algo.tau=3", "algo.osgp.tau=1"]).run.algo.tau == 1
+
+
+def test_no_setting_has_the_name_of_a_choice_of_its_part() -> None:
+    for group, choices in groups().items():
+        classes = [class_of(group, each) for each in choices] if group in CLASSES else []
+        for cls in classes:
+            if cls is not None and has_names(group):
+                assert not {field.name for field in dataclasses.fields(cls)} & set(choices)
+
+
+def test_how_many_runs_fit_on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    small = experiment_of(TINY).run
+    large = experiment_of(["model=mlp", "model.hidden=[1500,1500]"]).run
+    real = experiment_of([*TINY, "network=gloo"]).run
+    free = Machine(None, cores=4, memory=PLENTY)
+    assert [free.at_once([run] * 9) for run in (small, real)] == [4, 1]
+    whole = Machine(None, cores=os.cpu_count() or 1, memory=PLENTY)
+    assert whole.at_once([large] * 9) == 1
+    assert free.at_once([small, small]) == 2
+    asked = Machine(3, cores=4, memory=PLENTY)
+    assert [asked.at_once([run] * 9) for run in (small, real)] == [3, 3]
+    assert Machine(9, cores=4, memory=PLENTY).at_once([small] * 9) == 4
+    assert Machine(None, cores=4, memory=10**9).at_once([small] * 9) == 2
+    assert Machine(None, cores=4, memory=1).at_once([small] * 9) == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert free.at_once([small] * 9) == 2

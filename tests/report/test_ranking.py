@@ -1,0 +1,212 @@
+"""The ranked table: its order, speed-ups and targets, on runs with known numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_runs import write_run
+from rich.console import Console
+
+from sgp_runner.report import tables
+from sgp_runner.report.ranked_table import ranked_tables
+from sgp_runner.report.ranking import Ranking, easier, rankings, target_of
+from sgp_runner.report.runs import read_runs
+from sgp_runner.report.settings import Setting, settings_in
+from sgp_runner.report.terminal import grid
+
+SLOW = [[0.5], [0.7], [0.9]]
+FAST = [[0.7], [0.9], [0.92]]
+
+
+def settings_of(root: Path) -> list[Setting]:
+    return settings_in(read_runs([root]))
+
+
+def on(name: str, bandwidth: float, **more: object) -> dict[str, object]:
+    return {"cluster": {"name": name, "bandwidth": bandwidth, **more}}
+
+
+def facts(ranking: Ranking) -> list[tuple[object, ...]]:
+    return [
+        (row.rank, row.name, int(row.setting.nodes), row.times, row.speed_up, row.over)
+        for row in ranking.rows
+    ]
+
+
+def printed(root: Path) -> list[str]:
+    console = Console(width=80, record=True, file=io.StringIO())
+    for table in ranked_tables(rankings(settings_of(root))):
+        console.print(grid(table))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_the_fastest_to_the_target_is_first_and_the_best_of_those_that_never_reach_it_follow(
+    tmp_path: Path,
+) -> None:
+    for seed, seconds in ((1, 10.0), (2, 14.0)):
+        write_run(tmp_path, f"ar{seed}", SLOW, algorithm="AR-SGD", seed=seed, seconds=seconds)
+    write_run(tmp_path, "sgp", FAST)
+    write_run(tmp_path, "one1", FAST, algorithm="one", seed=1)
+    write_run(tmp_path, "one2", [[0.5], [0.6], [0.7]], algorithm="one", seed=2)
+    write_run(tmp_path, "low", [[0.3]] * 3, algorithm="low")
+    write_run(tmp_path, "lower", [[0.2]] * 3, algorithm="lower")
+    (ranking,) = rankings(settings_of(tmp_path), 0.8)
+    assert facts(ranking) == [
+        (1, "SGP", 2, [pytest.approx(15)], pytest.approx(2.0), "AR-SGD"),
+        (
+            2,
+            "AR-SGD",
+            2,
+            [pytest.approx(25), pytest.approx(35)],
+            pytest.approx(1.0),
+            "AR-SGD",
+        ),
+        (3, "one", 2, [pytest.approx(15)], pytest.approx(2.0), "AR-SGD"),
+        (None, "low", 2, [], None, ""),
+        (None, "lower", 2, [], None, ""),
+    ]
+    assert [row.missing for row in ranking.rows] == [0, 0, 1, 1, 1]
+
+
+def test_a_speed_up_is_over_the_most_similar_ar_sgd_on_as_many_nodes(tmp_path: Path) -> None:
+    for lr, seconds in ((0.1, 10.0), (0.2, 45.0)):
+        same = {"optim": {"lr": lr}}
+        write_run(tmp_path, f"ar{lr}", SLOW, algorithm="AR-SGD", seconds=4 * seconds, settings=same)
+        write_run(tmp_path, f"sgp{lr}", SLOW, seconds=seconds, settings=same)
+    write_run(tmp_path, "alone", SLOW, nodes=4, seconds=30.0)
+    write_run(tmp_path, "slower", SLOW, nodes=4, seconds=60.0, algorithm="D-PSGD")
+    (ranking,) = rankings(settings_of(tmp_path), 0.9)
+    assert [(name, nodes, speed, over) for _, name, nodes, _, speed, over in facts(ranking)] == [
+        ("SGP optim.lr=0.1", 2, 4.0, "AR-SGD optim.lr=0.1"),
+        ("SGP", 4, 2.0, "D-PSGD"),
+        ("AR-SGD optim.lr=0.1", 2, 1.0, "AR-SGD optim.lr=0.1"),
+        ("SGP optim.lr=0.2", 2, 4.0, "AR-SGD optim.lr=0.2"),
+        ("D-PSGD", 4, 1.0, "D-PSGD"),
+        ("AR-SGD optim.lr=0.2", 2, 1.0, "AR-SGD optim.lr=0.2"),
+    ]
+
+
+def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) -> None:
+    for number, settings in enumerate(
+        (
+            on("a", 1e10),
+            on("a", 1e7),
+            on("b", 1e9, overlap=0.0),
+            on("b", 1e9, overlap=0.5),
+            on("b", 1e9, overlap=0.5, fitted_on=["row"]),
+        )
+    ):
+        write_run(tmp_path, f"run{number}", SLOW, settings=settings)
+    write_run(tmp_path, "zreal", SLOW, clock="wall", settings=on("a", 1e10))
+    ranked = rankings(settings_of(tmp_path))
+    assert [(each.cluster, each.clock) for each in ranked] == [
+        ("a (10 Gbit/s)", "simulated"),
+        ("a (10 Mbit/s)", "simulated"),
+        ("b (1 Gbit/s) cluster.overlap=0", "simulated"),
+        ("b (1 Gbit/s) cluster.overlap=0.5", "simulated"),
+        ("", "wall"),
+    ]
+    assert {row.setting.algorithm for each in ranked for row in each.rows} == {"SGP"}
+
+
+def test_timing_studies_are_ranked_by_time_per_iteration_within_each_number_of_nodes(
+    tmp_path: Path,
+) -> None:
+    for nodes, sgp, ar_sgd in ((2, 0.3, 0.2), (4, 0.3, 0.6)):
+        write_run(tmp_path, f"sgp{nodes}", nodes=nodes, ms_per_iteration=1000 * sgp)
+        write_run(
+            tmp_path, f"ar{nodes}", nodes=nodes, ms_per_iteration=1000 * ar_sgd, algorithm="AR-SGD"
+        )
+    (ranking,) = rankings(settings_of(tmp_path))
+    assert facts(ranking) == [
+        (1, "AR-SGD", 2, [0.2], 1.0, "AR-SGD"),
+        (2, "SGP", 2, [0.3], pytest.approx(2 / 3), "AR-SGD"),
+        (1, "SGP", 4, [0.3], pytest.approx(2.0), "AR-SGD"),
+        (2, "AR-SGD", 4, [0.6], 1.0, "AR-SGD"),
+    ]
+    assert printed(tmp_path) == [
+        "Simulated time per iteration",
+        "timing_only on digits, seed 1. Speed-up over",
+        "AR-SGD.",
+        "                                             sent",
+        "#  algorithm  nodes   ms  speed-up  per iteration",
+        "─────────────────────────────────────────────────",
+        "1  AR-SGD         2  200     1.00×           1 kB",
+        "2  SGP            2  300    0.667×           1 kB",
+        "1  SGP            4  300     2.00×           1 kB",
+        "2  AR-SGD         4  600     1.00×           1 kB",
+    ]
+
+
+def test_the_target_is_what_all_reach_unless_one_is_far_behind(tmp_path: Path) -> None:
+    def targets(*bests: float) -> tuple[float, str]:
+        folder = tmp_path / "-".join(map(str, bests))
+        for number, best in enumerate(bests):
+            write_run(folder, f"run{number}", [[best]], algorithm=f"A{number}")
+        target = target_of(settings_of(folder), None)
+        return target.value, target.rule
+
+    assert targets(0.984, 0.979, 0.991) == (
+        0.97,
+        "the best that all 3 settings reach with every seed",
+    )
+    assert targets(0.984, 0.979, 0.1) == (
+        0.97,
+        "the best that at least half of 3 settings reach with every seed",
+    )
+    assert targets(0.984) == (0.98, "the best that the setting reaches with every seed")
+    assert (easier(27.84, "bleu"), easier(0.0234, "loss")) == (27.8, 0.024)
+
+
+def test_a_run_that_has_not_finished_is_ranked_but_does_not_set_the_target(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", FAST)
+    write_run(tmp_path, "b", SLOW, algorithm="AR-SGD")
+    done, other = settings_of(tmp_path)
+    stopped = replace(other, runs=other.runs.assign(state="unfinished"))
+    (ranking,) = rankings([done, stopped])
+    assert ranking.target is not None and ranking.target.value == 0.92
+    assert [(row.rank, row.name) for row in ranking.rows] == [
+        (1, "SGP"),
+        (None, "AR-SGD · unfinished"),
+    ]
+
+
+def test_the_table_is_the_same_on_the_terminal_and_as_csv_and_markdown(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        same = on("ethernet_10g", 1e10)
+        write_run(
+            tmp_path, f"a{seed}", SLOW, algorithm="AR-SGD", seed=seed, seconds=90.0, settings=same
+        )
+        write_run(tmp_path, f"b{seed}", FAST, seed=seed, seconds=80.0 + seed, settings=same)
+    write_run(tmp_path, "c", [[0.3]] * 3, algorithm="low", settings=same)
+    settings = settings_of(tmp_path)
+    (table,) = ranked_tables(rankings(settings, 0.9))
+    assert printed(tmp_path) == [
+        "Simulated time to 90 % accuracy",
+        "mlp on digits, cluster ethernet_10g (10 Gbit/s), 2 nodes. The",
+        "target is the best that at least half of 3 settings reach with",
+        "every seed; linear between evaluations. Speed-up over AR-SGD.",
+        "                                                           sent",
+        "#  algorithm  seconds  over seeds  speed-up  accuracy  per node",
+        "───────────────────────────────────────────────────────────────",
+        "1  SGP            163   162 – 164     1.66×    92.0 %      3 kB",
+        "2  AR-SGD         270         270     1.00×    90.0 %      3 kB",
+        "   low          never                          30.0 %      3 kB",
+    ]
+    assert tables.markdown(table).splitlines()[4:] == [
+        "| # | algorithm | seconds | over seeds | speed-up | accuracy | sent per node |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| 1 | SGP | 163 | 162 – 164 | 1.66× | 92.0 % | 3 kB |",
+        "| 2 | AR-SGD | 270 | 270 | 1.00× | 90.0 % | 3 kB |",
+        "|  | low | never |  |  | 30.0 % | 3 kB |",
+    ]
+    rows = list(csv.DictReader(io.StringIO(tables.csv(table))))
+    assert [row["rank"] for row in rows] == ["1", "2", ""]
+    shown = ("cluster", "seeds", "to_target_seconds", "to_target_seconds_max", "over")
+    assert [rows[0][key] for key in shown] == [
+        *("ethernet_10g (10 Gbit/s)", "1 2", "163.0", "164.0", "AR-SGD")
+    ]
