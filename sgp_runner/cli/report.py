@@ -15,7 +15,11 @@ EXAMPLES = """examples
   sgp-report results/sweeps/2026-01-31_12-00-00 the runs of a sweep
   sgp-report results/runs/sgp-* --target 0.9    some runs, and their time to 90 %
   sgp-report results/runs/sgp-* --retime cluster=infiniband_100g,ethernet_10g
-                                                also re-timed on these clusters, without training"""
+                                                also re-timed on these clusters, without training
+  sgp-report results/runs/sgp-* --retime cluster.bandwidth=1Gbit/s,10Gbit/s
+                                                also re-timed on faster and slower interfaces
+  sgp-report results/runs/sgp-* --config-dir results --retime cluster=here
+                                                also on machines that sgp-run calibrate measured"""
 
 
 def parser() -> Parser:
@@ -48,9 +52,16 @@ def parser() -> Parser:
     )
     out.add_argument(
         "--retime",
+        action="append",
         metavar="cluster=A,B",
-        help="also show what the runs would have recorded on these clusters; "
-        "for algorithms whose decisions do not depend on time",
+        help="also show what the runs would have recorded on these clusters, named or files, or "
+        "with another cluster.bandwidth=1Gbit/s; may be repeated; for algorithms whose decisions "
+        "do not depend on time",
+    )
+    out.add_argument(
+        "--config-dir",
+        metavar="FOLDER",
+        help="folder of own presets, such as results for clusters of sgp-run calibrate",
     )
     add_plugins(out)
     out.add_argument("--version", action="version", version=f"sgp-report {__version__}")
@@ -83,7 +94,7 @@ def report(asked: argparse.Namespace) -> int:
 
     load_plugins(asked.plugin)
     retimed = (
-        retime_all(asked.folders, asked.retime, asked.out / "retimed")
+        retime_all(asked.folders, asked.retime, asked.out / "retimed", asked.config_dir)
         if asked.retime is not None
         else []
     )

@@ -15,7 +15,9 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.overrides import Setting
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.scheduler import Future
     from sgp_runner.data.dataset import Split
 
 KEY = "--retime"
+CLUSTER = "cluster"
 OF_THE_CLUSTER = ("time_s", "bytes_sent")  # fields of a record
 COSTS = ("time_s", "real_s", "steps", "bytes_per_node")  # fields of a summary
 SAME = ("step", "epoch", "lr", "staleness", "push_sum_weight")  # fields equal on all clusters
@@ -53,32 +57,103 @@ class DependsOnTime(Exception):
     """The algorithm has polled for arrived messages."""
 
 
-def clusters_in(word: str) -> dict[str, object]:
-    """Return the settings of each cluster in ``cluster=a,b`` by its name."""
-    from sgp_runner.config.overrides import compose, configs
+@dataclass(frozen=True)
+class Machines:
+    """Machines on which runs are re-timed.
 
-    key, _, names = word.partition("=")
-    if key != "cluster" or not names:
-        raise ConfigError(
-            KEY, f"'{word}' names no clusters: write {KEY} cluster=infiniband_100g,ethernet_10g."
-        )
+    name: of the folders of the re-timed runs
+    cluster: all settings of the cluster; None for those of each run
+    changes: settings that replace those of the run, by their path below ``cluster``
+    """
+
+    name: str
+    cluster: Mapping[str, Any] | None = None
+    changes: Mapping[tuple[str, ...], object] = field(default_factory=dict)
+
+    def instead_of(self, own: object) -> object:
+        """Return the settings of these machines for a run whose cluster is ``own``."""
+        if self.cluster is not None:
+            return self.cluster
+        tree = deepcopy(own)
+        for (*parents, name), value in self.changes.items():
+            place: Any = tree
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[name] = value
+        return tree
+
+
+def machines_in(words: Sequence[str], config_dir: str | None = None) -> list[Machines]:
+    """Return the machines that ``words`` describe, one for each combination of their values.
+
+    words: ``cluster=a,./lab.yaml`` or settings such as ``cluster.bandwidth=1Gbit/s``, which change
+        the cluster of each run if no cluster is named
+    config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
+    """
+    from sgp_runner.config.overrides import configs, parse, search_in
+    from sgp_runner.config.plugins import named
+
+    for word in words:
+        key, _, values = word.partition("=")
+        if key.partition(".")[0] != CLUSTER or not values:
+            raise ConfigError(
+                KEY,
+                f"'{word}' says nothing of a cluster: write {KEY} "
+                f"cluster=infiniband_100g,./lab.yaml or {KEY} cluster.bandwidth=1Gbit/s.",
+            )
+    words = named(words)
     with configs():
-        return {name: compose([f"cluster={name}"])["cluster"] for name in names.split(",")}
+        search = [] if config_dir is None else [search_in(config_dir)]
+        settings = parse([*search, *words])[len(search) :]
+        return [
+            machines(combination, search) for combination in product(*map(single_values, settings))
+        ]
 
 
-def retime_all(folders: Sequence[Path], word: str, out: Path) -> list[Path]:
-    """Re-time all runs in ``folders`` on the clusters in ``word``; return their new folders."""
+def single_values(setting: Setting) -> list[str]:
+    """Return the words of a setting with one value each."""
+    from sgp_runner.config.overrides import typed
+
+    if not setting.swept:
+        return [typed(setting.word)]
+    return [f"{setting.name}={value}" for value in setting.override.sweep_string_iterator()]
+
+
+def machines(words: Sequence[str], search: Sequence[str]) -> Machines:
+    """Return the machines of one combination of values."""
+    from sgp_runner.config.overrides import compose
+    from sgp_runner.report.parts import file_name
+
+    tree: Any = compose([*search, *words])[CLUSTER]
+    names = {word.partition("=")[0]: word.partition("=")[2] for word in words}
+    chosen = names.pop(CLUSTER, None)
+    changed = [file_name(key.partition(".")[2], value) for key, value in names.items()]
+    name = "-".join([*([chosen] if chosen else []), *changed])
+    if chosen is not None:
+        return Machines(name, tree)
+    changes = {}
+    for key in names:
+        path = tuple(key.split(".")[1:])
+        value = tree
+        for part in path:
+            value = value[part]
+        changes[path] = value
+    return Machines(name, None, changes)
+
+
+def retime_all(
+    folders: Sequence[Path], words: Sequence[str], out: Path, config_dir: str | None = None
+) -> list[Path]:
+    """Re-time all runs in ``folders`` on the machines in ``words``; return their new folders."""
     from sgp_runner.report.folders import run_folders
 
-    clusters = clusters_in(word)
+    others = machines_in(words, config_dir)
     runs, _ = run_folders(folders)
-    return [
-        retime(folder, name, cluster, out) for folder in runs for name, cluster in clusters.items()
-    ]
+    return [retime(folder, each, out) for folder in runs for each in others]
 
 
-def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
-    """Re-time the run in ``folder`` on ``cluster`` (its ``name``) in a new folder of ``out``.
+def retime(folder: Path, machines: Machines, out: Path) -> Path:
+    """Re-time the run in ``folder`` on other machines, in a new folder of ``out``.
 
     Raises ConfigError if that is impossible.
     """
@@ -87,8 +162,8 @@ def retime(folder: Path, name: str, cluster: object, out: Path) -> Path:
     from sgp_runner.config.schema import stored
 
     trained, summary = finished(folder)
-    experiment = on_cluster(trained, cluster)
-    there = out / f"{folder.name}-on-{name}"
+    experiment = on_machines(trained, machines)
+    there = out / f"{folder.name}-on-{machines.name}"
     with TemporaryDirectory() as scratch:
         costs = replay(experiment, folder, Path(scratch))
         timed = read_lines(metrics_path(Path(scratch), 0))
@@ -166,12 +241,13 @@ def refuse(folder: Path, why: str) -> NoReturn:
     raise ConfigError(KEY, f"{folder} cannot be re-timed: {why}.")
 
 
-def on_cluster(trained: Experiment, cluster: object) -> Experiment:
-    """Return the same experiment on ``cluster``."""
+def on_machines(trained: Experiment, machines: Machines) -> Experiment:
+    """Return the same experiment on other machines."""
     from sgp_runner.config.schema import make_experiment
 
+    cluster = machines.instead_of(trained.config[CLUSTER])
     # The devices of its nodes are the cluster's.
-    return make_experiment({**trained.config, "gpus_per_node": 1, "cluster": cluster})
+    return make_experiment({**trained.config, "gpus_per_node": 1, CLUSTER: cluster})
 
 
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:

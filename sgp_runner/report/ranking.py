@@ -155,7 +155,7 @@ def with_rank(row: Row, rank: int | None, rows: Iterable[Row]) -> Row:
     else:
         base = max(peers, key=lambda other: other.time)
     speed_up = base.time / row.time if row.time else None  # on ideal machines no time may pass
-    return Row(rank, row.name, row.setting, row.times, speed_up, base.name)
+    return Row(rank, row.name, row.setting, row.times, speed_up, base.setting.method)
 
 
 def equal(one: Row, other: Row) -> int:
@@ -187,7 +187,8 @@ def target_of(settings: Sequence[Setting], asked: float | None) -> Target:
 
 
 def every(settings: int) -> str:
-    return "the setting reaches" if settings == 1 else f"all {settings} settings reach"
+    few = {1: "the setting reaches", 2: "both settings reach"}
+    return few.get(settings, f"all {settings} settings reach")
 
 
 def easier(quality: float, metric: str) -> float:

@@ -59,7 +59,7 @@ def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(
 ) -> None:
     here = trained(tmp_path / "here", *words, "cluster=laptop")
     there = trained(tmp_path / "there", *words, f"cluster={FAR}")
-    (folder,) = retime_all([here.directory], f"cluster={FAR}", tmp_path / "out")
+    (folder,) = retime_all([here.directory], [f"cluster={FAR}"], tmp_path / "out")
     assert lines(folder) == lines(there.directory) != lines(here.directory)
     summary, expected = read_summary(folder), read_summary(there.directory)
     assert summary is not None and expected is not None
@@ -73,7 +73,7 @@ def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(
 def test_a_run_on_nodes_of_several_devices_is_retimed_on_others(tmp_path: Path) -> None:
     here = trained(tmp_path / "here", "cluster=ethernet_10g", "gpus_per_node=8")
     there = trained(tmp_path / "there", f"cluster={FAR}")
-    (folder,) = retime_all([here.directory], f"cluster={FAR}", tmp_path / "out")
+    (folder,) = retime_all([here.directory], [f"cluster={FAR}"], tmp_path / "out")
     assert lines(folder) == lines(there.directory) != lines(here.directory)
 
 
@@ -91,7 +91,7 @@ def test_what_depends_on_time_is_refused_in_one_sentence(
 ) -> None:
     experiment = trained(tmp_path, *words)
     with pytest.raises(ConfigError, match=REFUSED[words]) as error:
-        retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")
+        retime_all([experiment.directory], ["cluster=ideal"], tmp_path / "out")
     assert error.value.key == "--retime" and str(experiment.directory) in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -122,9 +122,52 @@ def test_the_report_marks_what_was_retimed(
     assert len(set(table["time_s"])) == 3
     assert "re-timed" in (out / "index.html").read_text(encoding="utf-8")
     capsys.readouterr()
-    for word in ("nodes=4", "cluster=", "cluster=nowhere"):
+    for word, sentence in {
+        "nodes=4": "--retime: 'nodes=4' says nothing of a cluster: write",
+        "cluster=": "--retime: 'cluster=' says nothing of a cluster: write",
+        "cluster=nowhere": "cluster: 'nowhere' is none of",
+        "cluster=./none.yaml": "cluster: there is no file './none.yaml'",
+        "cluster.bandwidht=1": "cluster.bandwidht: there is no such setting",
+        "cluster.bandwidth=fast": "cluster.bandwidth: 'fast' is not a number",
+    }.items():
         assert main([str(experiment.directory), "--retime", word, "--out", str(out)]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"sgp-report: {sentence}") and error.count("\n") == 1
+
+
+LAB = """
+defaults:
+  - gapaware_gamma
+  - _self_
+bandwidth: 1Gbit/s
+"""
+
+
+def test_own_clusters_and_single_settings_are_retimed_as_they_are_trained(tmp_path: Path) -> None:
+    here = trained(tmp_path / "here", "algo=sgp", "cluster=laptop")
+    (tmp_path / "presets" / "cluster").mkdir(parents=True)
+    for path in (tmp_path / "lab.yaml", tmp_path / "presets" / "cluster" / "mine.yaml"):
+        path.write_text(LAB)
+    faster = ("cluster=gapaware_gamma", "cluster.bandwidth=1e9")
+    there = trained(tmp_path / "there", "algo=sgp", *faster)
+    words = [f"cluster={tmp_path / 'lab.yaml'},mine"]
+    for folder, name in zip(
+        retime_all([here.directory], words, tmp_path / "out", str(tmp_path / "presets")),
+        ("lab", "mine"),
+        strict=True,
+    ):
+        assert folder.name == f"{here.name}-on-{name}"
+        assert lines(folder) == lines(there.directory)
+    words = ["cluster.bandwidth=10Mbit/s,1e9", "cluster.latency_seconds=2ms"]
+    folders = retime_all([here.directory], words, tmp_path / "out")
+    assert [folder.name.partition("-on-")[2] for folder in folders] == [
+        f"bandwidth-{value}-latency_seconds-2ms" for value in ("10mbit_s", "1000000000_0")
+    ]
+    slow = trained(
+        tmp_path / "slow",
+        *("algo=sgp", "cluster=laptop", "cluster.bandwidth=1e7", "cluster.latency_seconds=0.002"),
+    )
+    assert lines(folders[0]) == lines(slow.directory) != lines(folders[1])
 
 
 def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
@@ -133,8 +176,8 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
     first, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([first.replace('"lr": 0', '"lr": 1'), *rest]), encoding="utf-8")
     with pytest.raises(ConfigError, match="its records do not fit its settings"):
-        retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")
+        retime_all([experiment.directory], ["cluster=ideal"], tmp_path / "out")
     for line in ("[" * 100_000, '{"kind": [], "time_s": 1}'):
         path.write_text("".join([line + "\n", *rest]), encoding="utf-8")
         with pytest.raises(ConfigError, match="cannot be re-timed: its records cannot be read"):
-            retime_all([experiment.directory], "cluster=ideal", tmp_path / "out")
+            retime_all([experiment.directory], ["cluster=ideal"], tmp_path / "out")
