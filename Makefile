@@ -8,13 +8,16 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo test test-slow test-slurm test-gpu reproduce claims logs faults docs bench lint lock release-check clean
+.PHONY: help demo picture test test-slow test-slurm test-gpu reproduce claims logs faults docs bench lint lock release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: .venv/.installed  ## compare eight algorithms on 16 simulated nodes; under a minute
 	.venv/bin/sgp-run experiment=compare
+
+picture: .venv/.installed  ## draw the picture of the README from the runs of make demo's command
+	.venv/bin/python scripts/compare_picture.py
 
 test: .venv/.fairseq  ## run the fast tests
 	OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadfile -m "not slow and not slurm and not gpu"

@@ -27,10 +27,10 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from sgp_runner.cli import replay, report
+from sgp_runner.cli import download, replay, report
 from sgp_runner.cli.new import new
 from sgp_runner.cli.options import read
-from sgp_runner.cli.sweep import plan
+from sgp_runner.cli.sweep import is_sweep, plan
 from sgp_runner.config import plugins
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import compose, configs, parse, search_in
@@ -185,6 +185,9 @@ def dry_run(words: list[str]) -> None:
     if words[:1] == ["new"]:
         new(words[1:])
         return
+    if words[:1] == ["download"]:
+        assert words[1] in download.NAMES, words
+        return
     if words[:1] == ["calibrate"]:
         (name,) = (word.removeprefix("name=") for word in words if word.startswith("name="))
         profile = Path("results/cluster", f"{name}.yaml")  # one that it might write
@@ -196,8 +199,9 @@ def dry_run(words: list[str]) -> None:
     with configs():
         if folder := command.options.get("--config-dir"):
             command.settings.append(search_in(folder))
-        if "--multirun" in command.options:
-            plan(parse(command.settings))
+        settings = parse(command.settings)
+        if "--multirun" in command.options or is_sweep(settings):
+            plan(settings)
         else:
             make_experiment(compose(command.settings))
 

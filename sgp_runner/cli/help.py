@@ -67,6 +67,8 @@ keys (with the defaults of model={model}; another model may bring its own)
 examples
   sgp-run algo=osgp model=resnet50 nodes=32
   sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05
+  sgp-run -m jobs=2 seed=1,2,3 ...          two at a time; default: all cores
+  sgp-run -m algo=sgp,osgp algo.osgp.tau=2  tau of the runs with algo=osgp
 
   sgp-run algo=slowmo --help      what a choice is, and its settings
   sgp-run algo=osgp --cfg job     all settings of a run, and what they are

@@ -24,7 +24,6 @@ from rich.text import Text
 
 from sgp_runner.cli.jobs import Job, Row, failed_row, row_if_done, run_job
 from sgp_runner.config.size import estimated_bytes, parameters
-from sgp_runner.data.digits import Digits
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
 from sgp_runner.session.pool import Ended, Pool, Task
@@ -124,9 +123,7 @@ def side_by_side(
 
 def imports_of(runs: Sequence[Run]) -> list[str]:
     """The modules that the runs import besides PyTorch."""
-    digits = any(isinstance(run.data, Digits) and run.model.trains for run in runs)
-    wandb = any(isinstance(run.logger, Wandb) for run in runs)
-    return ["sklearn.datasets"] * digits + ["wandb"] * wandb
+    return ["wandb"] if any(isinstance(run.logger, Wandb) for run in runs) else []
 
 
 def row_of(ended: Ended, job: Job) -> Row:

@@ -15,11 +15,14 @@ class Checkpoints:
     every_steps: steps of a node; null: not by steps
     every_minutes: wall-clock minutes; null: not by time
     keep: checkpoints kept on disk; a finished run deletes them all
+    keep_last: true: a finished simulation keeps its state from shortly before the end, from which
+        the same command with a larger epochs= continues
     """
 
     every_steps: int | None = None
     every_minutes: Minutes | None = 30
     keep: int = 2
+    keep_last: bool = False
 
     def __post_init__(self) -> None:
         if self.every_steps is not None and self.every_steps < 1:

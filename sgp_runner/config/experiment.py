@@ -44,6 +44,10 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
             yield f"{parent}{name}", value
 
 
+def digest_of(settings: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A run with the resolved configuration that describes it, and its place on disk.
@@ -66,9 +70,7 @@ class Experiment:
     @property
     def digest(self) -> str:
         """A hash of the settings: equal exactly for equal settings."""
-        return hashlib.sha256(
-            json.dumps(self.settings, sort_keys=True, default=str).encode()
-        ).hexdigest()
+        return digest_of(self.settings)
 
     @property
     def name(self) -> str:

@@ -34,6 +34,16 @@ class Schedule(Protocol):
         """Learning rate at ``epoch`` as a fraction of the peak."""
 
 
+def ends_with_run(schedule: Schedule) -> bool:
+    """Whether the learning rate depends on the number of epochs, so a longer run begins otherwise.
+
+    So does that of a schedule from elsewhere, for all that is known.
+    """
+    if isinstance(schedule, Steps):
+        return bool(schedule.milestones)
+    return not isinstance(schedule, Constant | InverseSqrt)
+
+
 def check_schedule(positive: bool = False, **values: float) -> None:
     """Raise ConfigError unless all values are finite and >= 0 (``positive``: > 0)."""
     for name, value in values.items():

@@ -55,8 +55,12 @@ class OwnBudget:
         return self.taken - 1
 
     @property
+    def left(self) -> int:
+        return self.total - self.taken
+
+    @property
     def spent(self) -> bool:
-        return self.taken == self.total
+        return self.left == 0
 
 
 class Runtime(Protocol):

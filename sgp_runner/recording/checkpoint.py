@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
+from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum
 from sgp_runner.utils.reading import open_regular, read_json
@@ -216,9 +217,18 @@ class Draft:
         with self.writing():
             self.files[name] = write(self.path / name, state)
 
-    def finish(self, run: str, keep: int) -> None:
-        """Make the draft the latest checkpoint of ``run`` and keep the newest ``keep`` of them."""
-        manifest = {"version": VERSION, "run": run, "steps": self.steps, "files": self.files}
+    def finish(self, run: str, keep: int, longer: bool = False) -> None:
+        """Make the draft the latest checkpoint of ``run`` and keep the newest ``keep`` of them.
+
+        longer: whether a run with more epochs has the same state here
+        """
+        manifest = {
+            "version": VERSION,
+            "run": run,
+            "steps": self.steps,
+            "files": self.files,
+            "longer": longer,
+        }
         with self.writing():
             with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
                 json.dump(manifest, file, indent=1)
@@ -322,6 +332,33 @@ def invalid_reason(path: Path, run: str) -> str | None:
         except OSError as error:
             return f"{file} cannot be read ({error.strerror})."
     return None
+
+
+def for_longer(folder: Path, run: str) -> list[Path]:
+    """The checkpoints of ``run`` from which a run with more epochs can continue, newest first."""
+    steps = (folder / f"step-{each}" for each in saved_steps(folder))
+    return [
+        path
+        for path in steps
+        if invalid_reason(path, run) is None and read_json(path / MANIFEST).get("longer") is True
+    ]
+
+
+def adopt(folder: Path, before: str, run: str) -> None:
+    """Make the checkpoints of the run ``before`` those of a longer one; remove the others."""
+    kept = for_longer(folder, before)
+    for path in kept:
+        replace_file(path / MANIFEST, json.dumps({**read_json(path / MANIFEST), "run": run}))
+    keep_only([*kept, *for_longer(folder, run)], folder)
+
+
+def keep_only(kept: Sequence[Path], folder: Path) -> None:
+    """Remove what else is in the folder of checkpoints, and the folder if it is empty then."""
+    for path in folder.glob("*"):
+        if path not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+    if not kept:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def saved_steps(folder: Path) -> list[int]:

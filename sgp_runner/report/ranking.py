@@ -154,7 +154,8 @@ def with_rank(row: Row, rank: int | None, rows: Iterable[Row]) -> Row:
         base = max(baselines, key=lambda other: (equal(other, row), -other.time))
     else:
         base = max(peers, key=lambda other: other.time)
-    return Row(rank, row.name, row.setting, row.times, base.time / row.time, base.setting.method)
+    speed_up = base.time / row.time if row.time else None  # on ideal machines no time may pass
+    return Row(rank, row.name, row.setting, row.times, speed_up, base.setting.method)
 
 
 def equal(one: Row, other: Row) -> int:

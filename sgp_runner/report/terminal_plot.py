@@ -61,7 +61,7 @@ def terminal_plot(ranking: Ranking) -> str:
     rows = [
         (mark, row.name, curve)
         for mark, row in zip(MARKS, ranking.rows, strict=False)
-        if len(curve := drawable(row.setting.curve)) > 1
+        if len(curve := after_start(row.setting.curve)) > 1
     ]
     if not rows or ranking.target is None:
         return ""
@@ -114,9 +114,9 @@ def scale_of(metric: str, target: float, low: float, high: float) -> Scale:
     return Scale(lambda each: sign * each, ticks, label)
 
 
-def drawable(curve: pd.DataFrame) -> pd.DataFrame:
-    """Return the evaluations after time 0 with a finite quality."""
-    return curve[(curve["time_s"] > 0) & np.isfinite(curve["quality"].astype(float))]
+def after_start(curve: pd.DataFrame) -> pd.DataFrame:
+    """Return the evaluations after time 0, which has no logarithm."""
+    return curve[curve["time_s"] > 0]
 
 
 def whole(seconds: float) -> str:
@@ -125,7 +125,7 @@ def whole(seconds: float) -> str:
 
 
 def percent_of(share: float) -> str:
-    return f"{100 * share:.4g} %"
+    return f"{100 * share:.3g} %"
 
 
 def time_axis(ticks: dict[int, str]) -> list[str]:

@@ -18,10 +18,12 @@ from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.config.size import check_memory
+from sgp_runner.recording.checkpoint import for_longer, keep_only
 from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
 from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
+from sgp_runner.session.extension import extend, shorter_run
 from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged, RecordsLost
 from sgp_runner.utils.launchers import launched, launched_rank
 from sgp_runner.utils.lock import locked
@@ -45,9 +47,10 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     from sgp_runner.elastic.dry_run import verify_calls
 
     rank = launched_rank()
-    if rank in (None, 0) and experiment.run.resume == "auto":
+    shorter = shorter_run(experiment)
+    if shorter is None and rank in (None, 0) and experiment.run.resume == "auto":
         refuse_other_settings(experiment)
-    done = finished(experiment)
+    done = finished(experiment) if shorter is None else None
     if done is not None:
         if rank not in (None, 0):
             return None
@@ -64,6 +67,8 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
 
         verify_times(experiment.run)
     with locked(experiment.directory) if rank in (None, 0) else nullcontext():
+        if shorter is not None:
+            extend(experiment, shorter)
         return execute(experiment, rank)
 
 
@@ -85,7 +90,9 @@ def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | Non
         raise leave_word(experiment, error) from error
     if summary is not None:
         conclude(experiment, summary)
-        shutil.rmtree(experiment.checkpoints, ignore_errors=True)
+        keeps = experiment.run.checkpoint.keep_last
+        kept = for_longer(experiment.checkpoints, experiment.digest)[:1] if keeps else []
+        keep_only(kept, experiment.checkpoints)
     return summary
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sgp_runner.core.scheduler import Call
+from sgp_runner.core.worker import OwnBudget
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
 from sgp_runner.simulator.engine import Gradient
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from sgp_runner.core.worker import Worker
     from sgp_runner.recording.observer import Observer
     from sgp_runner.simulator.simulation import Entry, Simulation
+
+STEPS_BEFORE_END = 16  # more than fast workers are ahead of slow ones
 
 
 def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
@@ -109,6 +112,7 @@ class Saver:
         self.begun, self.observer = begun, observer
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.draft: Draft | None = None
+        self.kept_last = not experiment.run.checkpoint.keep_last
         self.missing: set[int] = set()
 
     @property
@@ -120,8 +124,10 @@ class Saver:
         if not worker.is_server:
             self.begun += 1
         if self.draft is None:
-            if not self.trigger.due(self.steps):
+            last = self.near_the_end(worker)
+            if not last and not self.trigger.due(self.steps):
                 return
+            self.kept_last |= last
             self.observer.recorder.check()  # a checkpoint without its records is worth nothing
             self.draft = Draft(self.experiment.checkpoints, self.steps)
             self.draft.clear()
@@ -135,10 +141,19 @@ class Saver:
                 clock = self.simulation.clock
                 clock.at(clock.now, Call(partial(self.write, self.draft)))
 
+    def near_the_end(self, worker: Worker) -> bool:
+        """Whether to save the state from which a longer run will continue."""
+        each = self.simulation.size if self.experiment.run.algo.asynchronous else 1
+        budget = worker.budget
+        assert isinstance(budget, OwnBudget)
+        return not self.kept_last and budget.left <= STEPS_BEFORE_END * each
+
     def write(self, draft: Draft) -> None:
         more = {"observer": self.observer.state_dict(), "begun": self.begun}
         draft.add("run.pt", save(self.simulation, self.workers) | more)
-        draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep)
+        # What a worker does in its last step may differ from what it would do in a longer run.
+        longer = not any(worker.budget.spent for worker in self.workers)
+        draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep, longer)
         self.draft = None
         self.simulation.journals.clear()
         self.trigger.saved(self.steps)

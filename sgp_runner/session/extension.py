@@ -1,0 +1,68 @@
+"""Extension of a simulated run: the same settings but a larger ``epochs=``.
+
+The longer run continues from a checkpoint that it would have written itself, and so ends with the
+bytes of a run that was as long from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sgp_runner.config.experiment import digest_of, settings_of
+from sgp_runner.config.schema import FORMAT
+from sgp_runner.core.optim import ends_with_run
+from sgp_runner.recording.checkpoint import adopt, for_longer
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_yaml
+
+if TYPE_CHECKING:
+    from sgp_runner.config.experiment import Experiment
+
+Settings = Mapping[str, object]
+
+
+def shorter_run(experiment: Experiment) -> Settings | None:
+    """The settings of the run in the folder of ``experiment`` if only its ``epochs`` are fewer.
+
+    Raises ConfigError if it cannot be extended.
+    """
+    run = experiment.run
+    try:
+        config = read_yaml(experiment.directory / "config.yaml")
+        there = settings_of(config)
+        epochs = float(str(there["epochs"]))
+    except (OSError, ValueError, AttributeError, KeyError):
+        return None
+    same = {**there, "epochs": run.epochs} == experiment.settings
+    if run.resume == "never" or config.get("format") != FORMAT or not same or epochs >= run.epochs:
+        return None
+    if (reason := obstacle(experiment, there)) is not None:
+        raise ConfigError(
+            "epochs",
+            f"the run in {experiment.directory} has {epochs:g} and cannot be extended: {reason}; "
+            "choose another name, or replace that run with resume=never.",
+        )
+    return there
+
+
+def obstacle(experiment: Experiment, there: Settings) -> str | None:
+    """The reason why the run with the settings ``there`` cannot be extended, if any."""
+    run = experiment.run
+    if run.network.clock != "simulated":
+        return "only simulated runs can be"
+    if not run.model.trains:
+        return "it is a timing study"
+    if ends_with_run(run.optim.schedule):
+        return "its optim.schedule depends on the number of epochs"
+    names = (digest_of(there), experiment.digest)  # the latter after an interrupted extension
+    if not any(for_longer(experiment.checkpoints, name) for name in names):
+        return "it has kept no checkpoint (checkpoint.keep_last=true keeps one)"
+    return None
+
+
+def extend(experiment: Experiment, there: Settings) -> None:
+    """Make the checkpoints of the shorter run those of ``experiment``."""
+    adopt(experiment.checkpoints, digest_of(there), experiment.digest)
+    before, now = there["epochs"], experiment.run.epochs
+    print(f"Extending the run from {before:g} epochs to {now:g}.", flush=True)

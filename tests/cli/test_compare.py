@@ -1,0 +1,100 @@
+"""The first comparison: ``sgp-run experiment=compare``."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from sgp_runner.algorithms.ad_psgd import ADPSGD
+from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.d_psgd import DPSGD
+from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.algorithms.local_sgd import LocalSGD
+from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.algorithms.pipe_sgd import PipeSGD
+from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.cli.main import main
+from sgp_runner.cli.sweep import plan
+from sgp_runner.config.overrides import configs, parse
+from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def planned(*words: str) -> list[tuple[str, object]]:
+    with configs():
+        jobs = plan(parse(["experiment=compare", *words])).jobs
+    return [(job.title, job.experiment.run.algo) for job in jobs]
+
+
+def test_each_algorithm_runs_as_in_its_paper() -> None:
+    assert planned() == [
+        ("algo=ar_sgd", ARSGD()),
+        ("algo=d_psgd", DPSGD(BipartiteExponential(), order="adapt_then_combine")),
+        ("algo=ad_psgd", ADPSGD(BipartiteExponential(), averages_per_gradient=0.5)),
+        ("algo=sgp", SGP(DirectedExponential())),
+        ("algo=osgp", OSGP(DirectedExponential(), tau=1)),
+        ("algo=slowmo", SlowMo(LocalSGD(None), tau=12, beta=0.7)),
+        ("algo=pipe_sgd", PipeSGD(depth=2, warmup_epochs=2)),
+        ("algo=gap_aware", GapAware()),
+    ]
+
+
+def test_the_command_line_changes_what_a_preset_sweeps_over() -> None:
+    assert planned("algo=sgp,osgp", "algo.osgp.tau=2") == [
+        ("algo=sgp", SGP(DirectedExponential())),
+        ("algo=osgp", OSGP(DirectedExponential(), tau=2)),
+    ]
+    assert planned("algo=slowmo", "algo.slowmo.tau=6,12", "algo.slowmo.beta=0.5") == [
+        ("algo.tau=6", SlowMo(LocalSGD(None), tau=6, beta=0.5)),
+        ("algo.tau=12", SlowMo(LocalSGD(None), tau=12, beta=0.5)),
+    ]
+
+
+def test_a_setting_for_an_algorithm_that_is_not_compared_is_refused(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["experiment=compare", "algo=sgp,ar_sgd", "algo.osgp.tau=2"]) == 2
+    sentence = "it is a setting of algo=osgp, but no run of this sweep has it."
+    assert capfd.readouterr().err == f"sgp-run: algo.osgp.tau: {sentence}\n"
+    assert not Path("results").exists()
+
+
+def test_a_preset_that_sweeps_needs_no_option(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["algo=ar_sgd,d_psgd", "nodes=4", "epochs=4", "batch_size=32", "jobs=1"]
+    assert main(["experiment=compare", *words]) == 0
+    out, error = capfd.readouterr()
+    assert error == "" and out.startswith("2 runs; the sweep is in results/sweeps/")
+    picture = out[out.index("mlp trained,") :].splitlines()
+    assert picture[0] == "mlp trained, clock of ResNet-50 on 4 nodes of sgp_ethernet (simulated)"
+    assert picture[-4] == "1 D-PSGD   2 AR-SGD"
+    assert max(map(len, picture[:-3])) <= 80
+    assert "\x1b" not in out
+    (ranking,) = Path("results/sweeps").glob("*/report/ranking.csv")
+    with ranking.open(encoding="utf-8") as file:
+        rows = [(row["rank"], row["algorithm"], row["over"]) for row in csv.DictReader(file)]
+    assert rows == [("1", "D-PSGD", "AR-SGD"), ("2", "AR-SGD", "AR-SGD")]
+
+
+@pytest.mark.slow
+def test_the_ranking_of_the_eight_algorithms(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment=compare"]) == 0
+    out = capfd.readouterr().out
+    table = [re.split(r" {2,}", line) for line in out.splitlines() if re.match(r"[1-8]  ", line)]
+    assert table == [
+        ["1", "OSGP", "26.8", "6.62×", "98.6 %", "33.7 GB"],
+        ["2", "SlowMo(Local SGD)", "36.0", "4.92×", "98.3 %", "11.5 GB"],
+        ["3", "AD-PSGD", "44.5", "3.98×", "98.6 %", "33.7 GB"],
+        ["4", "D-PSGD", "45.1", "3.94×", "98.6 %", "33.7 GB"],
+        ["5", "SGP", "45.6", "3.89×", "98.3 %", "33.7 GB"],
+        ["6", "Pipe-SGD", "107", "1.65×", "98.6 %", "135 GB"],
+        ["7", "AR-SGD", "177", "1.00×", "98.3 %", "135 GB"],
+        ["8", "Gap-Aware", "316", "0.561×", "98.9 %", "33.7 GB"],
+    ]
