@@ -199,7 +199,7 @@ def dry_run(words: list[str]) -> None:
     with configs():
         if folder := command.options.get("--config-dir"):
             command.settings.append(search_in(folder))
-        settings = parse(command.settings)
+        settings = [each for each in parse(command.settings) if each.name != "jobs"]
         if "--multirun" in command.options or is_sweep(settings):
             plan(settings)
         else:
