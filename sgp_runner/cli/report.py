@@ -48,7 +48,7 @@ def parser() -> Parser:
         "--target",
         type=target,
         help="quality whose time is compared: accuracy (0.95 or 95%%), BLEU, or loss "
-        "(default: what half of the settings reach)",
+        "(default: what all settings reach, or half of them)",
     )
     out.add_argument(
         "--retime",

@@ -38,7 +38,7 @@ def against_time(ranking: Ranking) -> Iterator[Plot]:
     if not members:
         return
     ends = [float(each.curve["time_s"].max()) for each in members]
-    times = [row.time for row in ranking.rows if row.times]
+    times = [row.time for row in ranking.rows if row.time > 0]
     end = CUT * median(times) if times else max(ends)
     cut = max(ends) > end
     unit, size = time_unit(min(end, max(ends)))
@@ -166,7 +166,7 @@ def time_to_target(ranking: Ranking) -> Iterator[Plot]:
     look = Look(ranking.settings)
     several = len({row.setting.nodes for row in ranking.rows}) > 1
     names = [shown(row, several) for row in there]
-    wide = max(row.time for row in there) > WIDE * there[0].time
+    wide = max(row.time for row in there) > WIDE * there[0].time > 0
     never = [row.name for row in ranking.rows if not row.times]
     note = f"The target is {ranking.target.rule}. {'Points' if wide else 'Bars'}: mean over the "
     note += "seeds that reach it; lines: from the fastest to the slowest."

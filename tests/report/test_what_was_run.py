@@ -133,3 +133,13 @@ def test_a_slow_setting_does_not_squeeze_the_axis_of_time(tmp_path: Path) -> Non
 def test_ticks_of_a_logarithmic_axis() -> None:
     assert ticks_between(2.7, 43.0) == [2, 5, 10, 20, 50]
     assert ticks_between(8.1, 144.0) == [5, 10, 20, 50, 100]
+
+
+def test_runs_that_take_no_time_have_a_report_too(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "a", CURVE, seconds=0.0)
+    write_run(tmp_path / "runs", "b", CURVE, seconds=0.0, algorithm="AR-SGD")
+    write_run(tmp_path / "runs", "c", CURVE, seconds=5.0, algorithm="D-PSGD")
+    made = write_report([tmp_path / "runs"], tmp_path / "report", 0.8)
+    with (made.page.parent / "ranking.csv").open() as file:
+        rows = [(row["algorithm"], row["speed_up"]) for row in csv.DictReader(file)]
+    assert rows == [("SGP", ""), ("AR-SGD", ""), ("D-PSGD", "0.0")]
