@@ -76,6 +76,7 @@ examples
   sgp-run algo=./mine.py ...      an algorithm (model=, data=, ...) of your own
   sgp-run --plugin PACKAGE ...    a package of your own, with its YAML files
   sgp-run new algorithm NAME      start one, with a test; or model, data
+  sgp-run download cifar10        get the data; or cifar100
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
   sgp-run --version"""
 

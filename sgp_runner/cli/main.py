@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         defer_among_others()
         code = act(words)
-        mirror = sys.modules.get("sgp_runner.recording.loggers.wandb")
+        mirror = sys.modules.get("sgp_runner.recording.loggers.mirror")
         if mirror is not None and mirror.abandoned.is_set():
             leave(code)
     except (Exception, KeyboardInterrupt) as error:
@@ -131,6 +131,10 @@ def act(words: Sequence[str]) -> int:
         from sgp_runner.cli.calibrate import calibrate
 
         return calibrate(words[1:])
+    if words[:1] == ["download"]:
+        from sgp_runner.cli.download import download
+
+        return download(words[1:])
     if words[:1] == ["new"]:
         from sgp_runner.cli.new import new
 

@@ -1,22 +1,25 @@
-"""``sgp-sync RUN_DIR...``: make the W&B mirror of runs again from their ``metrics.jsonl``.
+"""``sgp-sync RUN_DIR...``: make the copy of runs again from their ``metrics.jsonl``.
 
-For runs that had no W&B, or lost it. Each becomes a new, complete W&B run; WANDB_MODE applies as
-for ``sgp-run``.
+The copy of each run is made by its own logger, or by W&B if that keeps none: for runs that had no
+connection, or lost it. Each becomes a new, complete run there.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sgp_runner.cli.argparser import exit_code
+from sgp_runner.config.logger import Copies, Logger, NeedsPackages
 from sgp_runner.config.plugins import OPTION, without_options
 from sgp_runner.utils.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; exit code 0, 1 if W&B failed, 2 for a folder that holds no run."""
+    """Run the command; exit code 0, 1 if a copy failed, 2 for no run or no login."""
     words = list(sys.argv[1:] if argv is None else argv)
     folders = [word for word in words if not word.startswith(f"{OPTION}=")]
     if not folders or folders[0].startswith("-"):
@@ -33,12 +36,11 @@ def sync_all(words: Sequence[str]) -> int:
 
 
 def sync(run_dir: Path) -> bool:
-    """Return whether all records of rank 0 reached W&B or its offline file.
+    """Return whether all records of rank 0 reached their destination.
 
-    Raises ConfigError for a folder that holds no run.
+    Raises ConfigError for a folder that holds no run, or without a login.
     """
     from sgp_runner.config.schema import load_experiment
-    from sgp_runner.recording.loggers.wandb import Wandb
     from sgp_runner.recording.recorder import metrics_path, read_lines
 
     experiment = load_experiment(run_dir / "config.yaml", None)
@@ -48,7 +50,7 @@ def sync(run_dir: Path) -> bool:
         raise ConfigError(str(run_dir), f"its metrics cannot be read ({error}).") from error
     if not records:
         raise ConfigError(str(run_dir), "this run has no metrics yet.")
-    logger = experiment.run.logger if isinstance(experiment.run.logger, Wandb) else Wandb()
+    logger = destination(experiment.run.logger)
     mirror = logger.mirror(run_dir, experiment.name, experiment.config, experiment.tags, None, 0)
     summary = None
     for record in records:
@@ -60,6 +62,26 @@ def sync(run_dir: Path) -> bool:
     if not mirror.failed:
         print(f"{run_dir}: {len(records)} records", flush=True)
     return not mirror.failed
+
+
+def destination(logger: Logger) -> Copies:
+    """Return the logger that makes the copy. Raises ConfigError if it could make none."""
+    from sgp_runner.recording.loggers.wandb import Wandb
+
+    if isinstance(logger, NeedsPackages):
+        logger.check_installed()
+    if isinstance(logger, Copies) and not isinstance(logger, Wandb):
+        return logger
+    wandb = replace(logger, mode="auto") if isinstance(logger, Wandb) else Wandb()
+    if wandb.actual_mode == "online":
+        return replace(wandb, mode="online")
+    if os.environ.get("WANDB_MODE") != "offline":
+        raise ConfigError(
+            "W&B",
+            "there is no login, so nothing was sent: run wandb login or set WANDB_API_KEY; "
+            "WANDB_MODE=offline sgp-sync makes an offline copy.",
+        )
+    return wandb
 
 
 if __name__ == "__main__":

@@ -63,7 +63,11 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
     },
     "faults": "sgp_runner.cluster.faults:Faults",
     "logger": {
+        "csv": "sgp_runner.recording.loggers.csv:Csv",
         "jsonl": "sgp_runner.recording.loggers.jsonl:Jsonl",
+        "mlflow": "sgp_runner.recording.loggers.mlflow:Mlflow",
+        "none": "sgp_runner.recording.loggers.jsonl:Jsonl",
+        "tensorboard": "sgp_runner.recording.loggers.tensorboard:TensorBoard",
         "wandb": "sgp_runner.recording.loggers.wandb:Wandb",
     },
     "model": {
@@ -75,6 +79,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "resnet50": "sgp_runner.models.resnet:ResNet",
         "resnet8": "sgp_runner.models.resnet:ResNet",
         "timing_only": "sgp_runner.models.timing_only:TimingOnly",
+        "torchvision": "sgp_runner.models.torchvision:Torchvision",
         "transformer": "sgp_runner.models.transformer:Transformer",
     },
     "network": {

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,15 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
 
 def digest_of(settings: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted keys and values of a configuration."""
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{parent}{name}.")
+        else:
+            yield f"{parent}{name}", value
 
 
 @dataclass(frozen=True)

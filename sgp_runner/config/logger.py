@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Listener(Protocol):
@@ -32,3 +32,36 @@ class Logger(Protocol):
 
         Never raises: a mirror that cannot start says so in one line on stderr.
         """
+
+
+@runtime_checkable
+class NeedsPackages(Protocol):
+    """A logger whose packages are optional."""
+
+    def check_installed(self) -> None:
+        """Raise ConfigError, with the command to install them, unless they are installed."""
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """A logger that can copy a recorded run afterwards."""
+
+    def mirror(
+        self,
+        run_dir: Path,
+        name: str,
+        config: Mapping[str, object],
+        tags: Sequence[str],
+        group: str | None,
+        first_step: int,
+    ) -> Copying:
+        """Open a copy of the run that has ``first_step`` records already, 0 for a new one."""
+
+
+class Copying(Listener, Protocol):
+    """A listener that copies records and does not stop for errors, of which it warns."""
+
+    @property
+    def failed(self) -> bool: ...
+    def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
+        """Finish as a listener, giving the last records ``seconds``."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sgp_runner.core.worker import Budget, Runtime
     from sgp_runner.utils.launchers import Launched
 
+IMAGES = "digits"  # the default data of the default model
 MOST_EPOCHS = 1e18  # steps are counted, also in numbers of 64 bits
 MOST_NODES = 2**16  # a larger number is a typing error and would exhaust the memory
 
@@ -338,11 +339,13 @@ def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
         for name, cls in classes.items()
         if cls is not None and cls.trains and data.task in cls.tasks
     ]
-    others = f"model={' or '.join(readers)}, or " if readers else ""
+    # Data that the default model reads are no way out for text or numbers, which were asked for.
+    others = [f"model={' or '.join(readers)}"] if readers else []
+    others += [f"data={model.default_data}"] if not readers or model.default_data != IMAGES else []
     raise ConfigError(
         "data",
         f"model={model.name} reads {' or '.join(model.tasks)} data; data={data.name} is "
-        f"{data.task}. Use {others}data={model.default_data}.",
+        f"{data.task}. Use {', or '.join(others)}.",
     )
 
 

@@ -161,6 +161,7 @@ class Problem:
         train = self.dataset.train
         if self.flat.has_batch_norm:
             random = generator(self.seed, _RE_ESTIMATE)
+            self.flat.set_dropout_seed(buffers, seed_of(self.seed, _RE_ESTIMATE))
             order = torch.randperm(len(train), generator=random)[:RE_ESTIMATED]
             batches = order.chunk(ceil(len(order) / 128))  # of equal size, as all count equally
             update_bn(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_label_smoothing
 from sgp_runner.data.sampler import partition_of
@@ -72,26 +74,68 @@ class Cifar:
     def split(self, train: bool) -> Images:
         import torch
 
-        from sgp_runner.utils.torchvision import import_torchvision
-
-        import_torchvision()
-        read = getattr(importlib.import_module("torchvision.datasets"), self.name.upper())
+        kind = kind_of(self.name)
         try:
-            data = read(self.root, train=train)
+            data = kind(self.root, train=train)
         except RuntimeError:  # missing, or wrong checksums
-            archive = self.name.replace("cifar", "cifar-")
-            archive = f"{archive}-python.tar.gz"
-            url = f"https://www.cs.toronto.edu/~kriz/{archive}"
-            get = f"curl -O {url} && tar -xzf {archive} -C {self.root}"
-            where = f"{self.root}/{read.base_folder}"
-            raise ConfigError(
-                "data.root", f"{where} is missing, or not all of {self.name}; get it with: {get}"
-            ) from None
+            raise self.unusable(kind) from None
         return Images(
             torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous(),
             torch.tensor(data.targets),
             train and self.augment,
         )
+
+    def unusable(self, kind: Any) -> ConfigError:
+        """The error for files that are missing or damaged, with the way to get them."""
+        root = Path(self.root)
+        if root.name == kind.base_folder and root.is_dir():
+            fix = f"data.root={root.parent}"
+            return ConfigError("data.root", f"{root} is the folder of {self.name}; use {fix}.")
+        own = "" if self.root == Cifar.root else f" data.root={quote(self.root)}"
+        folder = root / kind.base_folder
+        clear = f"rm -r {quote(str(folder))} && " if folder.exists() else ""
+        by_hand = (
+            f"mkdir -p {quote(self.root)} && curl -L {url_of(self.name)} | "
+            f"tar -xz -C {quote(self.root)}"
+        )
+        return ConfigError(
+            "data.root",
+            f"{defect(root, kind)}; get it with: {clear}sgp-run download {self.name}{own}, or: "
+            f"{clear}{by_hand}",
+        )
+
+
+def kind_of(name: str) -> Any:
+    """torchvision's class of the data set ``name``."""
+    from sgp_runner.utils.torchvision import import_torchvision
+
+    import_torchvision()
+    return getattr(importlib.import_module("torchvision.datasets"), name.upper())
+
+
+def url_of(name: str) -> str:
+    """The published address of the archive."""
+    archive = name.replace("cifar", "cifar-")
+    return f"https://www.cs.toronto.edu/~kriz/{archive}-python.tar.gz"
+
+
+def defect(root: Path, kind: Any) -> str | None:
+    """A clause about the first file of a data set that is missing or damaged; None if all are good.
+
+    kind: torchvision's class, which has the published checksums
+    """
+    folder = root / kind.base_folder
+    if not folder.is_dir():
+        return f"{folder} is missing"
+    utils = importlib.import_module("torchvision.datasets.utils")
+    meta = (kind.meta["filename"], kind.meta["md5"])
+    for name, md5 in (*kind.train_list, *kind.test_list, meta):
+        path = folder / name
+        if not path.is_file():
+            return f"{path} is missing"
+        if not utils.check_integrity(str(path), md5):
+            return f"{path} is damaged: its checksum is not the published one"
+    return None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from sgp_runner.utils.errors import ConfigError, check_least
 if TYPE_CHECKING:
     import torch
 
+# Google's preprocessed text, as in fairseq's examples/scaling_nmt.
+ADDRESS = "https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8"
+
 
 @dataclass(frozen=True)
 class WMT16EnDe:
@@ -65,8 +68,9 @@ class WMT16EnDe:
             raise ConfigError(
                 "data.root",
                 f"there is no binarised WMT'16 at {root}, where {missing[0]} should be: "
-                "get Google's wmt16_en_de.tar.gz and binarise it with scripts/prepare_wmt16.sh, "
-                "or set data.root.",
+                f"get wmt16_en_de.tar.gz from {ADDRESS} and binarise it with "
+                "scripts/prepare_wmt16.sh, or set data.root; model=transformer data=numbers_en_de "
+                "needs no files.",
             )
         train, valid = (
             load_pairs(root, split, "en", "de", shuffle=split == "train")

@@ -1,4 +1,4 @@
-"""torchvision's ResNets, and the normalisation of their images."""
+"""torchvision's classifiers, and the normalisation of their images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from sgp_runner.data.dataset import Pixels
+from sgp_runner.models.dropout import DrawsFromTorch
 from sgp_runner.models.residual import init_classifier
+from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.torchvision import import_torchvision
 
 _SMALL = 64  # pixels; below it the ImageNet stem would shrink the image by 4 before the first block
@@ -55,3 +57,52 @@ def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) 
     assert isinstance(module.fc, nn.Linear)
     init_classifier(module.fc)
     return module
+
+
+class Classifier(DrawsFromTorch):
+    """Images [B, 1 or 3, H, W] to logits [B, num_classes], through a model of torchvision."""
+
+    def __init__(self, model: nn.Module) -> None:
+        DrawsFromTorch.__init__(self)
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images.expand(-1, 3, -1, -1))
+        return logits
+
+
+def classifier(arch: str, shape: tuple[int, ...], num_classes: int) -> Classifier:
+    """torchvision's classifier ``arch`` for images of ``shape`` (C, H, W), untrained.
+
+    Raises ConfigError for an architecture that there is not, or that cannot read such images.
+    """
+    import_torchvision()
+    models = importlib.import_module("torchvision.models")
+    known = models.list_models(module=models)
+    if arch not in known:
+        raise ConfigError(
+            "model.arch", f"'{arch}' is no classifier of torchvision.{nearest(arch, known)}"
+        )
+    channels, height, width = shape
+    options = options_of(arch, height, width)
+    try:
+        module = Classifier(models.get_model(arch, num_classes=num_classes, **options)).eval()
+        with torch.no_grad():
+            module(torch.zeros(1, *shape))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ConfigError(
+            "model.arch",
+            f"{arch} cannot read images of {channels} x {height} x {width} ({reason}): use data of "
+            "another size, e.g. data=synthetic data.image_size=224, or another architecture.",
+        ) from None
+    return module.train()
+
+
+def options_of(arch: str, height: int, width: int) -> dict[str, object]:
+    """Options of an architecture: the size of its images, no auxiliary classifiers."""
+    if arch in ("googlenet", "inception_v3"):
+        return {"aux_logits": False, "init_weights": True}
+    if arch.startswith("vit_"):
+        return {"image_size": height}
+    return {"input_size": (height, width)} if arch == "maxvit_t" else {}

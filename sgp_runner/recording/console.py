@@ -21,6 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sgp_runner.utils.files import short_path
 from sgp_runner.utils.units import counted, duration, milliseconds, num_bytes, number, percent
 
 LOSSES = 64  # training losses that are averaged for display
@@ -170,7 +171,9 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     """Make the table of one run: quality, time, bytes and the folder of its results."""
 
     # A path on an unfolded line of its own below the frame can be copied.
-    results = [f"results in {_short_path(str(summary['run_dir']))}"] if "run_dir" in summary else []
+    results = (
+        [f"results in {short_path(Path(str(summary['run_dir'])))}"] if "run_dir" in summary else []
+    )
     notes = "\n".join(text for text in (_text(summary, "label"), *results) if text)
     table = _table(
         _title(summary), Text(notes, style="dim", no_wrap=True, overflow="ignore"), ROUNDED
@@ -319,9 +322,3 @@ def _amount(summary: Mapping[str, object]) -> str | None:
 def _text(row: Mapping[str, object], key: str) -> str | None:
     value = row.get(key)
     return None if value is None else str(value)
-
-
-def _short_path(path: str) -> str:
-    """Return the path relative to the working directory, if it lies below."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path

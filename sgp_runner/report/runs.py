@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from sgp_runner.config.corrections import KEY
-from sgp_runner.config.experiment import settings_of
+from sgp_runner.config.experiment import flat, settings_of
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
@@ -39,7 +39,6 @@ from sgp_runner.report.checks import (
 )
 from sgp_runner.report.folders import left_out, run_folders
 from sgp_runner.report.versions import completed
-from sgp_runner.session.execution import flat
 from sgp_runner.utils.errors import ConfigError, printable
 from sgp_runner.utils.reading import read_json, read_yaml
 from sgp_runner.utils.units import number

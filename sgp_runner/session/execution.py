@@ -7,13 +7,14 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.config.corrections import KEY, since
-from sgp_runner.config.experiment import settings_of
+from sgp_runner.config.experiment import flat, settings_of
+from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.config.size import check_memory
@@ -57,6 +58,8 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
+    if isinstance(experiment.run.logger, NeedsPackages):
+        experiment.run.logger.check_installed()
     verify_memory(experiment.run)
     verify_calls(experiment.run)
     if experiment.run.network.name == "sim":
@@ -183,15 +186,6 @@ def refuse_other_settings(experiment: Experiment) -> None:
                 "name",
                 f"{experiment.directory} holds a run with other settings: {difference}; {way_out}.",
             )
-
-
-def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted keys and values of a configuration."""
-    for name, value in node.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{parent}{name}.")
-        else:
-            yield f"{parent}{name}", value
 
 
 def remove(made: list[Path]) -> None:

@@ -158,10 +158,24 @@ BAD: list[tuple[str, str, str]] = [
     (
         "model=transformer data=digits",
         "data",
-        "Use model=mlp or resnet18 or resnet20 or resnet50 or resnet8, or data=numbers_en_de.",
+        "Use model=mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
+        "data=numbers_en_de.",
     ),
-    ("data=wmt16_en_de", "data", "Use model=fairseq_transformer, or data=digits."),
-    ("data=numbers_en_de", "data", "Use model=transformer, or data=digits."),
+    ("data=wmt16_en_de", "data", "is fairseq_translation. Use model=fairseq_transformer."),
+    ("data=numbers_en_de", "data", "is translation. Use model=transformer."),
+    (
+        "data=wmt16_en_de model=fairseq_transformer",
+        "data.root",
+        "get wmt16_en_de.tar.gz from https://drive.google.com/uc?export=download&id=",
+    ),
+    ("model=torchvision model.arch=vgg", "model.arch", "is no classifier of torchvision. Did you"),
+    (
+        "model=torchvision model.arch=alexnet data=digits",
+        "model.arch",
+        "alexnet cannot read images of 1 x 8 x 8 (",
+    ),
+    ("download", "download", "write sgp-run download cifar10|cifar100 [data.root=FOLDER]"),
+    ("download cifar", "download", "'cifar' is not there. Did you mean 'cifar10'?"),
     *(
         (words, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
         for words in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")

@@ -722,13 +722,13 @@ DATA: dict[str, tuple[str, dict[str, bytes], str]] = {
     "no folder": (
         "cifar10",
         {},
-        "root/cifar-10-batches-py is missing, or not all of cifar10; get it with: curl",
+        "root/cifar-10-batches-py is missing; get it with: sgp-run download cifar10 data.root=root",
     ),
     "a file for a folder": ("cifar10", {"root": b""}, "root/cifar-10-batches-py is missing"),
     "files that run code": (
         "cifar10",
-        {f"root/cifar-10-batches-py/{name}": pickle.dumps(Malice()) for name in CIFAR},
-        "or not all of cifar10",
+        dict.fromkeys(CIFAR, pickle.dumps(Malice())),
+        "root/cifar-10-batches-py/data_batch_1 is damaged: its checksum is not the published one",
     ),
     "no images": (
         "imagenet",

@@ -181,6 +181,17 @@ def test_a_node_of_two_devices_has_two_tasks(cluster: Cluster) -> None:
     assert json.loads((run / "summary.json").read_text())["nodes"] == 2
 
 
+def test_a_job_that_shares_its_nodes_reads_its_setup_on_each(cluster: Cluster) -> None:
+    (cluster.folder / "setup.sh").write_text('touch "set-up-${SLURM_PROCID:-none}"\n')
+    number = cluster.submit(
+        *("--nodes=2", "--oversubscribe", "--cpus-per-task=1", "--export=ALL,SGP_SETUP=setup.sh"),
+        *(f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=2", "epochs=1"),
+    )
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    assert cluster.job(number)["OverSubscribe"] != "NO"
+    assert {"set-up-0", "set-up-1"} <= {path.name for path in cluster.folder.glob("set-up-*")}
+
+
 @pytest.mark.parametrize(("network", "nodes"), [("sim", 1), ("gloo", 4)])
 def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: Cluster) -> None:
     words = ["algo=sgp", *RUN, f"network={network}", "nodes=4", "epochs=50", "eval_every=25"]

@@ -145,8 +145,9 @@ def test_every_algorithm_can_be_chosen(algo: str) -> None:
 
 @pytest.mark.parametrize("model", groups()["model"])
 def test_every_model_brings_data_that_it_reads(model: str) -> None:
-    run = experiment(f"model={model}").run
-    assert (run.model.name, run.data.name) == (model, run.model.default_data)
+    found = experiment(f"model={model}")
+    assert found.config["model"]["name"] == model
+    assert found.run.data.name == found.run.model.default_data
 
 
 OTHERS = [

@@ -261,8 +261,18 @@ BAD: list[tuple[str, object, str, str]] = [
         "logger._target_",
         "there is no such setting; logger has no settings.",
     ),
-    ("logger.name", "os.system", "logger", "'os.system' is none of jsonl, wandb."),
-    ("logger.name", ["wandb"], "logger", "['wandb'] is none of jsonl, wandb."),
+    (
+        "logger.name",
+        "os.system",
+        "logger",
+        "'os.system' is none of csv, jsonl, mlflow, none, tensorboard, wandb.",
+    ),
+    (
+        "logger.name",
+        ["wandb"],
+        "logger",
+        "['wandb'] is none of csv, jsonl, mlflow, none, tensorboard, wandb.",
+    ),
     ("network", {"name": "jsonl"}, "network", "'jsonl' is none of gloo, mpi, nccl, sim."),
     (
         "algo.base",

@@ -414,9 +414,17 @@ def test_other_files_than_the_published_ones_are_refused(
         file.write(b"x")
     with pytest.raises(
         ConfigError,
-        match="cifar-10-batches-py is missing, or not all of cifar10; get it with: curl",
+        match="cifar-10-batches-py/data_batch_3 is damaged: its checksum is not the published one; "
+        "get it with: rm -r .*/cifar-10-batches-py && sgp-run download cifar10 data.root=",
     ):
         Cifar("cifar10", root=str(root)).load(torch.float32)
+
+
+def test_the_inner_folder_is_not_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = cifar(tmp_path, monkeypatch) / "cifar-10-batches-py"
+    with pytest.raises(ConfigError) as error:
+        Cifar("cifar10", root=str(root)).load(torch.float32)
+    assert error.value.sentence == f"{root} is the folder of cifar10; use data.root={tmp_path}."
 
 
 def test_an_image_is_moved_and_mirrored() -> None:
@@ -456,14 +464,14 @@ MISSING = {
         "set data.root.\n"
     ),
     "cifar10": (
-        "sgp-run: data.root: nowhere/cifar-10-batches-py is missing, or not all of cifar10; get "
-        "it with: curl -O https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz && tar -xzf "
-        "cifar-10-python.tar.gz -C nowhere\n"
+        "sgp-run: data.root: nowhere/cifar-10-batches-py is missing; get it with: sgp-run download "
+        "cifar10 data.root=nowhere, or: mkdir -p nowhere && curl -L "
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | tar -xz -C nowhere\n"
     ),
     "cifar100": (
-        "sgp-run: data.root: nowhere/cifar-100-python is missing, or not all of cifar100; get it "
-        "with: curl -O https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz && tar -xzf "
-        "cifar-100-python.tar.gz -C nowhere\n"
+        "sgp-run: data.root: nowhere/cifar-100-python is missing; get it with: sgp-run download "
+        "cifar100 data.root=nowhere, or: mkdir -p nowhere && curl -L "
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz | tar -xz -C nowhere\n"
     ),
 }
 

@@ -21,6 +21,7 @@ from sgp_runner.models.mlp import MLP
 from sgp_runner.models.quadratic import Quadratic
 from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.timing_only import TimingOnly
+from sgp_runner.models.torchvision import Torchvision
 from sgp_runner.models.transformer import Transformer
 from sgp_runner.utils.errors import ConfigError
 
@@ -49,6 +50,25 @@ def test_size_and_output_shape(
     with torch.device("meta"):  # shapes without arithmetic
         module = model.build(data)
         assert module(torch.zeros(2, *data.input_shape)).shape == (2, classes)
+    assert sum(p.numel() for p in module.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("arch", "channels", "pixels", "parameters"),
+    [
+        ("mobilenet_v3_small", 1, 8, 1_528_106),
+        ("squeezenet1_1", 3, 32, 727_626),
+        ("googlenet", 3, 32, 5_610_154),
+        ("regnet_y_400mf", 3, 16, 3_907_554),
+    ],
+)
+def test_a_classifier_of_torchvision_without_auxiliary_ones(
+    arch: str, channels: int, pixels: int, parameters: int
+) -> None:
+    data = _images(channels, pixels, 10)
+    module = Torchvision(arch).build(data)
+    assert Torchvision(arch).name == arch
+    assert module.training and module(torch.zeros(2, *data.input_shape)).shape == (2, 10)
     assert sum(p.numel() for p in module.parameters()) == parameters
 
 
@@ -224,7 +244,8 @@ def test_data_that_a_model_cannot_read_is_refused_by_name() -> None:
         check_model_reads(Transformer(), Digits())
     assert str(error.value) == (
         "data: model=transformer reads translation data; data=digits is classification. Use "
-        "model=mlp or resnet18 or resnet20 or resnet50 or resnet8, or data=numbers_en_de."
+        "model=mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
+        "data=numbers_en_de."
     )
 
 

@@ -8,15 +8,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from experiments import make_experiment
 from wandb_file import find_file, history, read_records, x_axes
+from wandb_server import wandb_server
 
 from sgp_runner.cli.sync import main as sync_main
 from sgp_runner.recording.loggers import wandb as mirror
 from sgp_runner.recording.loggers.jsonl import Jsonl
-from sgp_runner.recording.loggers.wandb import Wandb, has_login, row_of
+from sgp_runner.recording.loggers.mirror import row_of
+from sgp_runner.recording.loggers.wandb import Wandb, has_login
 from sgp_runner.recording.recorder import Recorder, read_metrics
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
@@ -63,7 +66,8 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
-    listener = Wandb().open(run_dir, "sgp-mlp", {"nodes": 4, "optim": {"lr": 0.1}}, TAGS, "sweep-1")
+    parts = {"algo": {"name": "sgp"}, "model": {"name": "mlp"}, "optim": {"lr": 0.1}}
+    listener = Wandb().open(run_dir, "sgp-mlp", {"nodes": 4, **parts}, TAGS, "sweep-1")
     with Recorder(run_dir, 0, (listener,)) as recorder:
         for step in range(400):  # the file grows over more than one block
             time_s = 0.005 * step
@@ -107,7 +111,12 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
     )
     assert run.run_id == (run_dir / "wandb_id").read_text().strip()
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
-    assert config["optim"] == {"lr": 0.1} and config["nodes"] == 4
+    assert {name: config[name] for name in ("algorithm", "model", "nodes", "settings")} == {
+        "algorithm": "sgp",
+        "model": "mlp",
+        "nodes": 4,
+        "settings": parts,
+    }
     summaries = [
         record.summary for record in records if record.WhichOneof("record_type") == "summary"
     ]
@@ -117,7 +126,12 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
         for item in each.update
     }
     assert any("final/average" in key and value == "0.875" for key, value in final.items())
-    assert capfd.readouterr() == ("", "")
+    copy = path.parent
+    out, err = capfd.readouterr()
+    assert out == (
+        f"W&B: offline copy; after wandb login, sgp-sync {run_dir} sends it, or wandb sync {copy}\n"
+    )
+    assert err == ""
 
 
 def test_a_resumed_run_keeps_its_id_and_continues_its_steps(tmp_path: Path) -> None:
@@ -175,9 +189,9 @@ def test_a_server_that_never_answers_holds_up_nothing(tmp_path: Path) -> None:
         code = """
 import sys
 from sgp_runner.cli.main import main
-from sgp_runner.recording.loggers import wandb
+from sgp_runner.recording.loggers import mirror, wandb
 wandb.START_SECONDS = 1000.0  # longer than this test may take
-wandb.FINISH_SECONDS = 1.0
+mirror.FINISH_SECONDS = 1.0
 sys.exit(main(sys.argv[1:]))
 """
         words = [
@@ -211,9 +225,109 @@ sys.exit(main(sys.argv[1:]))
     assert read_metrics(tmp_path / "results/runs/run")[-1]["kind"] == "summary"
 
 
-def test_the_mirror_can_be_made_from_the_records(
+RUN = (
+    *("model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "log_every=1"),
+    *("checkpoint.every_minutes=null", "name=run"),
+)
+
+
+def command(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, as W&B keeps one beside each."""
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def expected_rows(run_dir: Path) -> list[tuple[int, dict[str, float]]]:
+    """Steps and numbers of the records that W&B is to receive."""
+    return [
+        (step, row)
+        for step, record in enumerate(read_metrics(run_dir))
+        if record["kind"] != "summary" and (row := row_of(record))
+    ]
+
+
+def received_rows(rows: list[dict[str, Any]]) -> list[tuple[int, dict[str, float]]]:
+    return [
+        (row["_step"], {key: value for key, value in row.items() if not key.startswith("_")})
+        for row in rows
+    ]
+
+
+def test_with_a_login_a_run_is_sent_to_the_server(tmp_path: Path) -> None:
+    run_dir = tmp_path / "results/runs/run"
+    with wandb_server() as server:
+        done = command(tmp_path, "sgp_runner", *RUN, **server.environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        url = server.environment["WANDB_BASE_URL"]
+        (run,) = server.runs
+        assert f"W&B: a copy goes to sgp-run at {url} (logger=none keeps it here).\n" in done.stdout
+        assert f"W&B: {url}/me/sgp-run/runs/{run}\n" in done.stdout
+        assert run == (run_dir / "wandb_id").read_text().strip()
+        assert received_rows(server.history(run)) == expected_rows(run_dir) != []
+        config = server.config(run)
+        names = ("algorithm", "cluster", "model", "data", "network", "nodes", "seed")
+        assert [config[name] for name in names] == [
+            *("sgp", "ethernet_10g", "quadratic", "quadratic", "sim", 2, 1),
+        ]
+        assert config["settings"]["optim"]["lr"] == 0.1
+        (summary,) = server.files[run, "wandb-summary.json"][-1:]
+        assert json.loads(summary)["final/steps"] == 8
+
+        sent = command(tmp_path, "sgp_runner.cli.sync", str(run_dir), **server.environment)
+        assert (sent.returncode, sent.stderr) == (0, "")
+        (again,) = server.runs.keys() - {run}
+        assert sent.stdout.startswith(f"W&B: {url}/me/sgp-run/runs/{again}\n")
+        assert received_rows(server.history(again)) == expected_rows(run_dir)
+
+
+@pytest.mark.slow
+def test_a_server_with_an_error_does_not_stop_training(tmp_path: Path) -> None:
+    code = "\n".join(
+        [
+            "import sys",
+            "from sgp_runner.cli.main import main",
+            "from sgp_runner.recording.loggers import mirror",
+            "mirror.FINISH_SECONDS = 3.0",
+            "sys.exit(main(sys.argv[1:]))",
+        ]
+    )
+    (tmp_path / "impatient.py").write_text(code)
+    with wandb_server(broken=True) as server:
+        path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+        done = command(tmp_path, "impatient", *RUN, PYTHONPATH=path, **server.environment)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "warning: W&B did not finish in time, so the rest of this run is in metrics.jsonl only; "
+        "sgp-sync sends it later\n"
+    )
+    assert read_metrics(tmp_path / "results/runs/run")[-1]["kind"] == "summary"
+
+
+def test_without_a_login_nothing_is_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    experiment = make_experiment(tmp_path, "model=quadratic", "data.samples=64", "nodes=2")
+    run_dir = experiment.directory
+    (run_dir / "metrics.jsonl").write_text('{"kind": "train", "time_s": 1, "loss": 2}\n')
+    assert sync_main([str(run_dir)]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "sgp-sync: W&B: there is no login, so nothing was sent: run wandb login or set "
+        "WANDB_API_KEY; WANDB_MODE=offline sgp-sync makes an offline copy.\n",
+    )
+    assert not (run_dir / "wandb").exists()
+
+
+def test_the_mirror_can_be_made_from_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
     experiment = make_experiment(
         tmp_path,
         "model=quadratic",
@@ -230,16 +344,9 @@ def test_the_mirror_can_be_made_from_the_records(
     capsys.readouterr()
     assert sync_main([str(run_dir)]) == 0
     records = read_metrics(run_dir)
-    assert capsys.readouterr().out == f"{run_dir}: {len(records)} records\n"
+    assert capsys.readouterr().out.endswith(f"{run_dir}: {len(records)} records\n")
     rows = history(list(read_records(find_file(run_dir))))
-    expected = [
-        (step, row)
-        for step, record in enumerate(records)
-        if record["kind"] != "summary" and (row := row_of(record))
-    ]
-    assert [(row["_step"], row.get("train/loss"), row["time_s"]) for row in rows] == [
-        (step, row.get("train/loss"), row["time_s"]) for step, row in expected
-    ]
+    assert received_rows(rows) == expected_rows(run_dir)
 
 
 def test_what_is_no_run_is_not_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,16 +385,21 @@ def test_an_unreachable_server_makes_the_run_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://user:pAssw0rd@127.0.0.1:9")
     monkeypatch.setattr(mirror, "START_SECONDS", 1.0)
-    listener = Wandb().open(tmp_path, "n", {}, [], None)
+    listener = Wandb(entity="me").open(tmp_path, "n", {}, [], None)
     listener.write(average(1))
     listener.finish({"time_s": 0.5})
     assert history(list(read_records(find_file(tmp_path))))[0]["average/accuracy"] == 0.5
     out, err = capfd.readouterr()
-    assert out == "" and err.startswith(
-        "warning: W&B did not start online, so this run is recorded offline ("
+    copy = find_file(tmp_path).parent
+    assert out == (
+        "W&B: a copy goes to me/sgp-run at http://***@127.0.0.1:9 (logger=none keeps it here).\n"
+        f"W&B: offline copy; after wandb login, sgp-sync {tmp_path} sends it, "
+        f"or wandb sync {copy}\n"
     )
+    assert err.startswith("warning: W&B did not start online, so this run is recorded offline (")
+    assert "pAssw0rd" not in err
     assert err.count("\n") == 1
 
 

@@ -46,6 +46,7 @@ def test_a_job_reads_the_settings_of_its_run() -> None:
     assert len(reading) == 3
     lines = [
         f'sgp-run() {{ {sys.executable} -m sgp_runner "$@"; }}',
+        "here=()",
         *reading,
         'echo "$devices $(setting on_failure) $(setting nodes)"',
     ]

@@ -41,7 +41,10 @@ def test_it_names_versions_and_the_command_as_typed_and_no_secrets(
         "recording.recorder",
         "recording.observer",
         "recording.loggers.wandb",
+        "recording.loggers.csv",
         "recording.loggers.jsonl",
+        "recording.loggers.mlflow",
+        "recording.loggers.tensorboard",
     ],
 )
 def test_nothing_heavy_is_imported(module: str) -> None:

@@ -1,4 +1,4 @@
-"""``logger=jsonl``: the metrics stay in ``metrics.jsonl``, which every run writes."""
+"""``logger=none``, also called ``jsonl``: the metrics stay in ``metrics.jsonl`` of the run."""
 
 from __future__ import annotations
 

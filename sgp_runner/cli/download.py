@@ -1,0 +1,125 @@
+"""``sgp-run download cifar10``: data that can be had without an account, checked and unpacked.
+
+An interrupted download continues where it stopped; the folder appears only when it is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from http.client import HTTPResponse
+from pathlib import Path
+
+from rich.progress import Progress
+
+from sgp_runner.utils.errors import ConfigError, nearest
+
+NAMES = ("cifar10", "cifar100")
+USAGE = (
+    f"write sgp-run download {'|'.join(NAMES)} [data.root=FOLDER] [url=URL of the archive], "
+    "for example: sgp-run download cifar10."
+)
+TIMEOUT = 60.0  # seconds without an answer
+PIECE = 2**20  # bytes
+
+
+def download(words: Sequence[str]) -> int:
+    """Download and unpack a data set. Raises ConfigError for one that cannot be had."""
+    from sgp_runner.data.cifar import Cifar, defect, kind_of, url_of
+
+    options = dict(word.split("=", 1) for word in words if "=" in word)
+    names = [word for word in words if "=" not in word]
+    if len(names) != 1 or options.keys() - {"data.root", "url"}:
+        raise ConfigError("download", USAGE)
+    (name,) = names
+    if name not in NAMES:
+        raise ConfigError("download", f"'{name}' is not there.{nearest(name, NAMES)} {USAGE}")
+    root, url = Path(options.get("data.root", Cifar.root)), options.get("url", url_of(name))
+    kind = kind_of(name)
+    folder = root / kind.base_folder
+    if folder.exists():
+        if (found := defect(root, kind)) is not None:
+            raise ConfigError("download", f"{found}; remove {folder} first.")
+        print(f"{folder} is there already", flush=True)
+        return 0
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        archive = root / kind.filename
+        fetch(url, archive, kind.tgz_md5)
+        unpack(archive, folder)
+        archive.unlink()
+    except OSError as error:
+        raise ConfigError("download", f"cannot write to {root}: {error.strerror}.") from error
+    if (found := defect(root, kind)) is not None:
+        raise ConfigError("download", f"{found}, although the archive was complete.")
+    print(f"{folder}: {name}, complete", flush=True)
+    return 0
+
+
+def fetch(url: str, path: Path, md5: str) -> None:
+    """Download ``url`` to ``path``, which holds what an earlier attempt has received.
+
+    Raises ConfigError if the server cannot be reached, or sends something else.
+    """
+    from torchvision.datasets.utils import check_integrity
+
+    if check_integrity(str(path), md5):
+        return
+    received = path.stat().st_size if path.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={received}-"})
+    print(f"downloading {url}", flush=True)
+    total = received
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            received *= answer.status == 206  # else the server sends it from the start
+            total = received + int(answer.headers.get("Content-Length") or 0)
+            save(answer, path, received, total)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:  # nothing is left to send
+            raise unreachable(url, error) from error
+    except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
+        raise unreachable(url, error) from error
+    if path.stat().st_size < total:
+        raise unreachable(url, ConnectionError("the connection broke"))
+    if not check_integrity(str(path), md5):
+        path.unlink()
+        raise ConfigError(
+            "download",
+            f"what {url} sent is not the published file (its checksum differs), and was removed; "
+            "url=... names another address of it.",
+        )
+
+
+def save(answer: HTTPResponse, path: Path, received: int, total: int) -> None:
+    """Write the rest of a file, from the byte ``received``, with a bar on a terminal."""
+    with (
+        path.open("ab" if received else "wb") as file,
+        Progress(transient=True, disable=not sys.stdout.isatty()) as progress,
+    ):
+        task = progress.add_task(path.name, total=total, completed=received)
+        while piece := answer.read(PIECE):
+            file.write(piece)
+            progress.advance(task, len(piece))
+
+
+def unreachable(url: str, error: Exception) -> ConfigError:
+    reason = str(getattr(error, "reason", error))
+    return ConfigError(
+        "download",
+        f"{url} cannot be read ({reason}); the same command continues, url=... names another "
+        "address of the same file.",
+    )
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack the archive of ``folder``, which appears with all of its files."""
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    with tarfile.open(archive) as file:
+        file.extractall(part, filter="data")
+    (part / folder.name).rename(folder)
+    part.rmdir()

@@ -1,0 +1,79 @@
+"""``logger=csv``: ``metrics.csv`` beside ``metrics.jsonl``, a row per record of any kind."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgp_runner.config.logger import Listener
+from sgp_runner.recording.loggers.mirror import first_line, warn
+from sgp_runner.recording.recorder import metrics_path, read_lines, replace_file
+from sgp_runner.utils.errors import CannotWrite
+
+FIRST = ("kind", "rank", "step", "epoch", "time_s", "clock", "loss", "accuracy")
+
+
+@dataclass(frozen=True)
+class Csv:
+    """Writes the records of ``metrics.jsonl`` as a table, empty where a kind lacks a column."""
+
+    def open(
+        self,
+        run_dir: Path,
+        name: str,
+        config: Mapping[str, object],
+        tags: Sequence[str],
+        group: str | None,
+    ) -> Listener:
+        return Table(run_dir)
+
+
+class Table:
+    """A table whose columns are the fields seen so far.
+
+    With a new field, and when a run resumes, it is made again from the records on disk.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.source, self.path = metrics_path(run_dir, 0), run_dir / "metrics.csv"
+        self.columns: list[str] = []
+        self.failed = False
+        self.attempt(self.make_again)
+
+    def write(self, record: Mapping[str, object]) -> None:
+        if not self.failed:
+            self.attempt(lambda: self.add(record))
+
+    def finish(self, summary: Mapping[str, object] | None) -> None:
+        """Do nothing: every row is in the file already."""
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do some work on the table; its first failure is a warning, and the last work done."""
+        try:
+            work()
+        except (CannotWrite, OSError, ValueError) as error:
+            self.failed = True
+            warn("CSV", f"failed, so metrics.csv is not complete ({first_line(error)})")
+
+    def add(self, record: Mapping[str, object]) -> None:
+        if record.keys() <= set(self.columns):
+            with self.path.open("a", encoding="utf-8", newline="") as file:
+                file.write(self.rows([record]))
+        else:
+            self.make_again()
+
+    def make_again(self) -> None:
+        records = [{**record, **record.pop("nonfinite", {})} for record in read_lines(self.source)]
+        found = dict.fromkeys(key for record in records for key in record)
+        self.columns = [*FIRST, *(key for key in found if key not in FIRST)]
+        header = self.rows([dict(zip(self.columns, self.columns, strict=True))])
+        replace_file(self.path, header + self.rows(records))
+
+    def rows(self, records: Iterable[Mapping[str, object]]) -> str:
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, self.columns, lineterminator="\n")
+        table.writerows(records)
+        return text.getvalue()

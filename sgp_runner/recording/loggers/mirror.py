@@ -1,0 +1,209 @@
+"""Mirror: a copy of a run's metrics elsewhere, made by a thread of its own.
+
+A failing mirror never stops training: its error becomes one line on stderr, and the run continues
+with ``metrics.jsonl`` alone. Training does not wait either: the thread talks to the destination,
+and only the end of the run gives it some time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import queue
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from threading import Event, Thread
+from typing import Protocol
+
+from sgp_runner.recording.recorder import metrics_path, read_lines
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_text
+from sgp_runner.utils.secrets import redacted
+from sgp_runner.utils.units import number
+
+FINISH_SECONDS = 60.0  # how long the last rows may delay the exit
+MOST_ROWS = 100_000  # waiting for the destination
+
+abandoned = Event()  # set if a thread still waits for a destination, which would delay the exit
+
+SPREAD = {name: f"eval/{name}" for name in ("accuracy_mean", "accuracy_min", "accuracy_max")}
+NOT_METRICS = ("kind", "rank", "time_s", "clock")
+STEPS = ("train/step", "eval/step", "server/step")  # steps of training, in a row
+PARTS = {"algorithm": "algo"} | {name: name for name in ("cluster", "model", "data", "network")}
+Row = tuple[int, Mapping[str, float]]  # line of metrics.jsonl, from 0, and the numbers in it
+
+
+class Destination(Protocol):
+    """The copy that a mirror makes. Its methods may raise any exception.
+
+    first: the line of ``metrics.jsonl`` from which it needs rows
+    """
+
+    @property
+    def first(self) -> int: ...
+
+    def log(self, rows: Sequence[Row]) -> None:
+        """Add rows, which come in order."""
+
+    def finish(self, summary: Mapping[str, object] | None) -> str:
+        """Close the copy and return a sentence about where it is."""
+
+
+class Mirror:
+    """Copies the numbers of rank 0 and of the averaged model, until the first failure.
+
+    title: of the destination, in messages
+    start: opens the destination, on the mirror's thread; None: it could not and has said so
+    first_step: lines of the metrics that were recorded before; those that the destination lacks
+        are read from the file
+    """
+
+    def __init__(
+        self, title: str, run_dir: Path, start: Callable[[], Destination | None], first_step: int
+    ) -> None:
+        self.failed = False
+        self.where = ""  # the sentence of a copy that is complete
+        self._title, self._run_dir, self._start = title, run_dir, start
+        self._first = self._step = first_step
+        self._rows: queue.SimpleQueue[Row | Mapping[str, object] | None] = queue.SimpleQueue()
+        self._thread = Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def write(self, record: Mapping[str, object]) -> None:
+        step, self._step = self._step, self._step + 1
+        if self.failed or not (row := row_of(record)):
+            return
+        if self._rows.qsize() >= MOST_ROWS:
+            self._fail(f"has accepted none of the last {MOST_ROWS} rows")
+        else:
+            self._rows.put((step, row))
+
+    def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
+        """Give the destination ``seconds`` to accept the remaining rows."""
+        self._rows.put(summary)
+        self._thread.join(FINISH_SECONDS if seconds is None else seconds)
+        if self._thread.is_alive():
+            abandoned.set()
+            self._fail("did not finish in time")
+        elif self.where:
+            print(redacted(f"{self._title}: {self.where}"), flush=True)
+
+    def _follow(self) -> None:
+        """Open the destination, send the rows and close it, on the mirror's thread."""
+        try:
+            destination = self._start()
+        except Exception as error:
+            warn(
+                self._title,
+                f"failed to start, so this run is in metrics.jsonl only ({first_line(error)})",
+            )
+            destination = None
+        if destination is None:
+            self.failed = True
+            return
+        try:
+            self._copy(destination)
+        except Exception as error:
+            self._fail(f"failed ({first_line(error)})")
+
+    def _copy(self, destination: Destination) -> None:
+        if destination.first < self._first:
+            records = read_lines(metrics_path(self._run_dir, 0))
+            missing = islice(enumerate(records), destination.first, self._first)
+            destination.log([(step, row) for step, record in missing if (row := row_of(record))])
+        ended = False
+        while not ended:
+            rows, item = [], self._rows.get()
+            while isinstance(item, tuple):
+                rows.append(item)
+                if self._rows.empty():
+                    break
+                item = self._rows.get()
+            if not self.failed:
+                destination.log([row for row in rows if row[0] >= destination.first])
+            ended = not isinstance(item, tuple)
+        assert not isinstance(item, tuple)
+        where = destination.finish(item)
+        self.where = "" if self.failed else where
+
+    def _fail(self, what: str) -> None:
+        if not self.failed:
+            rest = "so the rest of this run is in metrics.jsonl only; sgp-sync sends it later"
+            warn(self._title, f"{what}, {rest}")
+        self.failed = True
+
+
+def row_of(record: Mapping[str, object]) -> dict[str, float]:
+    """Return the numbers of a record as ``<kind>/<field>``, with ``time_s``; none unless of rank 0.
+
+    The spread over the workers, which the ``average`` record holds, joins the ``eval`` charts.
+    """
+    if record.get("rank", 0) != 0:
+        return {}
+    row = {
+        SPREAD.get(key, f"{record['kind']}/{key}"): value
+        for key, each in record.items()
+        if key not in NOT_METRICS and (value := exact(each)) is not None
+    }
+    time_s = exact(record["time_s"])
+    return {} if time_s is None or not row else {"time_s": time_s, **row}
+
+
+def exact(value: object) -> float | None:
+    """Return ``value`` if it is a number, a whole one as it is."""
+    return value if isinstance(value, int | float) and number(value) is not None else None
+
+
+def final(summary: Mapping[str, object]) -> dict[str, float]:
+    """Return the numbers of a summary as ``final/<field>``."""
+    return {
+        f"final/{key}": value for key, each in summary.items() if (value := exact(each)) is not None
+    }
+
+
+def training_step(row: Mapping[str, float], before: int) -> int:
+    """Return the step of training that a row is about; ``before`` if it does not say."""
+    return int(next((row[name] for name in STEPS if name in row), before))
+
+
+def described(config: Mapping[str, object]) -> dict[str, object]:
+    """Return what runs are grouped by under flat names, and all else below ``settings``.
+
+    The names of the algorithm, cluster, model, data and network are ``algorithm``, ``cluster``, ...
+    """
+    parts = {key: value for key, value in config.items() if isinstance(value, Mapping)}
+    names = {
+        name: parts[part]["name"] for name, part in PARTS.items() if "name" in parts.get(part, {})
+    }
+    return {**names, **{k: v for k, v in config.items() if k not in parts}, "settings": parts}
+
+
+def check_installed(name: str, *modules: str) -> None:
+    """Raise ConfigError, with the command, if a package of the logger ``name`` is missing."""
+    if not all(importlib.util.find_spec(module) for module in modules):
+        raise ConfigError(
+            "logger", f"{name} is not installed: pip install 'sgp-runner[{name}]', or logger=csv."
+        )
+
+
+def stored_id(path: Path, new: bool) -> str:
+    """Return the id in the file ``path``, or a new one for a run that starts over."""
+    if new or not path.exists():
+        path.write_text(secrets.token_hex(6) + "\n", encoding="utf-8")
+    return read_text(path).strip()
+
+
+def count_lines(run_dir: Path) -> int:
+    """Return the number of records in ``metrics.jsonl``."""
+    path = metrics_path(run_dir, 0)
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def warn(title: str, what: str) -> None:
+    print(redacted(f"warning: {title} {what}"), file=sys.stderr, flush=True)

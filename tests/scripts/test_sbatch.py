@@ -1,0 +1,141 @@
+"""The command that ``slurm/run.sbatch`` gives to srun, with programs that show what they are given.
+
+tests/cli/test_slurm.py submits it to a real Slurm.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+SHOWN = ("NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS")
+# What srun is given; a step of one task runs its command.
+SRUN = """#!/usr/bin/env bash
+[[ $1 == --help ]] && echo "$SRUN_HELP" && exit
+[[ $1 == --nodes=1 ]] && echo "step: $*" >&2 && exec sgp-run --cfg job
+printf '%s\\n' "$@"
+for name in NAMES LOADED; do
+    [[ -z ${!name:-} ]] || echo "$name=${!name}"
+done
+"""
+SGP_RUN = """#!/usr/bin/env bash
+printf 'gpus_per_node: 2\\non_failure: %s\\n' "${ON_FAILURE:-stop}"
+"""
+APPTAINER = """#!/usr/bin/env bash
+echo "apptainer: $*" >&2
+exec sgp-run
+"""
+RANK = ["sgp-run", "algo=sgp", "nodes=2"]
+STEP = ["--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4", "--wait=60"]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs that is first on the PATH; the working directory is beside it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (tmp_path / "clone").mkdir()
+    monkeypatch.chdir(tmp_path / "clone")
+    add(folder, "srun", SRUN.replace("NAMES", " ".join(SHOWN)))
+    add(folder, "sgp-run", SGP_RUN)
+    return folder
+
+
+def add(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def submit(programs: Path, **variables: str) -> tuple[int, list[str], str]:
+    """Exit code, what srun was given with the variables that it has, and stderr."""
+    given = {name: value for name, value in os.environ.items() if name not in SHOWN}
+    given |= {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    given |= {"SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8"}
+    done = subprocess.run(
+        ["bash", str(ROOT / "slurm/run.sbatch"), *RANK[1:]],
+        env=given | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "seen"),
+    [
+        ({}, []),
+        ({"SGP_FABRIC": "ethernet"}, ["NCCL_IB_DISABLE=1"]),
+        (
+            {"SGP_FABRIC": "infiniband"},
+            ["NCCL_IB_DISABLE=0", "GLOO_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=ib0"],
+        ),
+        (
+            {"SGP_INTERFACE": "eno1,eno2"},
+            ["GLOO_SOCKET_IFNAME=eno1,eno2", "NCCL_SOCKET_IFNAME=eno1,eno2"],
+        ),
+    ],
+)
+def test_the_network_is_chosen(programs: Path, variables: dict[str, str], seen: list[str]) -> None:
+    code, out, err = submit(programs, **variables)
+    assert (code, err) == (0, "")
+    assert out == [*STEP, *RANK, *seen, "OMP_NUM_THREADS=4"]
+
+
+def test_every_rank_reads_the_setup(programs: Path) -> None:
+    Path("setup.sh").write_text("export LOADED=cuda/$UNSET\n")
+    code, out, err = submit(programs, SGP_SETUP="setup.sh")
+    assert (code, err) == (0, "")
+    reading = ["bash", "-c", 'source "$0"; exec "$@"', f"{Path.cwd()}/setup.sh"]
+    assert out == [*STEP, *reading, *RANK, "OMP_NUM_THREADS=4", "LOADED=cuda/"]
+
+
+def test_a_container_of_pyxis_goes_to_srun(programs: Path) -> None:
+    here = Path.cwd()
+    options = ["--container-image=org/sgp-run:1", f"--container-mounts={here}:{here}"]
+    options += [f"--container-workdir={here}"]
+    code, out, err = submit(
+        programs, SGP_CONTAINER="org/sgp-run:1", SRUN_HELP="  --container-image=..."
+    )
+    step = ["step:", "--nodes=1", "--ntasks=1", *options, *RANK, "--cfg", "job", "--resolve"]
+    assert (code, err.split()) == (0, step)
+    assert out == [*STEP, *options, *RANK, "OMP_NUM_THREADS=4"]
+
+
+def test_apptainer_is_around_every_rank(programs: Path) -> None:
+    add(programs, "apptainer", APPTAINER)
+    inside = ["exec", "--bind", f"{Path.cwd()}", "--pwd", f"{Path.cwd()}", "--nv", "run.sif"]
+    code, out, err = submit(programs, SGP_CONTAINER="run.sif", SLURM_JOB_GPUS="0,1")
+    assert (code, err.split()[:8]) == (0, ["apptainer:", *inside])
+    assert out == [*STEP, "apptainer", *inside, *RANK, "OMP_NUM_THREADS=4"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"SGP_FABRIC": "tcp"}, "SGP_FABRIC is 'tcp'; use auto, ethernet or infiniband."),
+        ({"SGP_SETUP": "no.sh"}, "SGP_SETUP: there is no file 'no.sh'."),
+        ({"SGP_ENV": "no"}, "SGP_ENV: there is no environment in 'no'."),
+        (
+            {"SGP_CONTAINER": "run.sif"},
+            "SGP_CONTAINER needs Slurm's plug-in pyxis, or Apptainer on the PATH.",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_sentence(
+    programs: Path, variables: dict[str, str], sentence: str
+) -> None:
+    assert submit(programs, **variables) == (2, [], f"run.sbatch: {sentence}\n")
+
+
+def test_an_environment_elsewhere_is_used(programs: Path) -> None:
+    folder = Path("elsewhere/bin")
+    folder.mkdir(parents=True)
+    (folder / "activate").write_text("export LOADED=elsewhere\n")
+    code, out, err = submit(programs, SGP_ENV="elsewhere")
+    assert (code, err) == (0, "")
+    assert out == [*STEP, *RANK, "OMP_NUM_THREADS=4", "LOADED=elsewhere"]
