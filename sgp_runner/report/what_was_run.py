@@ -75,7 +75,8 @@ def listed(found: Iterable[object]) -> str:
     if len(numbers) == len(distinct):
         numbers.sort()
         return ", ".join(f"{each:.6g}" for each in numbers)
-    return ", ".join(map(str, distinct))
+    texts = list(map(str, distinct))
+    return ("; " if any("," in each for each in texts) else ", ").join(texts)
 
 
 def plain(value: object) -> object:
