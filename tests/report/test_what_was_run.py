@@ -43,7 +43,7 @@ def test_the_box_says_what_all_runs_share_and_every_value_of_what_differs(tmp_pa
     assert box.facts == [
         ("model and data", "mlp on digits"),
         ("cluster", "ethernet_10g (10 Gbit/s)"),
-        ("time of", "resnet50, 25,557,032 parameters"),
+        ("timed as", "resnet50, 25,557,032 parameters"),
         ("nodes", "4, 16"),
         ("batch size", "32 per node"),
         ("learning rate", "0.1, 0.2"),
