@@ -14,6 +14,7 @@ from typing import Literal
 from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+STAR = "star"  # the marker of published figures
 MARKERS = 8  # of a line, at most
 Fill = Literal["full", "hollow", "dotted"]
 FILLS: dict[str, Fill] = {
@@ -21,9 +22,9 @@ FILLS: dict[str, Fill] = {
     TRAINED: "hollow",
     REHEARSAL: "hollow",
     TIMING: "dotted",
-    PUBLISHED: "full",
+    PUBLISHED: "hollow",
 }
-GLYPHS = {REAL: "●", TRAINED: "◐", REHEARSAL: "○", TIMING: "◉", PUBLISHED: "★"}
+GLYPHS = {REAL: "●", TRAINED: "◐", REHEARSAL: "○", TIMING: "◉", PUBLISHED: "☆"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Style:
     """
 
     colour: str | None = None
-    shape: str | None = "star"
+    shape: str | None = STAR
     fill: Fill = "full"
     dash: str | None = None
 
@@ -94,7 +95,7 @@ class Plot:
     note: one or two sentences on how to read it
     spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y
     legend: False if an axis names the series
-    bars: whether each series is a horizontal bar
+    bars: whether each series but published figures is a horizontal bar
     """
 
     name: str
@@ -106,3 +107,6 @@ class Plot:
     spread: Literal["band", "x", "y"] = "band"
     legend: bool = True
     bars: bool = False
+
+    def is_bar(self, series: Series) -> bool:
+        return self.bars and series.style.shape != STAR

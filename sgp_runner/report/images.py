@@ -90,7 +90,7 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
         [literal(each) if isinstance(each, str) else each for each in values]
         for values in (series.x, series.y)
     )
-    if plot.bars:
+    if plot.is_bar(series):
         axes.barh(y, x, color=colour, height=0.6)
     else:
         draw_points(axes, series, x, y, colour)

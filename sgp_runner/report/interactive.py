@@ -34,7 +34,7 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
         }
         hidden = {"showlegend": False, "hoverinfo": "skip", "line": {"width": 0}, "mode": "lines"}
         traces.append({"type": "scatter", "legendgroup": series.name, **shape, **hidden})
-    if plot.bars:
+    if plot.is_bar(series):
         trace: dict[str, Any] = {"type": "bar", "orientation": "h", "width": 0.6}
         trace |= {"name": series.name, "marker": {"color": style.colour}}
     else:
@@ -53,7 +53,7 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
         }
     if series.texts:
         trace["text"] = list(series.texts)
-        trace |= {"textposition": "none"} if plot.bars else {}
+        trace |= {"textposition": "none"} if plot.is_bar(series) else {}
     return [*traces, trace | {"hovertemplate": hover(plot, series)}]
 
 

@@ -20,10 +20,10 @@ CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 
 
 class Look:
-    """The same style for the same algorithm in all reports, and for a setting in all plots of one.
+    """Styles of the settings of one plot; an algorithm has the same colour and marker in all.
 
-    Variants of an algorithm, such as other learning rates, are shades of its colour; dashes tell
-    apart variants and numbers of nodes.
+    Variants of an algorithm, such as other learning rates or what SlowMo is around, are shades of
+    its colour; dashes tell apart variants and numbers of nodes.
     """
 
     def __init__(self, settings: Sequence[Setting]) -> None:
@@ -33,9 +33,9 @@ class Look:
             if family_member(name) not in LOOKS
         ]
         self.variants = {
-            algorithm: list(dict.fromkeys(each.method for each in members))
-            for (algorithm,), members in facets(
-                settings, lambda each: (str(each.algorithm),)
+            name: list(dict.fromkeys(each.method for each in members))
+            for name, members in facets(
+                settings, lambda each: family_member(str(each.algorithm))
             ).items()
         }
         self.nodes = sorted({int(each.nodes) for each in settings})
@@ -49,11 +49,11 @@ class Look:
         return self.style(setting, self.variant(setting))
 
     def variant(self, setting: Setting) -> int:
-        return self.variants[setting.algorithm].index(setting.method)
+        return self.variants[family_member(setting.algorithm)].index(setting.method)
 
     def style(self, setting: Setting, dash: int | None) -> Style:
         colour, shape = look_of(setting.algorithm, self.others)
-        variants = self.variants[setting.algorithm]
+        variants = self.variants[family_member(setting.algorithm)]
         return Style(
             shade(colour, self.variant(setting), len(variants)),
             shape,

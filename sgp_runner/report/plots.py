@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.report.comparison import COMPARABLE, UNITS
 from sgp_runner.report.figure import FILLS, Axis, Plot, Series, Style
-from sgp_runner.report.parts import Look, file_name, folded
+from sgp_runner.report.parts import file_name, folded
 from sgp_runner.report.quality import against_bytes, against_epochs, against_time, time_to_target
 from sgp_runner.report.runs import PUBLISHED
 from sgp_runner.report.scaling import per_iteration, speed_up
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sgp_runner.report.ranking import Ranking
 
 OURS = "#3381ef"  # beside published figures, in the colour of the text
+MARKS = {"simulated, fitted to it": "square", "simulated, predicted": "diamond"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,6 @@ def sections(
     settings: Sequence[Setting], ranked: Sequence[Ranking], pairs: Sequence[Pair]
 ) -> list[Section]:
     """Return the sections of a report, which begins with what its rankings answer."""
-    look = Look(settings)
     evaluated = [each for each in settings if len(each.curve)]
     metrics = {each.metric for each in evaluated}
     quality = (
@@ -54,31 +54,31 @@ def sections(
             f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
             "Time until the mean over the workers' models reaches the target, linear between "
             "evaluations.",
-            [plot for each in ranked for plot in time_to_target(each, look)],
+            [plot for each in ranked for plot in time_to_target(each)],
             none if not evaluated else "No run reached the target.",
         ),
         Section(
             f"{quality} against time",
             f"{whose} Simulated and measured time are never in one plot.",
-            [plot for each in ranked for plot in against_time(each, look)],
+            [plot for each in ranked for plot in against_time(each)],
             none,
         ),
         Section(
             f"{quality} against epochs",
             f"{whose} An epoch is one pass over the training set by all nodes together.",
-            [*against_epochs(evaluated, look)],
+            [*against_epochs(evaluated)],
             none,
         ),
         Section(
             f"{quality} against bytes sent",
             f"{whose} Bytes are those one node has sent, mean over the nodes.",
-            [*against_bytes(evaluated, look)],
+            [*against_bytes(evaluated)],
             none,
         ),
         Section(
             "Time per iteration",
             "The time of the slowest node divided by the steps of one node.",
-            [*per_iteration(timed, look, pairs)],
+            [*per_iteration(timed, pairs)],
             "No run has finished.",
         ),
         Section(
@@ -86,7 +86,7 @@ def sections(
             "Samples per second of all nodes, relative to the smallest number of nodes "
             "that the same method ran on here. Efficiency is the speed-up divided by the ideal "
             "one, which grows in proportion to the number of nodes.",
-            [*speed_up(timed, look)],
+            [*speed_up(timed)],
             "No method ran on two numbers of nodes.",
         ),
         Section(
@@ -108,7 +108,7 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
         series = [
             Series(
                 PUBLISHED,
-                Style(),
+                Style(fill=FILLS[PUBLISHED]),
                 [pair.published.value for pair in members],
                 rows,
                 texts=[pair.published.origin for pair in members],
@@ -123,7 +123,7 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
             series.append(
                 Series(
                     f"ours, {ours_is}",
-                    Style(OURS, "circle", FILLS[ours[0][1].kind]),
+                    Style(OURS, MARKS.get(ours_is, "circle"), FILLS[ours[0][1].kind]),
                     [pair.ours for _, pair in ours],
                     [row for row, _ in ours],
                     [pair.low for _, pair in ours],

@@ -19,7 +19,7 @@ from sgp_runner.report.parts import (
     ticks_between,
     time_unit,
 )
-from sgp_runner.report.ranking import Ranking, Target
+from sgp_runner.report.ranking import Ranking, Row, Target
 from sgp_runner.report.settings import Setting, labels
 from sgp_runner.utils.units import counted, duration
 
@@ -32,7 +32,7 @@ WIDE = 10  # times the fastest: from here on an axis of times is logarithmic
 BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 
 
-def against_time(ranking: Ranking, look: Look) -> Iterator[Plot]:
+def against_time(ranking: Ranking) -> Iterator[Plot]:
     """Plot the curves of a ranking; the axis of time ends where slow settings would squeeze it."""
     members = [each for each in ranking.settings if len(each.curve)]
     if not members:
@@ -54,7 +54,6 @@ def against_time(ranking: Ranking, look: Look) -> Iterator[Plot]:
         members,
         ("time_s", size),
         Axis(f"{clock} in {unit}", from_zero=True, end=end / size if cut else None),
-        look,
         (ranking.clock, ranking.task, ranking.cluster),
         note,
         [late.get(id(each), "") for each in members],
@@ -72,20 +71,20 @@ def with_line(plot: Plot, target: Target, until: float) -> Plot:
     return replace(plot, series=[*plot.series, line])
 
 
-def against_epochs(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
+def against_epochs(settings: Sequence[Setting]) -> Iterator[Plot]:
     axis = Axis("epochs", from_zero=True)
     for name, members in by_task(settings).items():
         where = ("epochs", "against epochs")
-        yield quality_plot(where, members, ("epoch", 1.0), axis, look, name)
+        yield quality_plot(where, members, ("epoch", 1.0), axis, name)
 
 
-def against_bytes(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
+def against_bytes(settings: Sequence[Setting]) -> Iterator[Plot]:
     sent = [each for each in settings if each.curve["bytes"].max() > 0]
     for name, members in by_task(sent).items():
         unit, size = byte_unit(max(each.curve["bytes"].max() for each in members))
         axis = Axis(f"{unit} sent per node", from_zero=True)
         where = ("bytes", "against bytes sent per node")
-        yield quality_plot(where, members, ("bytes", size), axis, look, name)
+        yield quality_plot(where, members, ("bytes", size), axis, name)
 
 
 def by_task(settings: Sequence[Setting]) -> Mapping[tuple[str, ...], list[Setting]]:
@@ -97,7 +96,6 @@ def quality_plot(
     settings: Sequence[Setting],
     column: tuple[str, float],
     axis: Axis,
-    look: Look,
     facet: tuple[str, ...],
     note: str = "",
     remarks: Sequence[str] = (),
@@ -118,7 +116,7 @@ def quality_plot(
     error = metric == "accuracy" and all(
         each.curve["quality"].iloc[-1] > HARD and each.curve["high"].max() < 1 for each in settings
     )
-    series = []
+    look, series = Look(settings), []
     for number, (label, each) in enumerate(zip(labels(settings), settings, strict=True)):
         curve = each.curve
         shown = label if len(counts) == 1 else f"{label} · {counted(len(each.seeds), 'seed')}"
@@ -159,14 +157,15 @@ def scaled(quality: float, metric: str, error: bool) -> float:
     return 100.0 - value if error else value
 
 
-def time_to_target(ranking: Ranking, look: Look) -> Iterator[Plot]:
+def time_to_target(ranking: Ranking) -> Iterator[Plot]:
     """Plot a ranking, the fastest first; nothing if no setting reaches the target."""
     there = [row for row in ranking.rows if row.times]
     if ranking.target is None or not there:
         return
     unit, size = time_unit(there[0].time)
+    look = Look(ranking.settings)
     several = len({row.setting.nodes for row in ranking.rows}) > 1
-    names = [f"{row.name} · {row.setting.nodes} nodes" if several else row.name for row in there]
+    names = [shown(row, several) for row in there]
     wide = max(row.time for row in there) > WIDE * there[0].time
     never = [row.name for row in ranking.rows if not row.times]
     note = f"The target is {ranking.target.rule}. {'Points' if wide else 'Bars'}: mean over the "
@@ -204,6 +203,11 @@ def time_to_target(ranking: Ranking, look: Look) -> Iterator[Plot]:
         legend=False,
         bars=not wide,
     )
+
+
+def shown(row: Row, with_nodes: bool) -> str:
+    nodes = [f"· {counted(row.setting.nodes, 'node')}"] if with_nodes else []
+    return " ".join(filter(None, [row.setting.algorithm, row.note, *nodes]))
 
 
 def where(ranking: Ranking) -> str:

@@ -83,8 +83,7 @@ def note_of(ranking: Ranking, nodes: set[int], overs: set[str]) -> str:
 
 
 def algorithm_cell(row: Row) -> Cell:
-    algorithm = str(row.setting.algorithm)
-    return text(algorithm, row.name.removeprefix(algorithm).lstrip(" ·"))
+    return text(row.setting.algorithm, row.note)
 
 
 def time_cell(row: Row, size: float) -> Cell:
@@ -124,7 +123,8 @@ def raw_row(ranking: Ranking, row: Row) -> dict[str, object]:
     return {
         "rank": row.rank,
         "algorithm": each.algorithm,
-        "setting": row.name,
+        "settings": " ".join(row.words),
+        "state": each.state,
         "model": each.model,
         "data": each.data,
         "cluster": ranking.cluster,

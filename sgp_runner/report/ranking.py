@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sgp_runner.report.parts import facets
 from sgp_runner.report.runs import FINISHED, TIMING
@@ -43,18 +43,28 @@ class Row:
     """A setting in a ranking.
 
     rank: from 1; None for a setting that never reaches the target
-    name: the method, and its state unless it finished
+    words: the settings that tell it apart from the algorithm's other rows of the ranking
     times: seconds to the target of each seed that reaches it, or the seconds per iteration of each
         seed of a timing study
     speed_up: time of the setting named ``over`` divided by this one's; None without a time
     """
 
     rank: int | None
-    name: str
+    words: Sequence[str]
     setting: Setting
     times: Sequence[float]
     speed_up: float | None
     over: str
+
+    @property
+    def name(self) -> str:
+        return " ".join([self.setting.algorithm, *self.words])
+
+    @property
+    def note(self) -> str:
+        """Return the words, and the state of what has not simply finished."""
+        state = [] if self.setting.state == FINISHED else [f"({self.setting.state})"]
+        return " ".join([*self.words, *state])
 
     @property
     def time(self) -> float:
@@ -88,7 +98,10 @@ class Ranking:
 
 
 def rankings(settings: Sequence[Setting], target: float | None = None) -> list[Ranking]:
-    """Rank the settings of each task on each cluster; a ``target`` of None chooses one per task."""
+    """Rank the settings of each task on each cluster, timing studies last.
+
+    A ``target`` of None chooses one for each task.
+    """
     out = []
     for (model, data, metric, study), members in facets(
         settings, lambda each: (each.model, each.data, each.metric, each.kind == TIMING)
@@ -99,14 +112,14 @@ def rankings(settings: Sequence[Setting], target: float | None = None) -> list[R
         ).items():
             rows = ranked(group, goal)
             out.append(Ranking(f"{model} on {data}", cluster, clock, goal, rows))
-    return out
+    return sorted(out, key=lambda ranking: ranking.target is None)
 
 
 def ranked(settings: Sequence[Setting], target: Target | None) -> list[Row]:
     """Return the rows, with ranks and speed-ups."""
     times = [times_of(each, target) for each in settings]
     rows = [
-        Row(None, named(each), each, seconds, None, "")
+        Row(None, telling(each, settings), each, seconds, None, "")
         for each, seconds in zip(settings, times, strict=True)
     ]
     # Time per iteration of more nodes covers more samples: those are ranked by themselves.
@@ -127,9 +140,10 @@ def times_of(setting: Setting, target: Target | None) -> list[float]:
     return [float(time) for time in times if time > 0]
 
 
-def named(setting: Setting) -> str:
-    state = "" if setting.state == FINISHED else f" · {setting.state}"
-    return f"{setting.method}{state}"
+def telling(setting: Setting, settings: Sequence[Setting]) -> list[str]:
+    """Return the words of a setting that not all ``settings`` of its algorithm have."""
+    alike = [other for other in settings if other.algorithm == setting.algorithm]
+    return [word for word in setting.words if not all(word in other.words for other in alike)]
 
 
 def order(row: Row) -> tuple[float, ...]:
@@ -155,7 +169,7 @@ def with_rank(row: Row, rank: int | None, rows: Iterable[Row]) -> Row:
     else:
         base = max(peers, key=lambda other: other.time)
     speed_up = base.time / row.time if row.time else None  # on ideal machines no time may pass
-    return Row(rank, row.name, row.setting, row.times, speed_up, base.setting.method)
+    return replace(row, rank=rank, speed_up=speed_up, over=base.name)
 
 
 def equal(one: Row, other: Row) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sgp_runner.report.figure import Axis, Plot, Series, Style
+from sgp_runner.report.figure import FILLS, Axis, Plot, Series, Style
 from sgp_runner.report.parts import (
     CLOCK,
     Look,
@@ -26,16 +26,19 @@ if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
 
 
-def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]) -> Iterator[Plot]:
+def per_iteration(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Iterator[Plot]:
     for (model, data, clock, cluster), members in facets(
         settings, lambda each: (each.model, each.data, each.clock, each.cluster)
     ).items():
-        if len({each.nodes for each in members}) == 1 and not any(
-            pair.setting in members for pair in pairs
-        ):
-            yield on_one_number_of_nodes(members, look)
+        theirs = [
+            pair
+            for pair in pairs
+            if pair.comparable and pair.metric == "ms_per_iteration" and pair.setting in members
+        ]
+        if len({each.nodes for each in members}) == 1:
+            yield on_one_number_of_nodes(members, theirs)
             continue
-        series = []
+        look, series = Look(members), []
         for label, line in lines_over_nodes(members):
             ranges = [each.range("ms_per_iteration") for each in line]
             series.append(
@@ -49,16 +52,11 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
                     [counted(len(each.seeds), "seed") for each in line],
                 )
             )
-        theirs = [
-            pair
-            for pair in pairs
-            if pair.comparable and pair.metric == "ms_per_iteration" and pair.setting in members
-        ]
         if theirs:
             series.append(
                 Series(
                     PUBLISHED,
-                    Style(),
+                    Style(fill=FILLS[PUBLISHED]),
                     [int(pair.setting.nodes) for pair in theirs],
                     [pair.published.value for pair in theirs],
                     texts=[f"{pair.row}, {pair.published.origin}" for pair in theirs],
@@ -76,24 +74,36 @@ def per_iteration(settings: Sequence[Setting], look: Look, pairs: Sequence[Pair]
         )
 
 
-def on_one_number_of_nodes(settings: Sequence[Setting], look: Look) -> Plot:
+def on_one_number_of_nodes(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Plot:
     """Return bars, the fastest first."""
     ordered = sorted(settings, key=lambda each: each.mean("ms_per_iteration"))
-    first = ordered[0]
-    series = []
+    first, look, series = ordered[0], Look(ordered), []
     for label, each in zip(labels(ordered), ordered, strict=True):
         low, high = each.range("ms_per_iteration")
         mean = each.mean("ms_per_iteration")
         style = look.of(each, line=False)
         seeds = counted(len(each.seeds), "seed")
         series.append(Series(label, style, [mean], [folded(label)], [low], [high], [seeds]))
+    if pairs:
+        names = {
+            id(each): folded(name) for name, each in zip(labels(ordered), ordered, strict=True)
+        }
+        series.append(
+            Series(
+                PUBLISHED,
+                Style(fill=FILLS[PUBLISHED]),
+                [pair.published.value for pair in pairs],
+                [names[id(pair.setting)] for pair in pairs],
+                texts=[f"{pair.row}, {pair.published.origin}" for pair in pairs],
+            )
+        )
     where = (first.clock, first.model, first.data, first.cluster)
     on = counted(first.nodes, "node")
     return Plot(
         file_name("time per iteration", *filter(None, where)),
         f"time per iteration on {on} · {kinds(ordered)}{on_cluster(ordered)}",
-        f"{CLOCK[first.clock].capitalize()}. Bars: mean over the seeds; "
-        "lines: from the lowest seed to the highest.",
+        f"{CLOCK[first.clock].capitalize()}. Bars: mean over the seeds; lines: from the lowest "
+        f"seed to the highest.{' Stars: published.' if pairs else ''}",
         Axis(f"{CLOCK[first.clock]} per iteration in ms", from_zero=True),
         Axis("", "category"),
         series,
@@ -103,7 +113,7 @@ def on_one_number_of_nodes(settings: Sequence[Setting], look: Look) -> Plot:
     )
 
 
-def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
+def speed_up(settings: Sequence[Setting]) -> Iterator[Plot]:
     for (model, data, clock, cluster), members in facets(
         settings, lambda each: (each.model, each.data, each.clock, each.cluster)
     ).items():
@@ -114,6 +124,7 @@ def speed_up(settings: Sequence[Setting], look: Look) -> Iterator[Plot]:
         ]
         if not lines:
             continue
+        look = Look(members)
         speeds, efficiencies = [], []
         for label, line in lines:
             x = [int(each.nodes) for each in line]

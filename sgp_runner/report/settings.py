@@ -29,7 +29,7 @@ MOST_WORD = 300  # characters of a setting that are shown
 class Setting:
     """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
 
-    method: the algorithm, and what distinguishes it from its other runs in this report
+    words: the settings that tell it apart from the algorithm's other runs in this report
     cluster: the modelled machines, as in ``ethernet_10g (10 Gbit/s)``; empty for real runs
     runs: lines of ``Runs.table``, one per seed
     curves: their lines of ``Runs.curves``
@@ -37,7 +37,7 @@ class Setting:
         ``low`` to ``high`` of the quality
     """
 
-    method: str
+    words: Sequence[str]
     cluster: str
     runs: pd.DataFrame
     curves: pd.DataFrame
@@ -48,6 +48,11 @@ class Setting:
         if name.startswith("_") or name not in self.runs:
             raise AttributeError(name)
         return self.runs[name].iloc[0]
+
+    @property
+    def method(self) -> str:
+        """The algorithm with its words."""
+        return " ".join([self.algorithm, *self.words])
 
     @property
     def seeds(self) -> list[int]:
@@ -111,7 +116,7 @@ def settings_in(runs: Runs) -> list[Setting]:
     ]
     lines_in_order = list(table.to_dict("records"))
     clusters = cluster_names(lines_in_order)
-    methods = method_names(lines_in_order, clusters)
+    telling = words_of(lines_in_order, clusters)
     out = []
     for _, lines in table.groupby(keys, sort=False):
         curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
@@ -121,8 +126,8 @@ def settings_in(runs: Runs) -> list[Setting]:
         curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
         curve = curve[(quality.count() == len(lines)).to_numpy()]
         line = lines.index[0]
-        out.append(Setting(methods[line], clusters[line], lines, curves, curve))
-    first = {method: number for number, method in reversed(list(enumerate(methods)))}
+        out.append(Setting(telling[line], clusters[line], lines, curves, curve))
+    first = {each.method: int(each.runs.index[0]) for each in reversed(out)}
     return sorted(
         out,
         key=lambda each: (
@@ -166,10 +171,10 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     return printable(f"{name}"[:MOST_WORD]) + (f" ({bit_rate(bandwidth)})" if bandwidth else "")
 
 
-def method_names(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[str]:
-    """Name each run by its algorithm and a few distinguishing settings.
+def words_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
+    """Return a few settings of each run.
 
-    The settings tell it apart from the other runs of the same algorithm, task, cluster and nodes.
+    They tell it apart from the other runs of the same algorithm, task, cluster and nodes.
     """
     keys: dict[tuple[str, ...], list[str]] = {}
     cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
@@ -179,13 +184,11 @@ def method_names(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) ->
     for cell, members in cells.items():
         known = keys.setdefault(cell[:-2], [])
         known += [key for key in distinguishing(members, known) if key not in known]
-    return [
-        " ".join([line["algorithm"], *words(line["settings"], keys[task(line)])]) for line in lines
-    ]
+    return [words(line["settings"], keys[task(line)]) for line in lines]
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the key of the runs among which the names of methods must differ."""
+    """Return the key of the runs that words tell apart."""
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 

@@ -34,7 +34,7 @@ def what_was_run(settings: Sequence[Setting]) -> WhatWasRun:
     facts: Mapping[str, Sequence[object]] = {
         "model and data": [f"{each.model} on {each.data}" for each in settings],
         "cluster": [cluster_of(each) for each in settings],
-        "time of": [timed_as(each.settings) for each in settings],
+        "timed as": [timed_as(each.settings) for each in settings],
         "nodes": [int(each.nodes) for each in settings],
         "batch size": [f"{each.batch_size} per node" for each in settings],
         "learning rate": values(settings, "optim.lr"),
@@ -75,7 +75,8 @@ def listed(found: Iterable[object]) -> str:
     if len(numbers) == len(distinct):
         numbers.sort()
         return ", ".join(f"{each:.6g}" for each in numbers)
-    return ", ".join(map(str, distinct))
+    texts = list(map(str, distinct))
+    return ("; " if any("," in each for each in texts) else ", ").join(texts)
 
 
 def plain(value: object) -> object:

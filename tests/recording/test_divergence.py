@@ -86,7 +86,7 @@ def test_the_other_jobs_of_a_sweep_go_on(capfd: pytest.CaptureFixture[str]) -> N
     for _ in range(2):
         assert main(["-m", *TINY, "optim.lr=30,0.1"]) == 1
         out, _ = capfd.readouterr()
-        assert "· diverged" in out and "\noptim.lr=30 diverged: rank" in out
+        assert "(diverged)" in out and "\noptim.lr=30 diverged: rank" in out
     rows = [
         list(csv.DictReader(path.open()))
         for path in Path("results/sweeps").glob("*/comparison.csv")

@@ -169,9 +169,9 @@ def test_a_run_that_has_not_finished_is_ranked_but_does_not_set_the_target(tmp_p
     stopped = replace(other, runs=other.runs.assign(state="unfinished"))
     (ranking,) = rankings([done, stopped])
     assert ranking.target is not None and ranking.target.value == 0.92
-    assert [(row.rank, row.name) for row in ranking.rows] == [
-        (1, "SGP"),
-        (None, "AR-SGD · unfinished"),
+    assert [(row.rank, row.name, row.note) for row in ranking.rows] == [
+        (1, "SGP", ""),
+        (None, "AR-SGD", "(unfinished)"),
     ]
 
 

@@ -248,7 +248,7 @@ def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
         for plot in section(settings_of(tmp_path), "Time per iteration").plots
         if plot.series[-1].name == "published"
     ]
-    assert starred == ["time per iteration against nodes · timing only, simulated, of digits"]
+    assert starred == ["time per iteration on 32 nodes · timing only, simulated, of digits"]
     small = pairs["sgp_sgp_90", "val_top1", "rehearsal"]
     assert (small.ours, small.averaged, small.error) == (pytest.approx(95.0), 100.0, None)
     assert small.ours_is == "rehearsal on digits: not comparable"

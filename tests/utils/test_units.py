@@ -10,6 +10,7 @@ from sgp_runner.utils.units import (
     MINUTES,
     SECONDS,
     Unit,
+    bit_rate,
     counted,
     duration,
     num_bytes,
@@ -101,3 +102,11 @@ def test_counts() -> None:
     ]
     assert counted(1, "process", "processes") == "1 process"
     assert counted(2, "process", "processes") == "2 processes"
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(1e10, "10 Gbit/s"), (1.25e7, "12.5 Mbit/s"), (999.0, "999 bit/s"), (0.5, "0.5 bit/s")],
+)
+def test_bandwidths_in_words(rate: float, text: str) -> None:
+    assert bit_rate(rate) == text
