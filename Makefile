@@ -8,7 +8,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo picture test test-slow test-slurm test-gpu reproduce claims logs faults bench lint lock release-check clean
+.PHONY: help demo picture test test-slow test-slurm test-gpu reproduce claims logs faults docs bench lint lock release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ logs:  ## unpack the runs behind both into results/reproduced/runs/
 faults: .venv/.installed  ## simulate each fault with each algorithm and write docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
 
+docs: .venv/.docs  ## build the documentation's site into site/; a warning is an error
+	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
 bench: .venv/.bench  ## benchmark real runs against other libraries, into results/benchmarks/
 	.venv/bin/python scripts/bench.py
 
@@ -58,7 +61,7 @@ release-check:  ## build, check, install and run the distributions of the last c
 	scripts/release_check.sh $(PYTHON)
 
 clean:  ## remove .venv, caches and build products; results stay
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # All but torch and torchvision is checked against the hashes of requirements/, also what builds. Those
@@ -67,6 +70,10 @@ clean:  ## remove .venv, caches and build products; results stay
 	@$(PYTHON) -c '$(CHECK_VERSION)' && echo "Installing into .venv (minutes the first time)"
 	@$(PYTHON) -m venv .venv && $(LOCKED) requirements/build.txt && $(LOCKED) requirements/lock.txt && \
 	$(PIP) --requirement requirements/torch.txt && $(PIP) --no-deps --editable . && touch $@
+
+# Without dependencies: those that it shares with lock.txt are there.
+.venv/.docs: .venv/.installed
+	@$(LOCKED) requirements/docs.txt --no-deps && touch $@
 
 # Libraries that the benchmarks compare with; a missing one is left out and named.
 .venv/.bench: .venv/.installed

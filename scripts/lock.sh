@@ -39,4 +39,5 @@ lock lock.txt "$@" --constraint build.txt --extra dev ../setup.cfg - \
 # Alone: it pins older versions of hydra-core and omegaconf, though it runs with those of lock.txt.
 lock fairseq.txt "$@" --no-deps - <<<'fairseq-fixed==0.12.3.1'
 lock bench.txt "$@" --constraint lock.txt --extra bench ../setup.cfg
+lock docs.txt "$@" --constraint lock.txt --extra docs ../setup.cfg
 lock release.txt "$@" --constraint lock.txt - <<<$'build\nsetuptools\ntwine'

@@ -17,7 +17,8 @@ from sgp_runner.config.run import Run
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
     *("data.root", "data.workers", "format"),
-    *("network.timeout_seconds", "network.vote_seconds", "network.silence_seconds"),
+    *("network.timeout_seconds", "network.start_timeout_seconds"),
+    *("network.vote_seconds", "network.silence_seconds"),
 )
 
 
@@ -34,10 +35,6 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
     return kept(config, "")
 
 
-def digest_of(settings: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
-
-
 def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted keys and values of a configuration."""
     for name, value in node.items():
@@ -45,6 +42,10 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
             yield from flat(value, f"{parent}{name}.")
         else:
             yield f"{parent}{name}", value
+
+
+def digest_of(settings: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,139 @@
+"""Parts of the pages of algorithms: code, published figures, and the tests of identities."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import functools
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pages.settings import table
+
+if TYPE_CHECKING:
+    from sgp_runner.report.published import Published
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ROOT / "results" / "reproduced" / "report" / "published.csv"
+# What the words in the names of tests are called.
+NAMES = {
+    "ar sgd": "AR-SGD",
+    "ad psgd": "AD-PSGD",
+    "d psgd": "D-PSGD",
+    "osgp": "OSGP",
+    "sgp": "SGP",
+    "slowmo": "SlowMo",
+    "gap aware": "Gap-Aware",
+    "staleness aware": "Staleness-Aware",
+    "pipe sgd": "Pipe-SGD",
+    "local sgd": "local SGD",
+    "local adam": "local Adam",
+    "dana": "DANA",
+    "adam": "Adam",
+    "k minus 1": "K - 1",
+    "y p y minus d": "y' = P y - d(y)",
+    "nodes buffers": "node's buffers",
+    "nesterovs": "Nesterov's",
+    "lookahead": "Lookahead",
+    "ps sgd": "PS-SGD",
+    "plain sgd": "plain SGD",
+    "nesterov": "Nesterov",
+    "push sum": "push-sum",
+    "pytorchs": "PyTorch's",
+}
+
+
+def code(place: str) -> str:
+    """The source of ``module:Class.method``, and a link to its file."""
+    module, _, names = place.partition(":")
+    found: object = importlib.import_module(module)
+    for name in names.split("."):
+        found = getattr(found, name)
+    source = textwrap.dedent(inspect.getsource(found))
+    return f"`{module.replace('.', '/')}.py`:\n\n```python\n{source.rstrip()}\n```"
+
+
+def published_figures(algo: str) -> str:
+    """The published figures of the presets that run ``algo``, beside our simulated times."""
+    from sgp_runner.report.published import published
+
+    rows = {row: figures for row, figures in published().items() if algo_of(row) == algo}
+    if not rows:
+        return "No preset of this algorithm has a published figure."
+    body = [
+        (f"`{row}`", metric.replace("_", " "), shown(figure), simulated().get((row, metric), ""))
+        for row, figures in rows.items()
+        for metric, figure in figures.items()
+    ]
+    sources = dict.fromkeys(figure.source for each in rows.values() for figure in each.values())
+    return (
+        f"{table(body, ('`experiment=`', 'figure', 'published', 'simulated here'))}\n\n"
+        f"From {'; '.join(sources)}. A tilde marks a time that is derived from hours. The "
+        "error of a simulated time is beside it, and whether a constant was fitted to it."
+    )
+
+
+def shown(figure: Published) -> str:
+    unit = {"percent": " %", "hours": " h", "ms": " ms", "bleu": "", "times": " times"}[figure.unit]
+    spread = f" ± {figure.spread:.4g}" if figure.spread is not None else ""
+    return f"{'~' if figure.derived else ''}{figure.value:.4g}{spread}{unit}"
+
+
+@functools.cache
+def algo_of(row: str) -> str:
+    """The algorithm of a preset."""
+    from sgp_runner.config.overrides import compose, configs
+
+    with configs():
+        tree: dict[str, dict[str, str]] = compose([f"experiment={row}"])  # type: ignore[assignment]
+    return tree["algo"]["name"]
+
+
+@functools.cache
+def simulated() -> dict[tuple[str, str], str]:
+    """Our simulated times by preset and metric, with their error."""
+    with OURS.open(encoding="utf-8", newline="") as file:
+        return {
+            (line["row"], line["metric"]): f"{float(line['ours']):.4g} "
+            f"({float(line['error_percent']):+.1f} %, {line['ours_is'].rpartition(', ')[2]})"
+            for line in csv.DictReader(file)
+            if line["error_percent"]
+        }
+
+
+def identities(pattern: str) -> str:
+    """The tests in ``tests/algorithms/`` whose names match ``pattern``, as sentences."""
+    parts = []
+    for path in sorted((ROOT / "tests" / "algorithms").glob("test_*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        found = [
+            f"- {sentence(name, said)}"
+            for name, said in tests_in(module)
+            if re.search(pattern, name)
+        ]
+        if found:
+            about = " ".join((ast.get_docstring(module) or "").split())
+            parts.append("\n".join([f"*{about}* (`{path.relative_to(ROOT)}`)\n", *found]))
+    assert parts, f"no test's name matches {pattern}"
+    return "\n\n".join(parts)
+
+
+def tests_in(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the name and the docstring of each test in a module."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node.name.removeprefix("test_"), ast.get_docstring(node) or ""
+
+
+def sentence(name: str, said: str) -> str:
+    """The name of a test in words, and the first paragraph of its docstring."""
+    words = name.replace("_", " ")
+    for plain, proper in NAMES.items():
+        words = re.sub(rf"\b{plain}\b", proper, words)
+    said = " ".join(said.partition("\n\n")[0].replace("``", "`").split())
+    return f"{words[0].upper()}{words[1:]}{f': {said}' if said else ''}".rstrip(".")

@@ -1,0 +1,52 @@
+"""The names that a module makes public, with their signatures and docstrings."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+
+def module(name: str) -> str:
+    """A section for each public class and function of the module ``name``."""
+    found = importlib.import_module(name)
+    return "\n\n".join(
+        part
+        for public in found.__all__
+        for part in described(f"{name}.{public}", getattr(found, public))
+    )
+
+
+def described(name: str, found: Any) -> Iterator[str]:
+    yield f"### `{name.rpartition('.')[2]}`"
+    if not (inspect.isclass(found) or callable(found)):
+        yield f"`{name} = {found!r}`"
+        return
+    yield f"```python\n{signature(found)}\n```"
+    yield prose(found)
+    for inner, member in vars(found).items() if inspect.isclass(found) else ():
+        if documented(inner, member):
+            yield f"**`{inner}{inspect.signature(member) if callable(member) else ''}`**"
+            yield prose(member)
+
+
+def documented(name: str, member: object) -> bool:
+    """Whether ``member`` is a public method or property with a docstring."""
+    known = inspect.isfunction(member) or isinstance(member, property)
+    return known and not name.startswith("_") and bool(inspect.getdoc(member))
+
+
+def signature(found: Any) -> str:
+    what = "class" if inspect.isclass(found) else "def"
+    inside = "" if getattr(found, "_is_protocol", False) else str(inspect.signature(found))
+    return f"{what} {found.__name__}{inside}".replace(" -> None", "")
+
+
+def prose(found: object) -> str:
+    """A docstring as Markdown: descriptions of fields become a list, double backticks code."""
+    text = inspect.getdoc(found) or ""
+    text = re.sub(r"^(\w+(?:, \w+)*): ", r"- *\1*: ", text, flags=re.MULTILINE)
+    text = re.sub(r"([^\n])\n- \*", r"\1\n\n- *", text)
+    return text.replace("``", "`")

@@ -1,0 +1,45 @@
+"""Links between the site's pages and the rest of the repository.
+
+Pages link to files as they lie in the repository, so that the links work there too. On the site a
+link to a file that is not on it becomes its text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = PurePosixPath("docs")
+# Pages of the site that lie outside docs/.
+OUTSIDE = {name: f"{name.partition('.')[0].lower()}.md" for name in (
+    "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
+)}  # fmt: skip
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
+FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def on_site(markdown: str, page: str) -> str:
+    """Rewrite the links of the site's ``page`` to files outside ``docs/``.
+
+    Raises FileNotFoundError for a link to a file that the repository does not have.
+    """
+    sources = {name: source for source, name in OUTSIDE.items()}
+    source = PurePosixPath(sources.get(page, str(DOCS / page)))
+
+    def rewritten(found: re.Match[str]) -> str:
+        text, link, anchor = found[1], found[2], found[3] or ""
+        target = PurePosixPath(os.path.normpath(source.parent / link))
+        if target.is_relative_to(DOCS):
+            place = str(target.relative_to(DOCS))
+        elif str(target) in OUTSIDE:
+            place = OUTSIDE[str(target)]
+        elif (ROOT / target).exists():
+            return text
+        else:
+            raise FileNotFoundError(f"{source}: there is no {target}")
+        return f"[{text}]({os.path.relpath(place, PurePosixPath(page).parent)}{anchor})"
+
+    parts = FENCED.split(markdown)
+    return "".join(part if i % 2 else LINK.sub(rewritten, part) for i, part in enumerate(parts))

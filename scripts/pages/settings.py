@@ -1,0 +1,126 @@
+"""Tables of settings: of one choice, and of all there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+# Choices that are not there by default, and what makes room for them.
+BESIDE = {"base": ("algo=slowmo",), "model": ("network=sim",)}
+
+
+def of_choice(word: str) -> str:
+    """The settings of a choice such as ``algo=sgp``: key, default and description."""
+    from sgp_runner.config.choices import group_of
+
+    key, _, choice = word.partition("=")
+    return table(rows_of(key, choice, group_of(key) or key))
+
+
+def rows_of(key: str, choice: str, group: str) -> list[tuple[str, ...]]:
+    from sgp_runner.config.overrides import compose, configs
+
+    with configs():
+        node: Any = compose([*BESIDE.get(group, ()), f"{key}={choice}"])
+    for part in key.split("."):
+        node = node[part]
+    return list(rows(node, key))
+
+
+def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
+    """Yield key, default, description and type of the settings of the part ``node`` at ``key``."""
+    from sgp_runner.cli.help import settings_of, typed
+
+    types = dict(types_in(node, key))
+    for setting, value, said in settings_of(node, key):
+        yield setting, typed(value), said, types.get(setting, "")
+
+
+def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
+    """Yield the key and the type, in words, of each setting of ``node`` and its parts."""
+    from sgp_runner.config.choices import group_of
+    from sgp_runner.config.schema import annotation, class_at, fields_of, is_node, join, words_for
+
+    cls = class_at(node, key)
+    for name, field in fields_of(cls, key).items() if cls else ():
+        inner, value = join(key, name), node.get(name)
+        group = group_of(inner)
+        yield inner, f"a choice of `{group}`" if group else words_for(annotation(cls, field))
+        if is_node(value, inner):
+            yield from types_in(value, inner)
+
+
+def reference(_: str) -> str:
+    """Every group with its choices, and every key with its type, default and description."""
+    from sgp_runner.config.choices import PRESET, groups
+    from sgp_runner.config.overrides import compose, configs
+
+    with configs():
+        run = compose([])
+    own = [row for row in rows(run, "") if "." not in row[0]]
+    own += [row for part in ("checkpoint", "timed_as") for row in rows(run[part], part)]
+    parts = ["## A run", table(own)]
+    for group in groups():
+        parts += presets() if group == PRESET else choices(group)
+    return "\n\n".join(parts)
+
+
+def choices(group: str) -> Iterator[str]:
+    """Yield the section of ``group``: its choices, and the settings of each class of choices."""
+    from sgp_runner.config.choices import groups
+
+    key = key_of(group)
+    yield f"## `{key}=`"
+    yield table([(f"`{each}`", comment(group, each)) for each in groups()[group]], ("choice", ""))
+    by_rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for choice in groups()[group]:
+        by_rows.setdefault(tuple(rows_of(key, choice, group)), []).append(choice)
+    if group in ("base", "cluster", "faults"):  # the settings of algo=, or values of one class
+        by_rows = {} if group == "base" else {next(iter(by_rows)): ["..."]}
+    for found, names in by_rows.items():
+        if found:
+            yield f"### {', '.join(f'`{key}={name}`' for name in names)}"
+            yield table(found)
+
+
+def key_of(group: str) -> str:
+    from sgp_runner.config.choices import NESTED
+
+    return NESTED.get(group, group)
+
+
+def presets() -> Iterator[str]:
+    from sgp_runner.config.choices import PRESET, groups
+
+    yield f"## `{PRESET}=`"
+    yield "Presets set anything; `sgp-run experiment=NAME --help` shows what one sets."
+    found = [(f"`{name}`", comment(PRESET, name)) for name in groups()[PRESET]]
+    yield table(found, ("preset", ""))
+
+
+def comment(group: str, choice: str) -> str:
+    """The comment at the head of a choice's file."""
+    from sgp_runner.config.choices import CONFIGS
+
+    text = (CONFIGS / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    head = re.match(r"(?:#.*\n|\s)*", text)
+    lines = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)
+    return " ".join(lines)
+
+
+HEAD = ("key", "default", "description", "type")
+
+
+def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
+    """A table in Markdown; keys and defaults are set as code."""
+    if head is HEAD:
+        body = [(f"`{key}`", f"`{value}`", said, kind) for key, value, said, kind in body]
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """``text`` in one cell; outside code, a brace would begin attributes."""
+    text = text.replace("|", "\\|").replace("\n", " ")
+    return text if text.startswith("`") else text.replace("{", "&#123;")

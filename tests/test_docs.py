@@ -1,0 +1,271 @@
+"""The commands of README.md and ``docs/`` work as they stand there.
+
+A comment before each block of commands, ``<!-- commands: run -->``, says how they are tested, with
+one word for all or one for each:
+
+* run: in a fresh folder for each page, in the order of the page; each block begins in that folder
+* long: the same, in the slow tests; the others compose it as below
+* dry: needs a cluster, GPUs, a download, real data or hours; its settings are composed into an
+  experiment, whose classes are built, and its files, targets and extras have to be there
+* other: of another program, whose syntax the shell checks
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from sgp_runner.cli import download, replay, report
+from sgp_runner.cli.new import new
+from sgp_runner.cli.options import read
+from sgp_runner.cli.sweep import is_sweep, plan
+from sgp_runner.config import plugins
+from sgp_runner.config.choices import groups
+from sgp_runner.config.overrides import compose, configs, parse, search_in
+from sgp_runner.config.plugins import named
+from sgp_runner.config.schema import make_experiment
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CLASSES = ("run", "long", "dry", "other")
+# A line that is a command: a program, after variables.
+PROGRAMS = (
+    r"sgp-(?:run|report|replay|sync)\b(?!:)",
+    r"(?:\.venv/bin/)?(?:pip|python|sgp-\w+|pytest|mkdocs)\b(?!:)",
+    r"(?:scripts|slurm|containers)/\S+",
+    r"(?:make|git|cd|eval|export|uv|curl|source|jupyter)\s",
+    r"(?:sbatch|srun|scontrol|torchrun|mpirun|kubectl|docker|apptainer|sky|wandb|tensorboard)\s",
+    r"(?:mlflow|eksctl|enroot)\s",
+)
+COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:{'|'.join(PROGRAMS)})")
+MARK = re.compile(r"<!-- commands: ([\w ]+) -->\s*\Z")
+CODE = re.compile(r"^```(\w*).*\n([\s\S]*?)^```$|((?:^ {4}.*\n|^\n(?= {4}))+)", re.MULTILINE)
+FILE = re.compile(r"`([\w./]+\.\w+)`:\n\n```\w+\n([\s\S]*?)^```$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command in a block of a page, and how it is tested."""
+
+    page: Path
+    block: int
+    line: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}: {self.line}"
+
+
+def commands(page: Path) -> Iterator[Command]:
+    """The commands of a page, in their order; those without a class have an empty one."""
+    for block, (words, lines) in enumerate(blocks(page.read_text(encoding="utf-8"))):
+        classes = words * len(lines) if len(words) == 1 else words
+        for i, line in enumerate(lines):
+            yield Command(page, block, line, classes[i] if len(classes) == len(lines) else "")
+
+
+def blocks(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """The classes and the commands of each block of commands."""
+    for found in CODE.finditer(text):
+        if (found[1] or "bash") not in ("bash", "sh", "console", "shell"):
+            continue
+        body = found[2] if found[3] is None else found[3]
+        lines = [without_comment(line) for line in body.replace("\\\n", " ").splitlines()]
+        if lines := [line for line in lines if COMMAND.match(line)]:
+            mark = MARK.search(text, max(0, found.start() - 200), found.start())
+            yield (mark[1].split() if mark else []), lines
+
+
+def without_comment(line: str) -> str:
+    return re.sub(r"\s+# .*", "", line).strip()
+
+
+def files_of(page: Path, folder: Path) -> None:
+    """Write the files that a page shows after their names, ``average.py``:, into ``folder``."""
+    for name, text in FILE.findall(page.read_text(encoding="utf-8")):
+        if not (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def perform(page: Path, folder: Path, wanted: Sequence[str]) -> None:
+    """Run the commands of the classes ``wanted`` as they stand on the page."""
+    files_of(page, folder)
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "WANDB_MODE": "offline",
+    }
+    chosen = (command for command in commands(page) if command.how in wanted)
+    for _, block in groupby(chosen, lambda command: command.block):
+        lines = "\n".join(command.line for command in block)
+        done = subprocess.run(
+            ["bash", "-exc", lines],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{page}\n{done.stdout}\n{done.stderr}"
+
+
+def pages_with(*wanted: str) -> list[Path]:
+    return [page for page in PAGES if any(each.how in wanted for each in commands(page))]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages_with("run"), ids=name_of)
+def test_commands_work_as_written(page: Path, tmp_path: Path) -> None:
+    perform(page, tmp_path, ["run"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("page", pages_with("long"), ids=name_of)
+def test_long_commands_work_as_written(page: Path, tmp_path: Path) -> None:
+    perform(page, tmp_path, ["run", "long"])
+
+
+@pytest.fixture
+def own_plugins() -> Iterator[None]:
+    """Forgets the plug-ins that a page has loaded."""
+    yield
+    plugins.forget()
+
+
+@pytest.mark.usefixtures("own_plugins")
+@pytest.mark.parametrize("page", pages_with("long", "dry", "other"), ids=name_of)
+def test_settings_of_the_others_make_a_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files_of(page, tmp_path)
+    for _, block in groupby(commands(page), lambda command: command.block):
+        monkeypatch.chdir(tmp_path)
+        for command in block:
+            if command.how == "other":
+                subprocess.run(["bash", "-n", "-c", command.line], check=True)
+                continue
+            try:
+                dry(shlex.split(command.line))
+            except (SystemExit, Exception) as error:
+                raise AssertionError(f"{command}: {error}") from error
+
+
+def dry(words: list[str]) -> None:
+    """Check a command without running it."""
+    if words[0] == "cd":
+        os.chdir(words[1])
+        words = words[3:]
+    for word in words:
+        if re.match(r"(scripts|slurm)/", word):
+            assert (ROOT / word).exists(), f"there is no {word}"
+    place = next(i for i, word in enumerate(words) if (found := DRY.get(Path(word).name)))
+    assert found is not None
+    found([word for word in words[place + 1 :] if word != "..."])
+
+
+def dry_run(words: list[str]) -> None:
+    """Compose the settings of ``sgp-run``, and build the parts of each of its runs."""
+    if words[:1] == ["new"]:
+        new(words[1:])
+        return
+    if words[:1] == ["download"]:
+        assert words[1] in download.NAMES, words
+        return
+    if words[:1] == ["calibrate"]:
+        (name,) = (word.removeprefix("name=") for word in words if word.startswith("name="))
+        profile = Path("results/cluster", f"{name}.yaml")  # one that it might write
+        profile.parent.mkdir(parents=True)
+        shutil.copy(ROOT / "configs/cluster/laptop.yaml", profile)
+        words = [word for word in words[1:] if word != f"name={name}"]
+    command = read(words)
+    command.settings = named(command.settings, command.plugins)
+    with configs():
+        if folder := command.options.get("--config-dir"):
+            command.settings.append(search_in(folder))
+        settings = [each for each in parse(command.settings) if each.name != "jobs"]
+        if "--multirun" in command.options or is_sweep(settings):
+            plan(settings)
+        else:
+            make_experiment(compose(command.settings))
+
+
+def dry_make(words: Sequence[str]) -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(words) <= {*targets, ".venv/.fairseq"}, words
+
+
+def dry_pip(words: Sequence[str]) -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for extras in re.findall(r"sgp-runner\[([\w,]+)\]", " ".join(words)):
+        assert set(extras.split(",")) <= setup["options.extras_require"].keys(), extras
+
+
+DRY: dict[str, Callable[[list[str]], object]] = {
+    "sgp-run": dry_run,
+    "sgp_runner": dry_run,
+    "run.sbatch": dry_run,
+    "sweep.sh": lambda words: dry_run([f"nodes={words[0]}", "-m", *words[1:]]),
+    "sgp-report": lambda words: report.parser().parse_args(words),
+    "sgp-replay": lambda words: replay.parser().parse_args(words),
+    "sgp-sync": lambda words: None,
+    "make": dry_make,
+    "pip": dry_pip,
+    "python": lambda words: None,
+    **{path.name: lambda words: None for path in (ROOT / "scripts").iterdir() if path.is_file()},
+}
+
+
+def test_every_command_has_a_class() -> None:
+    assert [str(each) for page in PAGES for each in commands(page) if each.how not in CLASSES] == []
+
+
+def test_commands_are_found_with_their_classes() -> None:
+    text = "Text\n\n    sgp-run algo=sgp  # why\n    sgp-run: an error\n\n```bash\nmake demo\n```\n"
+    assert list(blocks(text)) == [([], ["sgp-run algo=sgp"]), ([], ["make demo"])]
+    marked = (
+        "<!-- commands: run dry -->\n\n    sgp-run nodes=4\n    sbatch slurm/run.sbatch\n\nThen"
+    )
+    assert list(blocks(marked)) == [
+        (["run", "dry"], ["sgp-run nodes=4", "sbatch slurm/run.sbatch"]),
+    ]
+    python = "```python\nimport os\n```\n"
+    assert list(blocks(python)) == []
+
+
+def test_every_algorithm_has_a_page() -> None:
+    pages = {path.stem for path in (ROOT / "docs/algorithms").glob("*.md")} - {"index"}
+    assert pages == set(groups()["algo"])
+    for place in ("README.md", "docs/algorithms/index.md"):
+        rows = re.findall(r"^\| (\[`.+?) \|", (ROOT / place).read_text(), re.MULTILINE)
+        assert set(re.findall(r"\[`(\w+)`\]", " ".join(rows))) == pages
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)", text)
+    assert len(links) >= 10
+    for target, anchor in links:
+        path = ROOT / (target or "README.md")
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings]
+            assert anchor[1:] in slugs, f"{target}{anchor}"
