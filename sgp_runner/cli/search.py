@@ -78,7 +78,7 @@ class Search:
             )
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Literal["minimize", "maximize"]:
         return "maximize" if self.objective == "accuracy" else "minimize"
 
     def value(self, row: Row) -> float | None:
@@ -148,9 +148,9 @@ def search(settings: Sequence[Setting]) -> int:
     trials: list[Trial | None] = []
 
     def jobs() -> Iterator[Job]:
-        for trial in finished(study):
+        for done in finished(study):
             trials.append(None)
-            yield job(trial.params)
+            yield job(done.params)
         while len(trials) < plan.trials:
             trial = study.ask(space)
             trials.append(trial)
@@ -209,6 +209,7 @@ def distribution(setting: Setting) -> BaseDistribution:
     if not isinstance(value, IntervalSweep):
         return CategoricalDistribution(list(values(setting)))
     low, high, log = value.start, value.end, "log" in value.tags
+    assert low is not None and high is not None
     try:
         if isinstance(low, int) and isinstance(high, int):
             return IntDistribution(low, high, log=log)
@@ -235,8 +236,7 @@ def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistributi
     make_folder(directory)
     study = optuna.create_study(
         storage=JournalStorage(JournalFileBackend(str(directory / FILE))),
-        sampler=optuna.samplers.TPESampler(seed=plan.seed, constant_liar=True),
-        study_name=directory.name,
+        study_name="search",
         direction=plan.direction,
         load_if_exists=True,
     )
@@ -248,6 +248,8 @@ def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistributi
     for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # interrupted
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         study.enqueue_trial(trial.params)
+    seed = plan.seed + len(study.trials)  # or the same ones would be proposed again
+    study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     return study
 
 

@@ -253,7 +253,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
 
 
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
-    """Raise ConfigError for a class that is neither a launcher of Hydra nor the basic sweeper.
+    """Raise ConfigError for a class that is neither a launcher of Hydra nor a known sweeper.
 
     Hydra would call it, whatever it is, and only after the folder of the sweep is there.
     """

@@ -254,8 +254,8 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
 def foreign_class(key: str) -> ConfigError:
     return ConfigError(
         key,
-        "Hydra calls no class but a launcher and the basic sweeper, which are chosen by name: "
-        "write hydra/launcher=basic.",
+        "Hydra calls no class but a launcher and a sweeper, which are chosen by name: "
+        "write hydra/launcher=basic or hydra/sweeper=optuna.",
     )
 
 
