@@ -248,7 +248,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
         directory,
         jobs,
         str(OmegaConf.select(composed, f"hydra.launcher.{TARGET}")),
-        OmegaConf.select(composed, "hydra.job.env_set"),
+        {str(key): str(value) for key, value in composed.hydra.job.env_set.items()},
     )
 
 
