@@ -166,13 +166,13 @@ def search(settings: Sequence[Setting]) -> int:
                 tell(study, trials[number], plan.value(row))
     finally:
         ordered = [rows[number] for number in sorted(rows)]
-        compare(ordered, directory)
+        found = compare(ordered, directory)
     if finished(study):
         print(
             f"\nbest: {job(study.best_params).title}  {plan.objective} {study.best_value:.6g}",
             flush=True,
         )
-    report(ordered, directory)
+    report(found, directory)
     return 1 if any(row.get("failed") for row in ordered) else 0
 
 

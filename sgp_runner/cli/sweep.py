@@ -89,8 +89,8 @@ def sweep(settings: Sequence[Setting]) -> int:
     os.environ.update(planned.variables if here else {})
     rows: dict[int, Row] = {}
     try:
-        runs = [job.experiment.run for job in jobs]
-        outcomes = run_here(jobs, runs, directory, asked) if here else launch(planned)
+        needs = [job.experiment.run for job in jobs]
+        outcomes = run_here(jobs, needs, directory, asked) if here else launch(planned)
         with interruptible(), closing(outcomes):
             for number, row in outcomes:
                 rows[number] = row
