@@ -154,7 +154,7 @@ def act(words: Sequence[str]) -> int:
         put(usage(command.options.get("--config-dir")))
         return 0
 
-    from sgp_runner.config.overrides import configs, parse, search_in
+    from sgp_runner.config.overrides import configs, parse, refuse_ranges, search_in
 
     with configs():
         if folder := command.options.get("--config-dir"):
@@ -164,10 +164,12 @@ def act(words: Sequence[str]) -> int:
         settings = parse(command.settings)
         if "--help" in command.options:
             return explain(command, settings)
+        from sgp_runner.cli.search import search, searches
         from sgp_runner.cli.sweep import is_sweep, sweep
 
         if "--multirun" in command.options:
-            return sweep(settings)
+            return search(settings) if searches(settings) else sweep(settings)
+        refuse_ranges(settings)
         if "--cfg" not in command.options and is_sweep(settings):
             return sweep(settings)
         for setting in settings:
@@ -177,7 +179,10 @@ def act(words: Sequence[str]) -> int:
                 raise ConfigError(
                     setting.name, "several values make a sweep; add -m to run all of them."
                 )
-            if setting.name == "hydra/launcher" and "--cfg" not in command.options:
+            if (
+                setting.name in ("hydra/launcher", "hydra/sweeper")
+                and "--cfg" not in command.options
+            ):
                 raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
         return print_settings(command) if "--cfg" in command.options else run(command.settings)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from sgp_runner.config.overrides import (
     narrow,
     parse,
     quoted,
+    refuse_ranges,
     tree_of,
     typed,
     unmet,
@@ -40,9 +41,11 @@ from sgp_runner.utils.units import counted
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from sgp_runner.config.run import Run
     from sgp_runner.report.runs import Runs
 
 PARAMS = "hydra.sweeper.params"
+SEARCH = "sgp_runner.cli.search.Search"
 LOCAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -74,6 +77,7 @@ def sweep(settings: Sequence[Setting]) -> int:
             "-m", "the processes of a launcher cannot share a sweep; start its runs one by one."
         )
     asked, settings = jobs_at_once(settings)
+    refuse_ranges(settings)
     planned = plan(settings)
     directory, jobs = planned.directory, planned.jobs
     here = planned.launcher == LOCAL
@@ -81,13 +85,12 @@ def sweep(settings: Sequence[Setting]) -> int:
         raise ConfigError(
             "jobs", "hydra/launcher starts the runs elsewhere; leave one of them out."
         )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
+    make_folder(directory)
+    os.environ.update(planned.variables if here else {})
     rows: dict[int, Row] = {}
     try:
-        outcomes = run_here(planned, asked) if here else launch(planned)
+        needs = [job.experiment.run for job in jobs]
+        outcomes = run_here(jobs, needs, directory, asked) if here else launch(planned)
         with interruptible(), closing(outcomes):
             for number, row in outcomes:
                 rows[number] = row
@@ -97,6 +100,22 @@ def sweep(settings: Sequence[Setting]) -> int:
         runs = compare(rows_done, directory)
     report(runs, directory)
     return 1 if any(row.get("failed") for row in rows.values()) else 0
+
+
+def make_folder(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
+
+
+def folder_of(composed: DictConfig) -> Path:
+    """The folder of the sweep whose first run has been composed."""
+    from omegaconf import OmegaConf
+
+    directory = Path(str(OmegaConf.select(composed, "hydra.sweep.dir")))
+    refuse_secrets(str(directory), "hydra.sweep.dir")
+    return directory
 
 
 def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]]:
@@ -112,21 +131,23 @@ def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]
     return asked, [setting for setting in settings if setting.name != "jobs"]
 
 
-def run_here(planned: Plan, asked: int | None) -> Generator[tuple[int, Row]]:
-    """Run the jobs on this machine and yield the number and the row of each as it ends."""
+def run_here(
+    jobs: Iterable[Job], runs: Sequence[Run], directory: Path, asked: int | None
+) -> Generator[tuple[int, Row]]:
+    """Run the jobs on this machine and yield the number and the row of each as it ends.
+
+    runs: as many as there are jobs, with their needs
+    """
     from sgp_runner.cli.local_jobs import Machine, imports_of, one_by_one, side_by_side
 
-    os.environ.update(planned.variables)
-    jobs, machine = planned.jobs, Machine(asked)
-    runs = [job.experiment.run for job in jobs]
-    most = machine.at_once(runs)
+    machine = Machine(asked)
+    most, total = machine.at_once(runs), len(runs)
     at_once = f", {most} at a time" if most > 1 else ""
-    print(f"{counted(len(jobs), 'run')}{at_once}; the sweep is in {planned.directory}", flush=True)
+    print(f"{counted(total, 'run')}{at_once}; the sweep is in {directory}", flush=True)
     if most == 1:
-        yield from one_by_one(jobs, len(jobs))
+        yield from one_by_one(jobs, total)
     else:
-        logs = planned.directory / "logs"
-        yield from side_by_side(jobs, len(jobs), machine, most, logs, imports_of(runs))
+        yield from side_by_side(jobs, total, machine, most, directory / "logs", imports_of(runs))
 
 
 def launch(planned: Plan) -> Generator[tuple[int, Row]]:
@@ -199,8 +220,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
         of_preset = parse([f"{key}={value}" for key, value in params.items()])
         settings = [*(each for each in of_preset if each.name not in asked), *settings]
         for_hydra.append(f"{PARAMS}=null")
-    directory = Path(str(OmegaConf.select(composed, "hydra.sweep.dir")))
-    refuse_secrets(str(directory), "hydra.sweep.dir")
+    directory = folder_of(composed)
     swept = {setting.name for setting in settings if setting.swept}
     swept |= {condition[2] for name in swept if (condition := condition_of(name))}
     all_words = narrowed(combinations(settings), asked)
@@ -228,12 +248,12 @@ def plan(settings: Sequence[Setting]) -> Plan:
         directory,
         jobs,
         str(OmegaConf.select(composed, f"hydra.launcher.{TARGET}")),
-        OmegaConf.select(composed, "hydra.job.env_set"),
+        {str(key): str(value) for key, value in composed.hydra.job.env_set.items()},
     )
 
 
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
-    """Raise ConfigError for a class that is neither a launcher of Hydra nor the basic sweeper.
+    """Raise ConfigError for a class that is neither a launcher of Hydra nor a known sweeper.
 
     Hydra would call it, whatever it is, and only after the folder of the sweep is there.
     """
@@ -245,7 +265,8 @@ def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
         "hydra.launcher": Plugins.instance().discover(Launcher),
         "hydra.sweeper": [BasicSweeper],
     }
-    if TARGET in node and str(node[TARGET]) not in map(full_name, known.get(key, ())):
+    own = {"hydra.sweeper": SEARCH}.get(key)
+    if TARGET in node and str(node[TARGET]) not in [own, *map(full_name, known.get(key, ()))]:
         raise foreign_class(f"{key}.{TARGET}")
     for name, inner in node.items():
         if isinstance(inner, Mapping):

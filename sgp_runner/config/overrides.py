@@ -212,12 +212,19 @@ def parse_word(word: str) -> Override:
         ) from None
     if not override.key_or_group:
         raise ConfigError(word, "the key is missing; write key=value, for example nodes=4.")
-    if override.is_sweep_override() and not override.is_discrete_sweep():
-        raise ConfigError(
-            key, "a sweep needs values that can be counted: write 0.1,0.2 or range(1,5)."
-        )
     override.input_line = word
     return override
+
+
+def refuse_ranges(settings: Sequence[Setting]) -> None:
+    """Raise ConfigError for values that cannot be counted, which only a search can choose from."""
+    for setting in settings:
+        if setting.swept and not setting.override.is_discrete_sweep():
+            raise ConfigError(
+                setting.name,
+                "a sweep needs values that can be counted: write 0.1,0.2 or range(1,5); "
+                "hydra/sweeper=optuna searches a range.",
+            )
 
 
 def translate(override: Override, search: Sequence[str]) -> Setting:
@@ -247,8 +254,8 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
 def foreign_class(key: str) -> ConfigError:
     return ConfigError(
         key,
-        "Hydra calls no class but a launcher and the basic sweeper, which are chosen by name: "
-        "write hydra/launcher=basic.",
+        "Hydra calls no class but a launcher and a sweeper, which are chosen by name: "
+        "write hydra/launcher=basic or hydra/sweeper=optuna.",
     )
 
 

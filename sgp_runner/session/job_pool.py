@@ -5,13 +5,11 @@ For tables and claims that rest on hundreds of small runs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
+from sgp_runner.session.pool import Pool, Task
 from sgp_runner.utils.reading import read_yaml
 
 
@@ -100,15 +99,19 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
     processes: number of runs at a time, with one thread each; None: one per core
     """
     waiting = [job for job in jobs if job.due]
+    most = processes or os.cpu_count() or 1
     before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"  # worker processes read it when they import torch
+    os.environ["OMP_NUM_THREADS"] = "1"  # read by the server of the pool when it imports torch
     try:
-        with ProcessPoolExecutor(
-            processes or os.cpu_count(), mp_context=get_context("spawn")
-        ) as pool:
-            running = {pool.submit(run, job): job for job in waiting}
-            for future in as_completed(running):
-                yield running[future], future.result()
+        with Pool(most, cores=most, memory=0) as pool:
+            tasks = (
+                Task(number, partial(run, job), place=job.folder)
+                for number, job in enumerate(waiting)
+            )
+            for ended in pool.run(tasks):
+                lost = f"its process ended with exit code {ended.exit_code}"
+                said = lost if ended.result is None else str(ended.result)
+                yield waiting[ended.task.number], said or None
     finally:
         os.environ.pop("OMP_NUM_THREADS")
         if before is not None:
@@ -124,8 +127,8 @@ def run_and_say(jobs: Iterable[Job]) -> int:
     return failed
 
 
-def run(job: Job) -> str | None:
-    """Run the job in this process without output; return the sentence of its error, if any."""
+def run(job: Job) -> str:
+    """Run the job in this process; return the sentence of its error, or an empty one."""
     import sys
 
     from sgp_runner.config.overrides import experiment_of
@@ -140,11 +143,7 @@ def run(job: Job) -> str | None:
     ]
     sys.argv = job.command.split()  # recorded in environment.json
     try:
-        with (
-            open(os.devnull, "w", encoding="utf-8") as nowhere,
-            contextlib.redirect_stdout(nowhere),
-        ):
-            perform(experiment_of(words))
+        perform(experiment_of(words))
     except Exception as error:  # must not stop the other jobs
         return sentence_of(error)
-    return None
+    return ""

@@ -78,7 +78,7 @@ BAD: list[tuple[str, str, str]] = [
     ("cluster.compute_time=gama", "cluster.compute_time", "Did you mean 'gamma'?"),
     ("-m hydra/launcher=bsic", "hydra/launcher", "Did you mean 'basic'?"),
     *(
-        (f"{words} seed=1,2 -m", key, "Hydra calls no class but a launcher and the basic sweeper")
+        (f"{words} seed=1,2 -m", key, "Hydra calls no class but a launcher and a sweeper")
         for words, key in [
             ("hydra.launcher._target_=os.system", "hydra.launcher._target_"),
             ("++hydra.launcher._target_=os.system", "hydra.launcher._target_"),

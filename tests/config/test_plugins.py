@@ -398,7 +398,7 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_plug_ins_are_swept_and_nested(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-m", "algo=sgp,./mine.py", *TINY]) == 0
+    assert main(["-m", "jobs=1", "algo=sgp,./mine.py", *TINY]) == 0
     assert "[2/2] algo=mine" in capsys.readouterr().out
     experiment = experiment_of(["algo=slowmo", "algo.base=./mine.py", *TINY])
     assert experiment.run.algo.title == "SlowMo(My gossip)"

@@ -1,0 +1,268 @@
+"""``sgp-run -m hydra/sweeper=optuna``: a sweep whose runs Optuna proposes, one after the other.
+
+The study is a file in the folder of the sweep. The same command with the same ``hydra.sweep.dir``
+continues it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hydra.core.override_parser.types import IntervalSweep
+
+from sgp_runner.cli.jobs import Job, Row
+from sgp_runner.cli.sweep import (
+    LOCAL,
+    check_plugins,
+    compare,
+    folder_of,
+    jobs_at_once,
+    make_folder,
+    report,
+    run_here,
+)
+from sgp_runner.config.overrides import (
+    TARGET,
+    Setting,
+    compose,
+    compose_all,
+    condition_of,
+    narrow,
+    parse,
+    tree_of,
+    typed,
+)
+from sgp_runner.config.schema import make_experiment
+from sgp_runner.recording.recorder import metrics_path
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_lines
+from sgp_runner.utils.signals import interruptible
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+FILE = "optuna.log"
+KEY = "hydra.sweeper"
+EXAMPLE = "'optim.lr=tag(log,interval(0.01,1))'"
+
+
+@dataclass(frozen=True)
+class Search:
+    """The settings below ``hydra.sweeper``, as ``configs/hydra/sweeper/optuna.yaml`` has them."""
+
+    trials: int
+    objective: Literal["loss", "accuracy", "time"]
+    target: float | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("trials", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ConfigError(f"{KEY}.{name}", f"{value} must be a whole number >= {least}.")
+        if self.objective not in ("loss", "accuracy", "time"):
+            raise ConfigError(
+                f"{KEY}.objective", f"'{self.objective}' is none of loss, accuracy, time."
+            )
+        if (self.objective == "time") != isinstance(self.target, float):
+            raise ConfigError(
+                f"{KEY}.target", "objective=time, and no other, needs an accuracy such as 0.95."
+            )
+
+    @property
+    def direction(self) -> Literal["minimize", "maximize"]:
+        return "maximize" if self.objective == "accuracy" else "minimize"
+
+    def value(self, row: Row) -> float | None:
+        """The objective of a run; the worst one if it has diverged, None if it has failed."""
+        worst = -math.inf if self.objective == "accuracy" else math.inf
+        if row.get("failed"):
+            return worst if row.get("diverged") else None
+        if self.objective == "time":
+            return seconds_to(float(self.target or 0.0), Path(str(row["run_dir"])))
+        if self.objective == "accuracy" and row["metric"] != "accuracy":
+            raise ConfigError(f"{KEY}.objective", "the runs have no accuracy; use loss.")
+        return float(str(row["average_loss" if self.objective == "loss" else "average"]))
+
+
+def seconds_to(target: float, run_dir: Path) -> float:
+    """Seconds, on the clock of the run, until its averaged model has the accuracy ``target``."""
+    for line in read_lines(metrics_path(run_dir, 0)):
+        record = json.loads(line)
+        if record["kind"] == "average" and record.get("accuracy", 0.0) >= target:
+            return float(record["time_s"])
+    return math.inf
+
+
+def searches(settings: Sequence[Setting]) -> bool:
+    """Whether the command line chooses Optuna as the sweeper."""
+    return any(
+        setting.name == "hydra/sweeper" and setting.word.partition("=")[2] == "optuna"
+        for setting in settings
+    )
+
+
+def search(settings: Sequence[Setting]) -> int:
+    """Run the trials, print the best and return the exit code.
+
+    Raises ConfigError, with nothing written, if the first trial cannot work.
+    """
+    from omegaconf import OmegaConf
+
+    asked, settings = jobs_at_once(settings)
+    fixed = [setting.word for setting in settings if not setting.swept]
+    first = [f"{key_of(setting)}={lowest(setting)}" for setting in settings if setting.swept]
+    composed = compose_all(apply([*fixed, *first]), hydra_too=True)
+    check_plugins(tree_of(composed)["hydra"])
+    for key, value in (OmegaConf.select(composed, f"{KEY}.params") or {}).items():
+        settings = [*parse([f"{key}={value}"]), *settings]
+    swept = {key_of(setting): setting for setting in settings if setting.swept}
+    if not swept:
+        raise ConfigError("hydra/sweeper", f"give a setting a range to search, such as {EXAMPLE}.")
+    if OmegaConf.select(composed, f"hydra.launcher.{TARGET}") != LOCAL:
+        raise ConfigError("hydra/launcher", "hydra/sweeper=optuna runs trials here; leave it out.")
+    chosen = OmegaConf.select(composed, KEY)
+    plan = Search(chosen.trials, chosen.objective, chosen.target, chosen.seed)
+    directory = folder_of(composed)
+
+    names = {setting.name for setting in swept.values()}
+    names |= {condition[2] for name in names if (condition := condition_of(name))}
+
+    def job(values: Mapping[str, Any]) -> Job:
+        words = [f"{key}={written(value)}" for key, value in values.items()]
+        applied = apply([*fixed, *words])
+        title = [word for each in applied if (word := typed(each)).partition("=")[0] in names]
+        return Job(" ".join(title), make_experiment(compose(applied), group=directory.name))
+
+    example = job({key: lowest(setting) for key, setting in swept.items()})
+    space = {key: distribution(setting) for key, setting in swept.items()}
+    study = open_study(directory, plan, space)
+    trials: list[Trial | None] = []
+
+    def jobs() -> Iterator[Job]:
+        for done in finished(study):
+            trials.append(None)
+            yield job(done.params)
+        while len(trials) < plan.trials:
+            trial = study.ask(space)
+            trials.append(trial)
+            yield job(trial.params)
+
+    rows: dict[int, Row] = {}
+    runs = [example.experiment.run] * plan.trials
+    outcomes = run_here(jobs(), runs, directory, asked)
+    try:
+        with interruptible(), closing(outcomes):
+            for number, row in outcomes:
+                rows[number] = row
+                tell(study, trials[number], plan.value(row))
+    finally:
+        ordered = [rows[number] for number in sorted(rows)]
+        found = compare(ordered, directory)
+    if finished(study):
+        print(
+            f"\nbest: {job(study.best_params).title}  {plan.objective} {study.best_value:.6g}",
+            flush=True,
+        )
+    report(found, directory)
+    return 1 if any(row.get("failed") for row in ordered) else 0
+
+
+def apply(words: Sequence[str]) -> list[str]:
+    """The words without settings of choices that are not made."""
+    return [setting.word for setting in narrow(parse(words))[0]]
+
+
+def written(value: object) -> str:
+    """A proposed value as a word; four digits of a number are enough."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def key_of(setting: Setting) -> str:
+    """The key in Hydra's notation."""
+    return setting.word.partition("=")[0]
+
+
+def lowest(setting: Setting) -> object:
+    """The first value of a setting with several."""
+    value = setting.override.value()
+    return value.start if isinstance(value, IntervalSweep) else next(values(setting))
+
+
+def values(setting: Setting) -> Iterator[str]:
+    return setting.override.sweep_string_iterator()
+
+
+def distribution(setting: Setting) -> BaseDistribution:
+    """The values of a setting, as Optuna wants them."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    value = setting.override.value()
+    if not isinstance(value, IntervalSweep):
+        return CategoricalDistribution(list(values(setting)))
+    low, high, log = value.start, value.end, "log" in value.tags
+    assert low is not None and high is not None
+    try:
+        if isinstance(low, int) and isinstance(high, int):
+            return IntDistribution(low, high, log=log)
+        return FloatDistribution(low, high, log=log)
+    except ValueError as error:
+        raise ConfigError(setting.name, f"this range cannot be searched: {error}") from error
+
+
+def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistribution]) -> Study:
+    """Create the study in ``directory``, or continue the one there.
+
+    Raises ConfigError if that is another search, or the folder is not writable.
+    """
+    try:
+        import optuna
+        from optuna.distributions import distribution_to_json
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        raise ConfigError(
+            "hydra/sweeper", "optuna is missing; install it with: pip install 'sgp-runner[optuna]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    make_folder(directory)
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(directory / FILE))),
+        study_name="search",
+        direction=plan.direction,
+        load_if_exists=True,
+    )
+    what = {key: distribution_to_json(each) for key, each in space.items()}
+    what |= {"objective": plan.objective, "target": str(plan.target)}
+    if study.user_attrs.setdefault("search", what) != what:
+        raise ConfigError("hydra.sweep.dir", f"{directory} holds another search; choose another.")
+    study.set_user_attr("search", what)
+    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # interrupted
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        study.enqueue_trial(trial.params)
+    seed = plan.seed + len(study.trials)  # or the same ones would be proposed again
+    study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    return study
+
+
+def finished(study: Study) -> Sequence[FrozenTrial]:
+    from optuna.trial import TrialState
+
+    done: list[FrozenTrial] = study.get_trials(states=(TrialState.COMPLETE,))
+    return done
+
+
+def tell(study: Study, trial: Trial | None, value: float | None) -> None:
+    """Tell the study the objective of a trial, unless it has it; None: the trial has failed."""
+    from optuna.trial import TrialState
+
+    if trial is not None:
+        study.tell(trial, value, state=TrialState.FAIL if value is None else TrialState.COMPLETE)
