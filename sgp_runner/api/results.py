@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import glob
 import io
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from sgp_runner.report.figure import Plot
     from sgp_runner.report.runs import Runs
     from sgp_runner.report.settings import Setting
 
 #: What a plot shows the quality against.
-Against = Literal["time", "epochs", "bytes"]
+Against = Literal["time", "epochs", "bytes", "nodes"]
 
 
 class Results:
@@ -60,15 +61,15 @@ class Results:
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        """Every record of every run, as in its ``metrics.jsonl``, with its ``folder``."""
+        """Every record of every run, as in its ``metrics.jsonl``, with ``run`` and ``folder``."""
         import pandas as pd
 
         from sgp_runner.recording.recorder import read_metrics
 
         return pd.DataFrame(
             [
-                {"folder": folder, **record}
-                for folder in self.runs["folder"]
+                {"run": run, "folder": folder, **record}
+                for run, folder in zip(self.runs["run"], self.runs["folder"], strict=True)
                 for record in read_metrics(Path(folder))
             ]
         )
@@ -83,7 +84,8 @@ class Results:
         """One line per setting, the fastest first, with means over its seeds.
 
         ``time_to_target`` is in seconds of the run's clock, to the best quality that all settings
-        of a model and data set reach with every seed, ``target``; ``time_s`` to the end.
+        of a model and data set reach with every seed, ``target``; ``time_s`` to the end. ``hours``
+        are those of the whole schedule of a timing study.
         """
         import pandas as pd
 
@@ -98,25 +100,28 @@ class Results:
         return settings_in(self._read)
 
     def plot(self, against: Against = "time") -> Figure:
-        """Draw the quality against time, epochs or bytes sent.
+        """Draw the quality against time, epochs or bytes, or the time per iteration against nodes.
 
         Raises ConfigError for runs that do not belong in one plot, such as those of two models.
         """
-        from sgp_runner.report import quality
+        from sgp_runner.report import quality, scaling
         from sgp_runner.report.images import drawn
         from sgp_runner.report.parts import Look
 
-        makers = {
+        makers: dict[str, Callable[[Sequence[Setting], Look], Iterator[Plot]]] = {
             "time": quality.against_time,
             "epochs": quality.against_epochs,
             "bytes": quality.against_bytes,
+            "nodes": partial(scaling.per_iteration, pairs=[]),
         }
         if against not in makers:
             raise ConfigError("against", f"'{against}' is none of {', '.join(makers)}.")
-        evaluated = [each for each in self._settings if len(each.curve)]
-        plots = list(makers[against](evaluated, Look(evaluated)))
+        shown = [each for each in self._settings if against == "nodes" or len(each.curve)]
+        plots = list(makers[against](shown, Look(shown)))
         if not plots:
-            raise ConfigError("plot", f"no run has evaluations against {against}.")
+            raise ConfigError(
+                "plot", f"no run was evaluated, so there is nothing against {against}."
+            )
         if len(plots) > 1:
             titles = "; ".join(plot.title for plot in plots)
             raise ConfigError(
@@ -134,7 +139,9 @@ class Results:
     def _repr_html_(self) -> str:
         lines = [f"{title}: {error}" for title, error in self.failed.items()]
         errors = "".join(f"<p>{escape(line)}</p>" for line in lines)
-        html: str = self.table.to_html(index=False) if self.folders else ""
+        html: str = ""
+        if self.folders:
+            html = self.table.dropna(axis=1, how="all").to_html(index=False)
         return html + errors
 
 
@@ -158,7 +165,7 @@ class Result(Results):
 
         from sgp_runner.recording.console import summary_table
 
-        console = Console(file=io.StringIO(), record=True, width=100)
+        console = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False)
         console.print(summary_table(self.summary), crop=False)
         style = "font-family: monospace; line-height: 1.2"
         return console.export_html(
@@ -195,7 +202,7 @@ def line_of(setting: Setting, settings: Sequence[Setting]) -> dict[str, object]:
         if (each.model, each.data, each.metric) == (setting.model, setting.data, setting.metric)
         and each.best == each.best  # evaluated
     ]
-    columns = ("quality", "averaged", "time_s", "ms_per_iteration", "bytes_per_node")
+    columns = ("quality", "averaged", "time_s", "ms_per_iteration", "bytes_per_node", "hours")
     times: Sequence[float] = ()
     target = None
     if same and setting.best == setting.best:

@@ -165,6 +165,8 @@ def is_choice(value: object) -> bool:
 
 def title_of(key: str, value: Any) -> str:
     """``algo=sgp``: a value as a sweep shows it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return f"{key}={value}"
     try:
         return f"{key}={literal(value, choice=True)}"
     except ConfigError:

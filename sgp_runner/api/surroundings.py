@@ -88,9 +88,9 @@ def saving_on_interrupt() -> Iterator[None]:
     try:
         yield
     except Stopped as error:
-        if not asked:
+        if not asked and getattr(error, "number", None) != signal.SIGINT:
             raise
-        said = str(error).replace("stopped by SIGTERM; ", "").replace("command", "call")
-        raise KeyboardInterrupt(said) from error
+        _, _, saved = str(error).partition("; ")
+        raise KeyboardInterrupt(saved.replace("the same command", "the same call")) from error
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
