@@ -1,6 +1,7 @@
 """Console output: progress while a run trains, its final table, and published figures beside it.
 
-On a terminal a bar that redraws itself; into a file or a pipe plain lines, about one per epoch.
+On a terminal or in a notebook a bar that redraws itself; into a file or a pipe plain lines, about
+one per epoch.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sgp_runner.recording.notebook import NotebookLive, in_notebook
 from sgp_runner.utils.files import short_path
 from sgp_runner.utils.units import counted, duration, milliseconds, num_bytes, number, percent
 
@@ -53,14 +55,17 @@ class ConsoleListener:
         self._started = time.monotonic()
         self._said_epoch = 0.0
         self._said_at = self._started
-        self._live: Live | None = None
+        self._live: Live | NotebookLive | None = None
 
     def start(self) -> None:
-        """Show the title, and on a terminal the bar."""
+        """Show the title, and on a terminal or in a notebook the bar."""
         self._started = self._said_at = time.monotonic()
         console = stdout_console()
-        if console.is_terminal:
+        if in_notebook():
+            self._live = NotebookLive(self._render)
+        elif console.is_terminal:
             self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
+        if self._live is not None:
             self._live.start(refresh=True)
         else:
             print(self._title, flush=True)
