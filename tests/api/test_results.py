@@ -44,8 +44,8 @@ def test_frames_hold_every_record(sweep: sgp.Results) -> None:
 def test_a_plot_is_a_figure_that_notebooks_show(sweep: sgp.Results, against: str) -> None:
     figure = sweep.plot(against)  # type: ignore[arg-type]
     assert isinstance(figure, Figure) and figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert len(names) == (4 if against != "nodes" else 2) and names[0].startswith("SGP")
+    names = [text.get_text().partition(" · ")[0] for text in figure.legends[0].get_texts()]
+    assert [names.count(each) for each in ("SGP", "AR-SGD")] == [1 if against == "nodes" else 2] * 2
 
 
 def test_what_cannot_be_drawn_is_said(sweep: sgp.Results) -> None:
