@@ -199,7 +199,7 @@ def dry_run(words: list[str]) -> None:
     with configs():
         if folder := command.options.get("--config-dir"):
             command.settings.append(search_in(folder))
-        settings = parse(command.settings)
+        settings = [each for each in parse(command.settings) if each.name != "jobs"]
         if "--multirun" in command.options or is_sweep(settings):
             plan(settings)
         else:
@@ -214,9 +214,8 @@ def dry_make(words: Sequence[str]) -> None:
 def dry_pip(words: Sequence[str]) -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    wanted = re.findall(r"sgp-runner\[([\w,]+)\]", " ".join(words))
-    for extra in ",".join(wanted).split(","):
-        assert extra in setup["options.extras_require"], extra
+    for extras in re.findall(r"sgp-runner\[([\w,]+)\]", " ".join(words)):
+        assert set(extras.split(",")) <= setup["options.extras_require"].keys(), extras
 
 
 DRY: dict[str, Callable[[list[str]], object]] = {

@@ -35,6 +35,7 @@ SYNCHRONOUS = {
     "ar_sgd": (),
     "ar_sgd of parameters": ("algo.average=parameters",),
     "d_psgd": (),
+    "d_psgd adapting first": ("algo.order=adapt_then_combine",),
     "sgp": (),
     "osgp": ("algo.tau=0",),
     "osgp as released": ("algo.tau=0", "algo.layout=released"),

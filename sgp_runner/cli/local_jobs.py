@@ -30,7 +30,7 @@ from sgp_runner.session.pool import Ended, Pool, Task
 from sgp_runner.simulator.engine import threads
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.memory import free_bytes
-from sgp_runner.utils.signals import SAVED, stop_signals
+from sgp_runner.utils.signals import SAVED, cause, stop_signals
 from sgp_runner.utils.units import duration
 
 if TYPE_CHECKING:
@@ -118,8 +118,7 @@ def side_by_side(
                 lines.end(number, row, ended.seconds)
                 yield number, row
     if signals and lines.ended < total:
-        name = signal.Signals(signals[0]).name
-        raise Stopped(f"stopped by {name}. Run the same command again to resume.")
+        raise Stopped(f"{cause(signals[0])}. Run the same command again to resume.", signals[0])
 
 
 def imports_of(runs: Sequence[Run]) -> list[str]:

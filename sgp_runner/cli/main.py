@@ -27,9 +27,9 @@ from sgp_runner.utils.errors import (
     DivergedBefore,
     Stopped,
 )
-from sgp_runner.utils.launchers import LaunchError, launched, launched_rank
+from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched, launched_rank
 from sgp_runner.utils.secrets import redacted, refuse_secrets
-from sgp_runner.utils.signals import INTERRUPTED, SAVED, defer, hearing
+from sgp_runner.utils.signals import INTERRUPTED, defer, exit_code, hearing
 
 if TYPE_CHECKING:
     from sgp_runner.config.overrides import Setting
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     2: settings that cannot work
     3: a run diverged
     75: stopped by a signal; the same command resumes the run
-    130: Ctrl-C
+    130: Ctrl-C; during training, the same command resumes the run
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         sentence, code = ending(error)
         code = complain(error, sentence, code)
-        if code == SAVED:
+        if isinstance(error, Stopped):
             leave(code)  # a stopped rank does not take its connections down in order
     waits = sys.modules.get("sgp_runner.utils.waits")
     if waits is not None and waits.left_behind:
@@ -74,6 +74,7 @@ def defer_among_others() -> None:
         process = launched()
         if process is not None and process.size > 1:
             defer(speaks=process.rank == 0)
+            os.environ.update({**QUIET_LIBRARIES, **os.environ})  # before torch reads it
 
 
 def ending(error: BaseException) -> tuple[str, int]:
@@ -86,7 +87,7 @@ def ending(error: BaseException) -> tuple[str, int]:
         case ConfigError():
             return str(error), 2
         case Stopped():
-            return str(error), SAVED
+            return str(error), exit_code(error.number)
         case Diverged():
             return str(error), DIVERGED
     from sgp_runner.session.execution import sentence_of
@@ -106,7 +107,7 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
 
     print_traceback_if_wanted(error)
     if isinstance(error, Aborted) or (
-        (code in (2, SAVED) or isinstance(error, DivergedBefore)) and said_by_another(error)
+        (code == 2 or isinstance(error, Stopped | DivergedBefore)) and said_by_another(error)
     ):
         # Another rank reports for all; the launcher kills the others when the first one ends.
         time.sleep(SECONDS_TO_SPEAK)

@@ -18,7 +18,8 @@ from sgp_runner.config.run import Run
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
     *("data.root", "data.workers", "format"),
-    *("network.timeout_seconds", "network.vote_seconds", "network.silence_seconds"),
+    *("network.timeout_seconds", "network.start_timeout_seconds"),
+    *("network.vote_seconds", "network.silence_seconds"),
 )
 
 

@@ -223,7 +223,8 @@ class Run:
             return "measured on this machine"
         if not self.model.trains:
             return "timing only; time simulated"
-        kind = "rehearsal" if self.data.stand_in else "trained"
+        stands_for_a_row = self.row is not None and self.data.stand_in
+        kind = "rehearsal" if stands_for_a_row else "trained"
         return f"{kind} on {self.data.name}; time simulated"
 
     def notes(self, steps: int) -> list[str]:

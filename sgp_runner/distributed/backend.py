@@ -8,7 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sgp_runner.distributed.gloo import GlooTransport, named
 from sgp_runner.distributed.gradients import Gradients
@@ -16,7 +16,7 @@ from sgp_runner.distributed.processes import DistributedWorld
 from sgp_runner.distributed.rank import Rank, SharedBudget
 from sgp_runner.distributed.recorded import Recorder
 from sgp_runner.distributed.saving import RankSaver, passed_on, restore
-from sgp_runner.distributed.watchdog import Watchdog
+from sgp_runner.distributed.watchdog import BUILT, Watchdog
 from sgp_runner.distributed.world import World, check_agreement
 from sgp_runner.elastic.membership import (
     common_epoch,
@@ -33,6 +33,7 @@ from sgp_runner.recording.checkpoint import (
     read,
     using,
 )
+from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import cost_of, position_in, results, spread, total_cost
 from sgp_runner.recording.recorder import START, Position, num_whole_lines
 from sgp_runner.utils import waits
@@ -125,6 +126,8 @@ class RankBackend:
         if run.record:
             self.record = Recorder(self.experiment, self.problem, world)
         self.make_worker()
+        if world.process_rank == 0:
+            world.alarm.set(BUILT, "")
         if found is None or self.saved is None or place.device:
             return START
         if world.process_rank in found.back:
@@ -166,6 +169,7 @@ class RankBackend:
         run, world, problem = self.membership.run, self.world, self.problem
         survives = self.experiment.run.on_failure == "continue"
         own = run.budget(problem)
+        self.total = own.total
         shared = run.algo.asynchronous and world.place.node_rank < run.nodes
         budget: Budget = SharedBudget(world.store, own.total) if shared else own
         if self.record is None:
@@ -296,6 +300,13 @@ class RankBackend:
             assert isinstance(self.world, DistributedWorld)
             self.world.broadcast(self.worker.params, self.world.size - 1)
             self.snapshot = step_snapshot(self.worker)
+
+    def work(self) -> Work:
+        """Return the steps begun by this rank; asynchronous ranks count the gradients of all."""
+        unit: Literal["gradient", "step"] = (
+            "gradient" if self.experiment.run.algo.asynchronous else "step"
+        )
+        return Work(self.worker.step + 1, self.total, unit)
 
     def now(self) -> float:
         return self.runtime.now()

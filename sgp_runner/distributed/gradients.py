@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -132,16 +132,15 @@ class Gradients:
             elif request == RESTORE:
                 self.take(self.spread_states([self.state()] * self.world.place.devices))
             else:
-                reason = self.send_reason(None)
-                if reason is not None:
-                    raise Stopped(reason)
+                if (stop := self.send_stop(None)) is not None:
+                    raise stop
                 return
 
-    def release(self, reason: str | None = None) -> None:
-        """Release the other devices from serving; ``reason``: why the run stops before its end."""
+    def release(self, stop: Stopped | None = None) -> None:
+        """Release the other devices from serving; ``stop``: why the run stops before its end."""
         if self.served:
             self.agree(STOP)
-            self.send_reason(reason)
+            self.send_stop(stop)
 
     def state_dict(self) -> list[State]:
         """Return the state of this device and of those that follow it."""
@@ -193,11 +192,12 @@ class Gradients:
                 dist.broadcast(at, group=world.node, group_src=0)
         return request, number
 
-    def send_reason(self, reason: str | None) -> Any:
-        """Return the reason of the first device, on all of them."""
+    def send_stop(self, stop: Stopped | None) -> Stopped | None:
+        """Return the ``stop`` of the first device, on all of them."""
         assert self.world.hosts is not None
         with waiting_for("waits for the devices of its node"):
-            return broadcast(reason, self.world.hosts)
+            sent = broadcast(stop and [str(stop), stop.number, stop.saved], self.world.hosts)
+        return None if sent is None else Stopped(*sent)
 
     def gather_states(self) -> list[State]:
         """Return the states of all devices, which have the same shapes and thus a known length."""

@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from sgp_runner.config.plugins import OPTION
-from sgp_runner.distributed.watchdog import SIGNAL
+from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
-from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
+from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
-from sgp_runner.utils.launchers import PARENT, STORE, loopback_interface
+from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES, STORE, loopback_interface
 from sgp_runner.utils.lock import held
 from sgp_runner.utils.signals import (
     ENDING,
@@ -29,6 +29,7 @@ from sgp_runner.utils.signals import (
     interruptible,
     stop_signals,
 )
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 # Time from the first failure until the other ranks are killed; they usually stop before.
 GRACE_SECONDS = 6.0
+QUIET_SECONDS = 30.0  # longest time between two lines while ranks start
 STARTED = "SGP_RUN_STARTED"  # environment variable of a rank: `Experiment.started`
 
 
@@ -68,6 +70,7 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
     environment = {
         "OMP_NUM_THREADS": threads,
+        **QUIET_LIBRARIES,
         **os.environ,
         STORE: str(path),
         PARENT: str(os.getpid()),
@@ -84,9 +87,10 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
 
     def forward(number: int, frame: FrameType | None = None) -> None:
         heard.append(number)
-        for child in children:
-            child.send_signal(number)
+        for child in children:  # an interpreter that starts would answer SIGINT with a traceback
+            child.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
 
+    print(f"starting {counted(ranks, 'rank')}", flush=True)
     with stop_signals(forward):
         try:
             for rank in range(ranks):
@@ -100,21 +104,24 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
                 forward(number)
             survives = experiment.run.on_failure == "continue"
             codes = wait_for(
-                children, (lambda dead: alarm.set(DEAD, json.dumps(dead))) if survives else None
+                children,
+                (lambda dead: alarm.set(DEAD, json.dumps(dead))) if survives else None,
+                Heartbeat(alarm, ranks),
             )
         finally:
             stop(children)
     if survives and not codes[0]:
         codes = codes[:1]
-    if not alarm.check(["stopped"]) and (ended := ended_by(codes, alarm, heard)) is not None:
+    if alarm.check(["stopped"]):
+        number, saved = json.loads(alarm.get("stopped"))
+        raise stopped(heard[0] if heard else number, saved)
+    if (ended := ended_by(codes, alarm, heard)) is not None:
         if exit_code(ended) == INTERRUPTED:
             raise KeyboardInterrupt
-        raise Stopped(stopped_unsaved(ended, experiment))
+        raise Stopped(stopped_unsaved(ended, experiment), ended)
     if sentence := failure(codes, alarm, experiment):
         if alarm.check(["setting"]):
             raise ConfigError(str(alarm.get("setting"), "utf-8"), sentence)
-        if alarm.check(["stopped"]):
-            raise Stopped(sentence)
         if alarm.check(["diverged"]):
             raise Diverged(*json.loads(alarm.get("diverged")))
         raise RankFailed(sentence)
@@ -131,10 +138,10 @@ def ended_by(codes: list[int], alarm: Store, heard: list[int]) -> int | None:
     """
     if not any(code in (SAVED, INTERRUPTED) or -code in ENDING for code in codes):
         return None
-    if alarm.check([SIGNAL]):
-        return int(alarm.get(SIGNAL))
+    told = [int(alarm.get(SIGNAL))] if alarm.check([SIGNAL]) else []
     killed = [-code for code in codes if -code in ENDING]
-    return next(iter([*heard, *killed]), signal.SIGINT if INTERRUPTED in codes else signal.SIGTERM)
+    known = [*heard, *told, *killed]
+    return next(iter(known), signal.SIGINT if INTERRUPTED in codes else signal.SIGTERM)
 
 
 def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | None:
@@ -143,8 +150,6 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
     A lost rank comes first, with the checkpoint that remains, as what the others report about it
     only follows.
     """
-    if alarm.check(["stopped"]):
-        return str(alarm.get("stopped"), "utf-8")
     killed = [
         f"rank {rank} was killed by signal {signal.Signals(-code).name}"
         for rank, code in enumerate(codes)
@@ -159,12 +164,34 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
     return said
 
 
+class Heartbeat:
+    """Prints every half minute how many ranks have come, until rank 0 shows its progress."""
+
+    def __init__(self, alarm: Store, ranks: int) -> None:
+        self.alarm, self.ranks = alarm, ranks
+        self.due = time.monotonic() + QUIET_SECONDS
+
+    def __call__(self) -> None:
+        if time.monotonic() < self.due:
+            return
+        self.due += QUIET_SECONDS
+        if not self.alarm.check([BUILT]):
+            came = self.alarm.add(CAME, 0)
+            where = (
+                "they load data and connect" if came == self.ranks else "the others are starting"
+            )
+            print(f"  {came} of {self.ranks} ranks are up; {where}", flush=True)
+
+
 def wait_for(
-    children: list[subprocess.Popen[bytes]], tell: Callable[[list[int]], object] | None = None
+    children: list[subprocess.Popen[bytes]],
+    tell: Callable[[list[int]], object] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[int]:
     """Return exit codes; 0 for processes that still run some seconds after the first failure.
 
     tell: called with the ranks of failed processes when there is one more; the others continue
+    meanwhile: called often
     """
     deadline, told = float("inf"), list[int]()
     while None in [child.poll() for child in children] and time.monotonic() < deadline:
@@ -179,6 +206,7 @@ def wait_for(
         )
         if ended:
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        meanwhile()
         time.sleep(0.02)
     return [child.returncode or 0 for child in children]
 

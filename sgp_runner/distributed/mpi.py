@@ -247,7 +247,7 @@ def meet(timeout_seconds: float) -> None:
             f"rank {world.rank} has waited for all {world.size} ranks to start for {seconds:g} s"
         )
         raise StallTimeout(
-            f"{waited} (network.timeout_seconds), and one or more did not."
+            f"{waited} (network.start_timeout_seconds), and one or more did not."
         ) from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import timedelta
@@ -12,18 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from sgp_runner.core.problem import ON_CPU, Compute
 from sgp_runner.distributed.gloo import Collectives, GlooTransport, named
 from sgp_runner.distributed.paired import PairedTransport
+from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
-from sgp_runner.distributed.store import LocalStore
 from sgp_runner.distributed.values import all_gather
-from sgp_runner.utils.errors import RankFailed
-from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.utils.place import WHOLE, Part, Place
 from sgp_runner.utils.waits import run_abandonable, waiting_for
 
@@ -34,58 +29,8 @@ if TYPE_CHECKING:
     from sgp_runner.distributed.link import Link
 
 FOREVER = timedelta(days=365)
-START = timedelta(minutes=5)  # for ranks to find one another
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+START_SECONDS = 300.0
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
-
-
-def meet() -> tuple[Any, int, int]:
-    """Return the store of all ranks, the rank of this process and their number.
-
-    Raises RankFailed if some do not come.
-    """
-    variable = os.environ
-    rank, size = int(variable["RANK"]), int(variable["WORLD_SIZE"])
-    if store := variable.get(STORE):
-        return LocalStore(store), rank, size
-    host, port = variable["MASTER_ADDR"], int(variable["MASTER_PORT"])
-    listener = (
-        listen(host, port) if host in LOOPBACK and rank == 0 and not kept_elsewhere() else None
-    )
-    # torchrun uses the name of its host, even if all ranks are local.
-    if host in LOOPBACK or variable.get("LOCAL_WORLD_SIZE") == variable["WORLD_SIZE"]:
-        variable.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
-    try:
-        if listener is None:
-            met: tuple[Any, int, int] = next(rendezvous("env://", timeout=START))
-            return met
-        return (
-            TCPStore(host, port, size, is_master=True, timeout=START, master_listen_fd=listener),
-            rank,
-            size,
-        )
-    except dist.DistError as error:
-        waited = (
-            f"rank {rank} has waited for all {size} ranks to start for {START.total_seconds():g} s"
-        )
-        raise RankFailed(
-            f"{waited}, at {host}:{port}: {str(error).splitlines()[0].rstrip('.')}."
-        ) from error
-
-
-def listen(host: str, port: int) -> int:
-    """Open a socket for the store that only this machine reaches.
-
-    By default the store would listen on every interface.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family).detach()
-    except OSError as error:
-        raise RankFailed(
-            f"port {port} of {host} is not free ({os.strerror(error.errno or 0)}): "
-            "set another MASTER_PORT."
-        ) from error
 
 
 class DistributedWorld:
@@ -96,6 +41,7 @@ class DistributedWorld:
     backend: of the groups that move tensors between devices
     paired: whether messages move in `PairedTransport`'s exchanges instead of over gloo
     link: the imitated link of this node, which then has one device
+    start_seconds: how long the ranks may take to find each other
     """
 
     node: dist.ProcessGroup | None = None
@@ -109,8 +55,9 @@ class DistributedWorld:
         backend: str = "gloo",
         paired: bool = False,
         link: Link | None = None,
+        start_seconds: float = START_SECONDS,
     ) -> None:
-        store, self.process_rank, self.size = meet()
+        store, self.process_rank, self.size = meet(start_seconds)
         self.stores = store, store.clone()  # keeps stores that are Python objects alive
         # torchrun may restart its ranks and keep the store.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

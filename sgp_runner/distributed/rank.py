@@ -174,7 +174,7 @@ class Rank:
             self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
             self.scheduler.run()
         except Stopped as stop:
-            self.gradients.release(str(stop))
+            self.gradients.release(stop)
             self.comm.close()
             raise
         finally:

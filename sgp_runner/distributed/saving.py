@@ -126,14 +126,14 @@ class RankSaver:
         with waiting_for("waits for all ranks to quiesce for a checkpoint"):
             quiesced = self.quiesce()
         if quiesced:
-            path, signal_name = self.write()
+            path, number = self.write()
             self.trigger.saved(self.steps)
             if self.asked and (self.asynchronous or self.target == self.worker.step + 1):
                 with self.lock:
                     self.asked, self.target, self.next = False, None, self.worker.step + 2
                     self.requests += 1
-            if signal_name is not None:
-                raise stopped(signal_name, path)
+            if number is not None:
+                raise stopped(number, path)
         self.saving = False
         self.runtime.clock.exclude(time.monotonic() - started)
 
@@ -159,7 +159,7 @@ class RankSaver:
         self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
 
-    def write(self) -> tuple[Path, str | None]:
+    def write(self) -> tuple[Path, int | None]:
         """Write the checkpoint; return its path and the signal received by any rank, if one was."""
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
@@ -171,14 +171,14 @@ class RankSaver:
         world.consult(None)
         name = f"rank{world.process_rank}.pt"
         draft.add(name, self.state_dict())
-        each = world.consult((draft.files[name], self.trigger.signal_name))
+        each = world.consult((draft.files[name], self.trigger.signal))
         draft.files = {
             f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)
         }
         if world.process_rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
         world.consult(None)
-        return draft.place, next((name for _, name in each if name is not None), None)
+        return draft.place, next((number for _, number in each if number is not None), None)
 
     def state_dict(self) -> State:
         worker, runtime = self.worker, self.runtime

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 SIGNAL = "signal"  # key in the store of the signal that ends all ranks, unsaved
+CAME, BUILT = "came", "built"  # number of ranks that are up; set once rank 0 is ready to train
 REPORTED = "signal reported"  # set by the rank that has reported it
 SPEECH_SECONDS = 5.0  # for rank 0 to report it
 GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has failed

@@ -25,7 +25,7 @@ from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum
 from sgp_runner.utils.reading import open_regular, read_json
-from sgp_runner.utils.signals import stop_signals
+from sgp_runner.utils.signals import cause, stop_signals
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -59,13 +59,8 @@ class Trigger:
         """Whether the last checkpoint is older than ``checkpoint.every_minutes``."""
         return time.monotonic() >= self.deadline
 
-    @property
-    def signal_name(self) -> str | None:
-        """Name of the signal that asks the run to stop."""
-        return None if self.signal is None else signal.Signals(self.signal).name
-
     def listening(self) -> AbstractContextManager[None]:
-        """Let SIGTERM, SIGUSR1 and SIGUSR2 request a checkpoint, after which the run stops."""
+        """Let signals request a checkpoint, after which the run stops."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number
@@ -85,10 +80,10 @@ def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
     return f"{message}, without {in_words(lost)}, lost before." if lost else f"{message}."
 
 
-def stopped(signal_name: str, path: Path) -> Stopped:
-    return Stopped(
-        f"stopped by {signal_name}; saved in {path}. Run the same command again to resume."
-    )
+def stopped(number: int, path: Path | str) -> Stopped:
+    """Return the error of a run that the signal ``number`` has stopped, saved in ``path``."""
+    sentence = f"{cause(number)}; saved in {path}. Run the same command again to resume."
+    return Stopped(sentence, number, str(path))
 
 
 def stopped_unsaved(number: int, experiment: Experiment) -> str:

@@ -8,6 +8,7 @@ finished that epoch.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.elastic.membership import full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
-from sgp_runner.recording.recorder import START, Position, Recorder, metrics_path, trim
-from sgp_runner.utils.units import counted
+from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
+from sgp_runner.utils.launchers import local_ranks
+from sgp_runner.utils.units import counted, number
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from sgp_runner.config.experiment import Experiment
@@ -28,17 +32,24 @@ if TYPE_CHECKING:
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import Worker
     from sgp_runner.elastic.membership import Membership
+    from sgp_runner.recording.estimate import Work
 
 
 @contextmanager
 def recording(
-    experiment: Experiment, rank: int, total_steps: int, start: Position = START
+    experiment: Experiment,
+    rank: int,
+    problem: Problem,
+    work: Callable[[], Work],
+    start: Position = START,
 ) -> Iterator[Recorder]:
     """Open the recorder of one process rank, which continues its file at ``start``.
 
-    On process rank 0 the console and the logger listen to training.
+    On process rank 0 the console, which shows how much ``work`` is done, and the logger listen to
+    training.
     """
-    from sgp_runner.recording.console import ConsoleListener
+    from sgp_runner.recording.estimate import estimate
+    from sgp_runner.recording.progress import ConsoleListener
 
     run, facts = experiment.run, experiment.facts
     if rank != 0 or run.algo.measures:
@@ -47,17 +58,43 @@ def recording(
         return
     names = (facts["algorithm"], facts["model"], facts["data"])
     title = " · ".join([*map(str, names), counted(run.nodes, "node"), run.network.name, run.label])
-    for note in run.notes(total_steps):
+    for note in [*run.notes(run.budget(problem).total), *crowded(run)]:
         print(note, flush=True)
-    trim(metrics_path(experiment.directory, 0), start)  # before the mirror counts the lines
+    path = metrics_path(experiment.directory, 0)
+    if start == START and (sentence := replaced(path, run.resume)):
+        print(sentence, flush=True)
+    trim(path, start)  # before the mirror counts the lines
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
     )
     with (
-        ConsoleListener(title, total_steps, run.network.clock) as console,
+        ConsoleListener(
+            title, run.network.clock, run.epochs, work, estimate(run, problem)
+        ) as console,
         Recorder(experiment.directory, rank, (console, mirror), start) as recorder,
     ):
         yield recorder
+
+
+def crowded(run: Run) -> list[str]:
+    """Return a warning if ranks share the cores of this machine, whose times say little then."""
+    ranks, cores = local_ranks(run.ranks), os.cpu_count() or 1
+    on_cpus = run.network.clock == "wall" and run.network.name != "nccl"
+    if not on_cpus or ranks <= cores:
+        return []
+    share = f"{counted(ranks, 'rank')} share {counted(cores, 'core')}"
+    return [f"{share}: measured times say little about machines of their own."]
+
+
+def replaced(path: Path, resume: str) -> str | None:
+    """Describe the records in the file ``path`` that a run from the beginning replaces."""
+    if not path.exists() or not path.stat().st_size:
+        return None
+    if resume == "never":
+        return "The records of an earlier run are replaced (resume=never)."
+    epoch = number((last_record(path) or {}).get("epoch"))
+    amount = "" if epoch is None else f" ({counted(round(epoch, 1), 'epoch')})"
+    return f"The records of an interrupted run{amount} are replaced: it has no checkpoint."
 
 
 @dataclass

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).parent / "page"
 MEANINGS = {
     REAL: "real processes, in measured time",
-    TRAINED: "real gradients on a published data set, in simulated time of the modelled machines",
-    REHEARSAL: "real gradients on small data, in simulated time of the modelled machines",
+    TRAINED: "real gradients, in simulated time of the modelled machines",
+    REHEARSAL: "a published setting on small data, with real gradients, in simulated time",
     TIMING: "no training; messages and gradients only take simulated time of the modelled machines",
     PUBLISHED: "reported by a paper",
 }

@@ -207,4 +207,4 @@ def time_to_target(ranking: Ranking, look: Look) -> Iterator[Plot]:
 
 
 def where(ranking: Ranking) -> str:
-    return ", ".join(filter(None, (ranking.task, ranking.cluster)))
+    return f"{ranking.task}{on_cluster(ranking.settings)}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sgp_runner.distributed.backend import RankBackend
 from sgp_runner.distributed.networks import RealNetwork
 from sgp_runner.distributed.watchdog import (
+    CAME,
     POLL_SECONDS,
     Watchdog,
     end_all,
@@ -69,6 +70,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         processes = counted(run.ranks, "process", "processes")
         need = f"{counted(run.nodes, 'node')}{devices}{extra} {needs} {processes}"
         raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
+    alarm.add(CAME, 1)
     watch = Watchdog(
         world,
         vote,
@@ -95,7 +97,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
             raise
         except Stopped as stop:
-            alarm.set("stopped", str(stop))
+            alarm.set("stopped", json.dumps([stop.number, stop.saved]))
             with suppress(LostConnection, MembershipChanged):
                 watch.world.gather(None)  # a barrier before the process ends
             raise

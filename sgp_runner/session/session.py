@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import StepListener, Worker
+    from sgp_runner.recording.estimate import Work
     from sgp_runner.recording.recorder import Position, Recorder
 
 LOSSES = (Lost, LostConnection, MembershipChanged)
@@ -78,6 +79,9 @@ class Backend(Protocol):
 
         Returns their membership and the epoch from which they continue.
         """
+
+    def work(self) -> Work:
+        """Return how much of the run is done; called from a thread of its own."""
 
     def now(self) -> float:
         """Seconds since the start of the run."""
@@ -151,8 +155,8 @@ class Session:
         if rank is None:
             yield None
             return
-        total = self.experiment.run.budget(self.backend.problem).total
-        with recording(self.experiment, rank, total, start) as recorder:
+        backend = self.backend
+        with recording(self.experiment, rank, backend.problem, backend.work, start) as recorder:
             yield recorder
 
     def train(self) -> dict[str, object] | None:
@@ -183,8 +187,9 @@ class Session:
         self.backend.run()
 
     def listening(self) -> AbstractContextManager[None]:
-        """Let signals stop the run once it is saved, unless its recording keeps it from saving."""
-        return nullcontext() if self.experiment.run.record else stop_signals(self.ask)
+        """Let signals stop the run once it is saved, if it can be saved."""
+        run = self.experiment.run
+        return nullcontext() if run.record or run.algo.measures else stop_signals(self.ask)
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Have the run saved at its next step, and stopped."""

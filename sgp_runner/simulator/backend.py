@@ -16,9 +16,10 @@ from sgp_runner.core.worker import SILENT
 from sgp_runner.elastic.membership import common_epoch, take_over
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
+from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import position_in
 from sgp_runner.recording.recorder import START, Position
-from sgp_runner.simulator.engine import NoGradients, choose_threads, make_engine
+from sgp_runner.simulator.engine import Counted, NoGradients, choose_threads, make_engine
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
@@ -43,6 +44,7 @@ class SimulatedBackend:
     """Machines and workers of one simulated run.
 
     begun: steps that the gradient workers have begun.
+    before: gradients computed before ``engine`` was made
     """
 
     original_rank = 0
@@ -52,7 +54,7 @@ class SimulatedBackend:
         self.experiment, self.network = experiment, network
         self.waiting: list[Worker] = []  # not started yet
         self.saver: Saver | None = None
-        self.begun = 0
+        self.begun = self.before = 0
         self.candidates = Candidates(experiment)
 
     def open(self) -> Found | None:
@@ -79,16 +81,19 @@ class SimulatedBackend:
             at_steps = (read(found.path / f"rank{worker.rank}.pt") for worker in self.workers)
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
             self.begun, self.waiting = int(self.saved["begun"]), []
+            pending = len(self.simulation.gradients)
+            self.before = self.steps_begun() - pending - self.engine.computed
             return position_in(self.saved["observer"])
 
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
-        engine = make_engine(self.problem, network.engine, network.vmap_width)
+        self.engine = Counted(make_engine(self.problem, network.engine, network.vmap_width))
+        self.total = run.steps(self.problem) * run.nodes
         survives = self.experiment.run.on_failure == "continue"
         self.simulation, self.workers = simulate(
             run,
             self.problem,
-            engine,
+            self.engine if self.problem.trains else self.engine.engine,
             names=self.membership.original_ranks,
             survives=survives,
             listener=self.listener,
@@ -143,7 +148,20 @@ class SimulatedBackend:
             take_over(new, at_step, old.comm.num_bytes_sent, epoch)
         for new in self.workers if membership.run.algo.servers else ():
             new.params.copy_(self.workers[-1].params)
+        self.before = self.steps_begun()
         return membership, epoch
+
+    def steps_begun(self) -> int:
+        """Steps that all gradient workers have begun; each computes a gradient."""
+        run = self.membership.run
+        begun = [worker.step + 1 for worker in self.workers[: run.nodes]]
+        return max(begun) if run.algo.asynchronous else sum(begun)
+
+    def work(self) -> Work:
+        if self.problem.trains:
+            return Work(self.before + self.engine.computed, self.total)
+        nodes = self.membership.run.nodes
+        return Work(self.steps_begun() // nodes, self.total // nodes, "step")
 
     def now(self) -> float:
         return self.simulation.now()

@@ -157,5 +157,5 @@ class Saver:
         self.draft = None
         self.simulation.journals.clear()
         self.trigger.saved(self.steps)
-        if (name := self.trigger.signal_name) is not None:
-            raise stopped(name, draft.place)
+        if self.trigger.signal is not None:
+            raise stopped(self.trigger.signal, draft.place)

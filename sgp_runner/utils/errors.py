@@ -138,7 +138,11 @@ DIVERGED = 3  # exit code of a run that Diverged
 
 
 class Stopped(RuntimeError):
-    """A signal asked the run to stop, and the run has saved a checkpoint, if it could."""
+    """The signal ``number`` asked the run to stop, which saved the checkpoint ``saved``, if any."""
+
+    def __init__(self, sentence: str, number: int, saved: str | None = None) -> None:
+        super().__init__(sentence)
+        self.number, self.saved = number, saved
 
 
 class CannotSave(RuntimeError):

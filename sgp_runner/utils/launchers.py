@@ -29,6 +29,8 @@ VARIABLES = {
 # Set by `sgp_runner.distributed.launch` for the ranks that it starts: the file of their store, in a
 # folder of their own, and the id of its process.
 STORE, PARENT = "SGP_RUN_STORE", "SGP_RUN_PARENT"
+# PyTorch's connections print warnings and C++ frames about what our sentences say.
+QUIET_LIBRARIES = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 # A batch script has a SLURM_PROCID too; only processes started by srun are in a step.
 IN_A_STEP = "SLURM_STEP_ID"
 
@@ -85,6 +87,22 @@ def rendezvous(process: Launched, environment: Environment = os.environ) -> dict
         "MASTER_PORT": str(master_port(process, environment)),
     }
     return out if process.local_rank is None else {**out, "LOCAL_RANK": str(process.local_rank)}
+
+
+def local_ranks(ranks: int, environment: Environment = os.environ) -> int:
+    """How many of the ``ranks`` of a run are on this machine."""
+    names = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    found = [int(environment[name]) for name in names if environment.get(name, "").isdecimal()]
+    if found:
+        return found[0]
+    nodes = environment.get("SLURM_STEP_NUM_NODES", "1")
+    alone = STORE in environment or not present("srun", environment)
+    return ranks if alone or not nodes.isdecimal() else -(-ranks // int(nodes))
+
+
+def under_launcher(environment: Environment = os.environ) -> bool:
+    """Whether a launcher other than ours has started this process."""
+    return STORE not in environment and any(present(each, environment) for each in VARIABLES)
 
 
 def kept_elsewhere(environment: Environment = os.environ) -> bool:

@@ -3,7 +3,8 @@
 Ctrl-C (SIGINT) ends a command with exit code 130; SIGTERM, SIGUSR1 and SIGUSR2 with 75. After
 `hear` a signal ends the process at once, except where
 
-- `stop_signals` hands it to a run that saves first, or to a process that passes it on;
+- `stop_signals` hands it to a run that saves first, or to a process that passes it on; a second
+  Ctrl-C is then a KeyboardInterrupt;
 - `interruptible` makes Ctrl-C a KeyboardInterrupt, as there is something to take down;
 - `defer` keeps it for the watchdog of a rank, which tells the other ranks.
 
@@ -35,6 +36,7 @@ INTERRUPTED = 130  # exit code after Ctrl-C
 SAVED = 75  # exit code of a run that was stopped; EX_TEMPFAIL of sysexits.h: try again
 BLOCKED_SECONDS = 1.0  # after which the main thread is taken to be inside a library
 PATIENCE_SECONDS = 10.0
+PROMISE = "Stopping; a run that trains is saved first. Ctrl-C again ends the command at once."
 
 
 @dataclass
@@ -103,10 +105,15 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 def attend(heard: int) -> None:
     """Answer signals that the main thread does not, and end the process if it does not end."""
+    interrupts = 0
     while True:
         number = os.read(heard, 1)[0]
-        if number not in hearing.handled:
+        interrupts += number == signal.SIGINT
+        again = interrupts > 1 and not hearing.deferred
+        if again or number not in hearing.handled:
             time.sleep(BLOCKED_SECONDS)
+        if again and not hearing.interrupted:
+            leave(signal.SIGINT)
         handler = None if number in hearing.handled else signal.getsignal(number)
         if handler is interrupt:
             hearing.pending = number
@@ -132,14 +139,28 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Route the signals that ask a run to save and stop to ``handler``."""
+    """Route the signals that ask a run to save and stop to ``handler``; so does the first Ctrl-C.
+
+    The second one raises KeyboardInterrupt, except in a rank, which hears one Ctrl-C from the
+    terminal and another from its launcher.
+    """
+    asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
         hearing.handled.add(number)
+        if number == signal.SIGINT:
+            if asked and not hearing.deferred:
+                hearing.interrupted = True
+                raise KeyboardInterrupt
+            if not asked:
+                promise()
+            asked = True
         handler(number, frame)
 
+    numbers = [each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN]
     try:
-        before = {number: signal.signal(number, handle) for number in SIGNALS}
+        before = {number: signal.signal(number, handle) for number in numbers}
     except ValueError:  # not on the main thread, where signals do not arrive
         yield
         return
@@ -160,9 +181,19 @@ def leave(number: int, sentence: str | None = None) -> NoReturn:
 
 
 def speak(sentence: str) -> None:
+    write(f"{hearing.command}: {sentence}\n")
+
+
+def promise() -> None:
+    """Say what the first Ctrl-C does, unless another process says it."""
+    if hearing.speaks and (hearing.command or not hearing.deferred):
+        write(f"\n{PROMISE}\n")
+
+
+def write(text: str) -> None:
     """Write to stderr without its buffer, which the interrupted code may be using."""
     with suppress(OSError):
-        os.write(2, f"{hearing.command}: {sentence}\n".encode())
+        os.write(2, text.encode())
 
 
 def default_sentence(number: int) -> str:
@@ -170,6 +201,11 @@ def default_sentence(number: int) -> str:
         return "interrupted"
     name = signal.Signals(number).name
     return f"stopped by {name} with nothing to save. Run the same command again."
+
+
+def cause(number: int) -> str:
+    """Describe the end of a run by the signal ``number``."""
+    return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
 
 
 def exit_code(number: int) -> int:

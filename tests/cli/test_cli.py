@@ -22,6 +22,7 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.choices import CONFIGS, NESTED, groups
 from sgp_runner.config.overrides import compose, configs, parse
 from sgp_runner.config.schema import keys_of, make_experiment, stored
+from sgp_runner.utils.signals import PROMISE
 
 TINY = [
     "model=quadratic",
@@ -785,6 +786,12 @@ def stored_config(words: list[str]) -> str:
     return yaml.safe_dump(stored(experiment))
 
 
+SAVED = (
+    rf"\n{re.escape(PROMISE)}\nsgp-run: interrupted; saved in \S+/checkpoints/step-\d+\. "
+    r"Run the same command again to resume\.\n"
+)
+
+
 def interrupt(*words: str) -> tuple[int, str, str]:
     """Start the command, press Ctrl-C when its run on four nodes has begun; exit code, stdout,
     stderr.
@@ -818,7 +825,7 @@ def test_ctrl_c_ends_a_sweep_with_what_is_done() -> None:
     (done / "summary.json").write_text(json.dumps(summary))
     (done / "metrics.jsonl").write_text(json.dumps({"kind": "summary", **summary}) + "\n")
     code, out, error = interrupt("-m", "jobs=1", *long, "nodes=2,4,8")
-    assert (code, error) == (130, "sgp-run: interrupted\n")
+    assert code == 130 and re.fullmatch(SAVED, error)
     assert "[1/3] nodes=2\n" in out and "[2/3] nodes=4\n" in out and "[3/3]" not in out
     (table,) = Path("results/sweeps").glob("*/comparison.csv")
     assert (
@@ -828,11 +835,8 @@ def test_ctrl_c_ends_a_sweep_with_what_is_done() -> None:
     )
 
 
-def test_ctrl_c_ends_a_run_with_one_line() -> None:
+def test_ctrl_c_saves_a_run_and_ends_it_with_one_sentence() -> None:
     code, _, error = interrupt(*TINY, "nodes=4", "epochs=100000")
     (run,) = run_directories()
-    assert (code, error) == (
-        130,
-        f"sgp-run: interrupted before the end; what was recorded is in {run}\n",
-    )
-    assert not (run / "summary.json").exists()
+    assert code == 130 and re.fullmatch(SAVED, error)
+    assert f"saved in {run}/checkpoints/step-" in error and not (run / "summary.json").exists()

@@ -77,6 +77,11 @@ def test_a_preset_that_sweeps_needs_no_option(capfd: pytest.CaptureFixture[str])
     assert picture[-4] == "1 D-PSGD   2 AR-SGD"
     assert max(map(len, picture[:-3])) <= 80
     assert "\x1b" not in out
+    (page,) = Path("results/sweeps").glob("*/report/index.html")
+    titles = re.findall(r"<figcaption><h3>(.*?)</h3>", page.read_text(encoding="utf-8"))
+    assert titles[0].endswith(
+        "accuracy · mlp on digits, clock of ResNet-50 on sgp_ethernet (10 Gbit/s)"
+    )
     (ranking,) = Path("results/sweeps").glob("*/report/ranking.csv")
     with ranking.open(encoding="utf-8") as file:
         rows = [(row["rank"], row["algorithm"], row["over"]) for row in csv.DictReader(file)]

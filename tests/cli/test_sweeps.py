@@ -25,6 +25,7 @@ from sgp_runner.cli.sweep import plan
 from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
 from sgp_runner.config.overrides import configs, experiment_of, parse
 from sgp_runner.core.optim import Constant, Cosine
+from sgp_runner.utils.signals import PROMISE
 
 TINY = (
     *("model=quadratic", "data.samples=64", "data.dimension=4"),
@@ -109,7 +110,11 @@ def test_a_process_that_is_killed_is_one_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("SIGINT", 130, "sgp-run: interrupted\n"),
+        (
+            "SIGINT",
+            130,
+            f"\n{PROMISE}\nsgp-run: interrupted. Run the same command again to resume.\n",
+        ),
         (
             "SIGTERM",
             75,
@@ -125,7 +130,7 @@ def test_a_signal_saves_all_runs_and_the_same_command_resumes_them(
     for round in (1, 2):
         with subprocess.Popen(command, **pipes, text=True, preexec_fn=hear_interrupts) as process:
             try:
-                while process.poll() is None and said_in_logs("  step ") < 2 * round:
+                while process.poll() is None and said_in_logs("  gradient ") < 2 * round:
                     time.sleep(0.05)
                 process.send_signal(signal.Signals[name])
                 _, error = process.communicate(timeout=60)

@@ -385,20 +385,21 @@ def test_an_unreachable_server_makes_the_run_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://user:pAssw0rd@127.0.0.1:9")
     monkeypatch.setattr(mirror, "START_SECONDS", 1.0)
-    listener = Wandb().open(tmp_path, "n", {}, [], None)
+    listener = Wandb(entity="me").open(tmp_path, "n", {}, [], None)
     listener.write(average(1))
     listener.finish({"time_s": 0.5})
     assert history(list(read_records(find_file(tmp_path))))[0]["average/accuracy"] == 0.5
     out, err = capfd.readouterr()
     copy = find_file(tmp_path).parent
     assert out == (
-        "W&B: a copy goes to sgp-run at http://127.0.0.1:9 (logger=none keeps it here).\n"
+        "W&B: a copy goes to me/sgp-run at http://***@127.0.0.1:9 (logger=none keeps it here).\n"
         f"W&B: offline copy; after wandb login, sgp-sync {tmp_path} sends it, "
         f"or wandb sync {copy}\n"
     )
     assert err.startswith("warning: W&B did not start online, so this run is recorded offline (")
+    assert "pAssw0rd" not in err
     assert err.count("\n") == 1
 
 

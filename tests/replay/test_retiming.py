@@ -12,7 +12,7 @@ from sgp_runner.cli.report import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.replay.retiming import retime_all
-from sgp_runner.report.runs import REHEARSAL, RETIMED, read_runs
+from sgp_runner.report.runs import RETIMED, TRAINED, read_runs
 from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError
 
@@ -67,7 +67,7 @@ def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(
     assert {key: summary[key] for key in summary.keys() - own} == {
         key: expected[key] for key in expected.keys() - own
     }
-    assert summary["label"] == f"rehearsal on digits; time simulated, re-timed from {here.name}"
+    assert summary["label"] == f"trained on digits; time simulated, re-timed from {here.name}"
 
 
 def test_a_run_on_nodes_of_several_devices_is_retimed_on_others(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_report_marks_what_was_retimed(
     )
     table = read_runs([experiment.directory, out / "retimed"]).table
     assert list(table["state"]) == ["finished", RETIMED, RETIMED]
-    assert set(table["kind"]) == {REHEARSAL} and len(set(table["quality"])) == 1
+    assert set(table["kind"]) == {TRAINED} and len(set(table["quality"])) == 1
     assert list(table["time_s"]) == [
         float(str(read_summary(Path(folder))["time_s"])) for folder in table["folder"]
     ]  # type: ignore[index]

@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.utils.launchers import Launched, LaunchError, launched, rendezvous
+from sgp_runner.utils.launchers import (
+    Launched,
+    LaunchError,
+    launched,
+    local_ranks,
+    rendezvous,
+    under_launcher,
+)
 
 TORCHRUN = {
     "RANK": "3",
@@ -191,6 +198,19 @@ def test_what_is_set_by_halves_is_one_sentence(name: str) -> None:
     environment, sentence = REFUSED[name]
     with pytest.raises(LaunchError, match=f"^{re.escape(sentence)}"):
         launched(environment)
+
+
+def test_ranks_on_this_machine() -> None:
+    assert local_ranks(8, {}) == 8
+    assert local_ranks(8, {"RANK": "0", "WORLD_SIZE": "8", "SGP_RUN_STORE": "/tmp/store"}) == 8
+    assert local_ranks(8, {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}) == 2
+    assert local_ranks(8, {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}) == 4
+    assert local_ranks(8, {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "3"}) == 3
+
+
+def test_only_other_launchers_make_the_lines_plain() -> None:
+    assert under_launcher(TORCHRUN) and not under_launcher({})
+    assert not under_launcher({**TORCHRUN, "SGP_RUN_STORE": "/tmp/store"})
 
 
 @pytest.mark.parametrize("name", ADDRESSES)

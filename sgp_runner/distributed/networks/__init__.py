@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from sgp_runner.cluster.machines import check_positive
 from sgp_runner.config.run import Network
 from sgp_runner.utils.errors import ConfigError
 
@@ -21,6 +22,8 @@ class RealNetwork(Network, Protocol):
     def vote_seconds(self) -> float: ...  # longest wait for answers of other ranks
     @property
     def silence_seconds(self) -> float: ...  # longest time without a heartbeat
+    @property
+    def start_timeout_seconds(self) -> float: ...  # longest wait for a rank at the start
     def world(self, run: Run, process: Launched) -> World: ...
 
 
@@ -30,6 +33,8 @@ def check_real(run: Run) -> None:
         raise ConfigError(
             "network.timeout_seconds", f"{run.network.timeout_seconds} must be positive."
         )
+    assert isinstance(run.network, RealNetwork)
+    check_positive("network.start_timeout_seconds", run.network.start_timeout_seconds)
     if not run.model.trains:
         raise ConfigError(
             "network", f"model={run.model.name} only runs in simulated time: use network=sim."

@@ -37,6 +37,7 @@ class Gloo:
     compile: the model, with torch.compile
     timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
         for whom
+    start_timeout_seconds: how long ranks may wait at the start for one that does not come
     vote_seconds: how long ranks that have lost another one wait for each other's answers; a rank
         that does not answer is lost
     silence_seconds: with on_failure=continue, how long a rank may send no heartbeat while another
@@ -51,6 +52,7 @@ class Gloo:
     channels_last: bool = False
     compile: bool = False
     timeout_seconds: Seconds = 1800
+    start_timeout_seconds: Seconds = 300
     vote_seconds: Seconds = VOTE_SECONDS
     silence_seconds: Seconds = SILENCE_SECONDS
     bandwidth: BitsPerSecond | None = None
@@ -98,7 +100,13 @@ class Gloo:
         from sgp_runner.distributed.processes import DistributedWorld
 
         link = Link(self.bandwidth or inf, self.latency_seconds) if self.slowed else None
-        return DistributedWorld(run.gpus_per_node, leads(run, self.gossip), self.compute, link=link)
+        return DistributedWorld(
+            run.gpus_per_node,
+            leads(run, self.gossip),
+            self.compute,
+            link=link,
+            start_seconds=self.start_timeout_seconds,
+        )
 
     @property
     def compute(self) -> Compute:

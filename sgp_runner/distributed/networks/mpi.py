@@ -22,9 +22,11 @@ class Mpi:
 
     timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
         for whom
+    start_timeout_seconds: how long ranks may wait at the start for one that does not come
     """
 
     timeout_seconds: Seconds = 1800
+    start_timeout_seconds: Seconds = 300
     vote_seconds: ClassVar[float] = VOTE_SECONDS
     silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "mpi"
@@ -54,4 +56,4 @@ class Mpi:
                 "network",
                 f"mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ({error}).",
             ) from error
-        return MpiWorld(self.timeout_seconds)
+        return MpiWorld(self.start_timeout_seconds)

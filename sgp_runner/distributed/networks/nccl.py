@@ -36,6 +36,7 @@ class Nccl:
     compile: the model, with torch.compile
     timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
         for whom
+    start_timeout_seconds: how long ranks may wait at the start for one that does not come
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
@@ -43,6 +44,7 @@ class Nccl:
     channels_last: bool = False
     compile: bool = False
     timeout_seconds: Seconds = 1800
+    start_timeout_seconds: Seconds = 300
     vote_seconds: ClassVar[float] = VOTE_SECONDS
     silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "nccl"
@@ -86,7 +88,14 @@ class Nccl:
             )
         device = own_gpu() if process.rank < run.nodes * run.gpus_per_node else "cpu"
         compute = Compute(device, self.autocast, self.channels_last, self.compile)
-        return DistributedWorld(run.gpus_per_node, leads(run, self.gossip), compute, "nccl", paired)
+        return DistributedWorld(
+            run.gpus_per_node,
+            leads(run, self.gossip),
+            compute,
+            "nccl",
+            paired,
+            start_seconds=self.start_timeout_seconds,
+        )
 
 
 def own_gpu() -> str:

@@ -1,0 +1,96 @@
+"""How much of a run is done, and what the rest will take."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from sgp_runner.config.size import ITEM, kept_by_optimizer
+from sgp_runner.utils.launchers import local_ranks
+from sgp_runner.utils.units import duration, num_bytes
+
+if TYPE_CHECKING:
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.problem import Problem
+
+RECORD_BYTES = 300  # of one record of a worker
+LONG_SECONDS = 300.0  # from which on a quicker way to an answer is named
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a run, in gradients or steps: how much is ``done``, of how much in ``total``."""
+
+    done: int
+    total: int
+    unit: Literal["gradient", "step"] = "gradient"
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.done / self.total)
+
+
+Estimate = Callable[[float, float, Work], list[str]]
+
+
+def estimate(run: Run, problem: Problem) -> Estimate:
+    """Return a function that describes what a run takes.
+
+    Its arguments are the seconds that the whole run takes, those of each unit of its work, and the
+    work.
+    """
+
+    def describe(seconds: float, each: float, work: Work) -> list[str]:
+        units = f"{work.total:,} {work.unit}s of {duration(each)}"
+        memory, disk = memory_bytes(run, problem), disk_bytes(run, problem, seconds)
+        lines = [
+            f"This takes about {duration(round(seconds))} ({units}), {num_bytes(memory)} of memory "
+            f"and up to {num_bytes(disk)} of disk."
+        ]
+        if seconds >= LONG_SECONDS and run.network.clock == "simulated" and problem.trains:
+            lines.append(
+                "Quicker: model=timing_only simulates the times alone, experiment=compare trains a "
+                "small model in the time of ResNet-50."
+            )
+        return lines
+
+    return describe
+
+
+def vector_bytes(run: Run, problem: Problem) -> int:
+    return sum(problem.flat.layers) * ITEM[run.dtype]
+
+
+def memory_bytes(run: Run, problem: Problem) -> int:
+    """The memory of the processes on this machine, or what this one has needed so far if more.
+
+    A process has the model and its gradient, and for each of its nodes the parameters, what the
+    optimizer keeps, and a message.
+    """
+    simulated = run.network.clock == "simulated"
+    nodes, processes = (run.nodes, 1) if simulated else (1, local_ranks(run.ranks))
+    needed = vector_bytes(run, problem) * (2 + nodes * (2 + kept_by_optimizer(run)))
+    return processes * max(needed, peak_bytes())
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process until now."""
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else size * 1024
+
+
+def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
+    """The largest size of records and checkpoints of a run that takes ``seconds``.
+
+    One checkpoint, which a signal asks for, is always counted.
+    """
+    steps, checkpoint = run.steps(problem), run.checkpoint
+    records = run.nodes * (steps / run.log_every + 2 * run.epochs / run.eval_every) * RECORD_BYTES
+    saved = vector_bytes(run, problem) * run.nodes * (1 + kept_by_optimizer(run))
+    often = checkpoint.every_steps is not None or (
+        checkpoint.every_minutes is not None and seconds > 60 * checkpoint.every_minutes
+    )
+    return round(records) + saved * (checkpoint.keep + 1 if often else 1)

@@ -1,0 +1,238 @@
+"""Progress on stdout while a run trains.
+
+On a terminal a bar that redraws itself; into a file or a pipe plain lines: one at each evaluation,
+or every other epoch, and whenever nothing was printed for half a minute. A thread prints them, so
+that they also come during long gradients and evaluations.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from threading import Event, Lock, Thread
+from types import TracebackType
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sgp_runner.recording.console import stdout_console
+from sgp_runner.recording.estimate import Estimate, Work
+from sgp_runner.recording.notebook import NotebookLive, in_notebook
+from sgp_runner.utils.units import counted, duration, number, percent
+
+LOSSES = 64  # training losses that are averaged for display
+QUIET_SECONDS = 30.0  # longest time between two lines
+LOOK_SECONDS = 0.25  # between two looks at the work
+MEASURED_SECONDS = 2.0  # of work, before it is judged how long the rest takes
+SHORT_SECONDS = 30.0  # runs that take less are not estimated
+
+
+class Pace:
+    """The speed of a run, measured from its first unit of work on."""
+
+    def __init__(self) -> None:
+        self.first: tuple[float, int] | None = None
+        self.seconds_each: float | None = None
+
+    def look(self, now: float, work: Work) -> None:
+        """Note how much is done at the time ``now``."""
+        if self.first is None:
+            if work.done:
+                self.first = now, work.done
+            return
+        since, done = self.first
+        if work.done > done and now - since >= MEASURED_SECONDS:
+            self.seconds_each = (now - since) / (work.done - done)
+
+    def left(self, work: Work) -> float | None:
+        """Seconds that the rest takes; None before enough has been measured."""
+        if self.seconds_each is None:
+            return None
+        return max(0, work.total - work.done) * self.seconds_each
+
+
+class ConsoleListener:
+    """Shows the progress of a run on stdout.
+
+    Use it as a context manager, or call ``start`` and ``stop``.
+
+    title: name of the run
+    clock: ``"simulated"`` or ``"wall"``
+    epochs: of the whole run
+    work: returns how much of the run is done
+    estimate: describes what the whole run takes, once that is known
+    """
+
+    def __init__(
+        self, title: str, clock: str, epochs: float, work: Callable[[], Work], estimate: Estimate
+    ) -> None:
+        self._title, self._clock, self._epochs = title, clock, epochs
+        self._work, self._estimate = work, estimate
+        self._pace = Pace()
+        self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._time_s = 0.0
+        self._quality: str | None = None
+        self._done = self._estimated = False
+        self._started = self._said_at = time.monotonic()
+        self._said_epoch = 0.0
+        self._live: Live | NotebookLive | None = None
+        self._printing, self._ended = Lock(), Event()
+        self._thread = Thread(target=self._look, daemon=True)
+
+    def start(self) -> None:
+        """Show the title, and on a terminal the bar."""
+        self._started = self._said_at = time.monotonic()
+        console = stdout_console()
+        if in_notebook():
+            self._live = NotebookLive(self._render)
+            self._live.start(refresh=True)
+        elif console.is_terminal:
+            self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
+            self._live.start(refresh=True)
+            console.show_cursor(True)  # a process that is ended at once could not
+        else:
+            print(self._title, flush=True)
+        self._said_epoch = self._epoch
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the bar in place and release the terminal. A second call does nothing."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def write(self, record: Mapping[str, object]) -> None:
+        kind = record["kind"]
+        self._time_s = max(self._time_s, number(record.get("time_s")) or 0.0)
+        evaluated = kind == "average"
+        if kind == "train" and (loss := number(record.get("loss"))) is not None:
+            self._losses.append(loss)
+        elif kind == "average":
+            self._quality = _quality_of(record)
+        elif kind == "eval" and self._clock == "wall" and record.get("rank") == 0:
+            quality = _quality_of(record)
+            self._quality, evaluated = quality and f"{quality} (rank 0)", True
+        elif kind in ("lost", "rejoined"):
+            self._print(_change(record))
+        if self._live is None and self._line_is_due(evaluated):
+            self._say()
+
+    def finish(self, summary: Mapping[str, object] | None) -> None:
+        self._done = summary is not None
+        self.stop()
+
+    def __enter__(self) -> ConsoleListener:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # On a thread of its own.
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            now, work = time.monotonic(), self._work()
+            self._pace.look(now, work)
+            if not self._estimated and (left := self._pace.left(work)) is not None:
+                self._estimated = True
+                seconds, each = now - self._started + left, self._pace.seconds_each
+                if seconds > SHORT_SECONDS and each is not None:
+                    self._print(*self._estimate(seconds, each, work))
+            if self._live is None and now - self._said_at > QUIET_SECONDS:
+                self._say()
+
+    def _print(self, *lines: str) -> None:
+        with self._printing:
+            for line in lines:
+                if self._live is None:
+                    print(f"  {line}", flush=True)
+                else:
+                    self._live.console.print(f"  {line}", highlight=False, markup=False)
+
+    def _line_is_due(self, evaluated: bool) -> bool:
+        """Return whether to print: at an evaluation, or two epochs later."""
+        if evaluated:
+            self._said_epoch = self._epoch
+            return True
+        due = self._epoch >= self._said_epoch + 2
+        if due:
+            self._said_epoch = math.floor(self._epoch) - 1
+        return due
+
+    def _say(self) -> None:
+        """Print a line of progress."""
+        self._said_at = time.monotonic()
+        self._print(f"{self._progress()}  {self._numbers('  ')}")
+
+    @property
+    def _present(self) -> Work:
+        work = self._work()
+        return replace(work, done=work.total if self._done else min(work.done, work.total))
+
+    @property
+    def _epoch(self) -> float:
+        return self._epochs * self._present.share
+
+    def _progress(self) -> str:
+        work = self._present
+        total = f"{work.total:,}"
+        return f"{work.unit} {work.done:{len(total)},d}/{total}  epoch {self._epoch:4.1f}"
+
+    def _numbers(self, between: str) -> str:
+        """Format loss, accuracy and times, leaving out what is unknown."""
+        parts = []
+        if self._losses:
+            parts.append(f"loss {sum(self._losses) / len(self._losses):.4f}")
+        if self._quality is not None:
+            parts.append(self._quality)
+        if self._clock == "simulated":
+            parts.append(f"simulated {duration(self._time_s)}")
+        parts.append(f"real {duration(math.floor(time.monotonic() - self._started))}")
+        left = self._pace.left(self._present)
+        if left:
+            parts.append(f"about {duration(math.ceil(left))} left")
+        return between.join(parts)
+
+    def _render(self) -> RenderableType:
+        work = self._present
+        line = Table.grid(padding=(0, 2), expand=True)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True)
+        line.add_row(ProgressBar(total=work.total, completed=work.done), Text(self._progress()))
+        return Group(
+            Text(self._title, style="bold", no_wrap=True, overflow="ellipsis"),
+            line,
+            Text(self._numbers(" · "), no_wrap=True, overflow="ellipsis"),
+        )
+
+
+def _quality_of(record: Mapping[str, object]) -> str | None:
+    accuracy, loss = number(record.get("accuracy")), number(record.get("loss"))
+    if accuracy is not None:
+        return f"accuracy {percent(accuracy)}"
+    return None if loss is None else f"averaged loss {loss:.4g}"
+
+
+def _change(record: Mapping[str, object]) -> str:
+    ranks = record["ranks"]
+    assert isinstance(ranks, list)
+    who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    epoch = f"epoch {number(record['epoch']):.2f}"
+    nodes = number(record["nodes"]) or 0
+    continues = f"{counted(nodes, 'node')} continue{'s' if nodes == 1 else ''}"
+    return f"{who} {record['kind']}: {continues} from {epoch}."
