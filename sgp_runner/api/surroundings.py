@@ -88,7 +88,7 @@ def saving_on_interrupt() -> Iterator[None]:
     try:
         yield
     except Stopped as error:
-        if not asked and getattr(error, "number", None) != signal.SIGINT:
+        if not asked and error.number != signal.SIGINT:
             raise
         _, _, saved = str(error).partition("; ")
         raise KeyboardInterrupt(saved.replace("the same command", "the same call")) from error
