@@ -1,6 +1,31 @@
-"""sgp-run: an experiment runner for communication-efficient distributed training."""
+"""sgp-run: an experiment runner for communication-efficient distributed training.
+
+    import sgp_runner as sgp
+
+    result = sgp.run("algo=osgp", nodes=8)
+    result.plot()
+
+`run`, `sweep` and `load` are those of `sgp_runner.api`, which is imported when one is first used.
+"""
 
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sgp_runner.api import ConfigError, Diverged, Result, Results, Stopped, load, run, sweep
 
 STARTED = time.monotonic()  # this process, but for the interpreter's own start
 __version__ = "0.1.0"
+__all__ = ["ConfigError", "Diverged", "Result", "Results", "Stopped", "load", "run", "sweep"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'sgp_runner' has no attribute '{name}'")
+    from sgp_runner import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,6 +11,7 @@ from places import ROOT
 
 PACKAGE = ROOT / "sgp_runner"
 FLOORS = [
+    {"api"},
     {"cli"},
     {"replay"},
     {"report", "calibration"},

@@ -110,10 +110,14 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
 
 
 class Extension(Protocol):
-    """A plug-in, or a file of values, that brings choices."""
+    """A plug-in, a file of values or a Python program that brings choices."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def hash(self) -> str | None:
+        """The hash of its code; None if it has none of its own."""
 
     def class_of(self, group: str, choice: str) -> type[Any] | None:
         """The class of its choice; None for one that only varies another in its values."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sgp_runner.config.in_memory import InMemory
 from sgp_runner.config.plugins import Plugin
 from sgp_runner.config.run import Run
 
@@ -53,14 +54,16 @@ class Experiment:
     """A run with the resolved configuration that describes it, and its place on disk.
 
     group: the sweep it belongs to. started: `time.monotonic` when its command, or its turn in a
-        sweep, began. plugins: those that it uses.
+        sweep, began. plugins: those that it uses. command: how it was started; empty: as this
+        process was.
     """
 
     run: Run
     config: Mapping[str, object]
     group: str | None = None
     started: float = field(default_factory=time.monotonic, compare=False)
-    plugins: Sequence[Plugin] = field(default=(), compare=False)
+    plugins: Sequence[Plugin | InMemory] = field(default=(), compare=False)
+    command: Sequence[str] = field(default=(), compare=False)
 
     @property
     def settings(self) -> dict[str, object]:

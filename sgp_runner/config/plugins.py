@@ -43,6 +43,11 @@ CONTRACT = 1  # of `sgp_runner.plugin`
 GROUP = "sgp_runner.plugins"  # of entry points
 OPTION = "--plugin"
 KEY = "plugins"  # in a stored configuration; absent if there are none
+PYTHON = "python:"  # begins the hash of a class that was given in Python
+GONE = (
+    "which a Python program had in its memory, and nothing of it is stored: "
+    "call sgp_runner.run with it again."
+)
 VALUES = ("cluster", "faults", "experiment")  # groups whose choices are values alone
 
 
@@ -133,6 +138,7 @@ class Values:
 
     name: str
     source: str
+    hash: None = None
 
     def class_of(self, group: str, choice: str) -> None:
         return None
@@ -425,9 +431,10 @@ def folders() -> list[Path]:
 # Identity.
 
 
-def hashes(used: Iterable[Plugin]) -> dict[str, str]:
+def hashes(used: Iterable[choices.Extension]) -> dict[str, str]:
     """The hash of each plug-in, as it is stored in a configuration."""
-    return {plugin.name: plugin.hash for plugin in sorted(used, key=lambda each: each.name)}
+    found = {plugin.name: plugin.hash for plugin in sorted(used, key=lambda each: each.name)}
+    return {name: digest for name, digest in found.items() if digest is not None}
 
 
 def check_stored(stored: object) -> None:
@@ -438,6 +445,8 @@ def check_stored(stored: object) -> None:
         discover()
     for name, hash_there in stored.items():
         plugin = LOADED.get(str(name))
+        if str(hash_there).startswith(PYTHON):
+            raise ConfigError(KEY, f"this run used {name}, {GONE}")
         if plugin is None:
             raise ConfigError(
                 KEY,

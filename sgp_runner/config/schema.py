@@ -28,6 +28,8 @@ from sgp_runner.config.choices import (
     has_names,
 )
 from sgp_runner.config.experiment import NOT_IN_NAME, Experiment
+from sgp_runner.config.in_memory import IN_MEMORY, InMemory
+from sgp_runner.config.plugins import Plugin
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import read_yaml
@@ -72,21 +74,35 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     assert isinstance(run, Run)
     config = plain(part, run)
     version = tree.get(corrections.KEY, corrections.results_version(config))
-    used = list(plugins_in(part, ""))
+    found = list(extensions_in(part, ""))
+    refuse_in_memory(run, found)
+    used = [(key, each) for key, each in found if each.hash is not None]
     hashes = plugins.hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
     identity = {corrections.KEY: version, plugins.KEY: hashes}
     config |= {key: value for key, value in identity.items() if value}
     return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))
 
 
-def plugins_in(part: Part, key: str) -> Iterator[tuple[str, plugins.Plugin]]:
-    """The key of each part whose class a plug-in brings, and the plug-in."""
-    plugin = extension_of(group_of(key) or "", part.name or "")
-    if isinstance(plugin, plugins.Plugin):
-        yield key, plugin
+def extensions_in(part: Part, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:
+    """The key of each part whose class a plug-in or a Python program brings, and which."""
+    extension = extension_of(group_of(key) or "", part.name or "")
+    if isinstance(extension, Plugin | InMemory):
+        yield key, extension
     for name, value in part.values.items():
         if isinstance(value, Part):
-            yield from plugins_in(value, join(key, name))
+            yield from extensions_in(value, join(key, name))
+
+
+def refuse_in_memory(run: Run, found: Sequence[tuple[str, Plugin | InMemory]]) -> None:
+    """Raise ConfigError if processes of a real run would need what a Python program brings."""
+    for key, extension in found:
+        if isinstance(extension, InMemory) and run.network.clock == "wall":
+            raise ConfigError(
+                key,
+                f"{extension.title} is in the memory of this program, where the processes of "
+                f"network={run.network.name} cannot see it: use network=sim, or write it as a "
+                f"plug-in, {key}=./mine.py.",
+            )
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
@@ -419,6 +435,8 @@ def choice_error(key: str, value: object) -> ConfigError:
     group = group_of(key)
     if group is None:
         return ConfigError(key, f"{shown(value)} is not a set of settings.")
+    if value == IN_MEMORY:
+        return ConfigError(key, f"this run used a {group} {plugins.GONE}")
     choices = groups()[group]
     if (plugin := extension_of(group, str(value))) is not None:
         return ConfigError(

@@ -66,7 +66,9 @@ class Regression:
             loss = torch.stack(
                 [self.loss(module(*x), y) * len(y) for x, y in _chunks(module, split)]
             ).sum() / len(split)
-            gradient = torch.autograd.grad(loss, list(module.parameters()))
+            parameters = list(module.parameters())
+            # A parameter that the outputs do not depend on has a gradient of zero.
+            gradient = torch.autograd.grad(loss, parameters, materialize_grads=True)
         return {
             "loss": float(loss),
             "gradient_norm": float(torch.cat([part.reshape(-1) for part in gradient]).norm()),

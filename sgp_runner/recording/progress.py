@@ -23,6 +23,7 @@ from rich.text import Text
 
 from sgp_runner.recording.console import stdout_console
 from sgp_runner.recording.estimate import Estimate, Work
+from sgp_runner.recording.notebook import NotebookLive, in_notebook
 from sgp_runner.utils.units import counted, duration, number, percent
 
 LOSSES = 64  # training losses that are averaged for display
@@ -80,7 +81,7 @@ class ConsoleListener:
         self._done = self._estimated = False
         self._started = self._said_at = time.monotonic()
         self._said_epoch = 0.0
-        self._live: Live | None = None
+        self._live: Live | NotebookLive | None = None
         self._printing, self._ended = Lock(), Event()
         self._thread = Thread(target=self._look, daemon=True)
 
@@ -88,7 +89,10 @@ class ConsoleListener:
         """Show the title, and on a terminal the bar."""
         self._started = self._said_at = time.monotonic()
         console = stdout_console()
-        if console.is_terminal:
+        if in_notebook():
+            self._live = NotebookLive(self._render)
+            self._live.start(refresh=True)
+        elif console.is_terminal:
             self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
             self._live.start(refresh=True)
             console.show_cursor(True)  # a process that is ended at once could not

@@ -11,6 +11,8 @@ from sgp_runner.report.figure import MARKERS, Axis, Plot, Series
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from sgp_runner.report.chart import Chart
+
 Points: TypeAlias = list[float | str]
 FORMATS = ("png", "svg")
 INK = "#222222"
@@ -39,13 +41,28 @@ TITLE_WIDTH = 70  # characters
 
 def save(plot: Plot, folder: Path) -> None:
     """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same plot."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": plot.name}):
+        figure = drawn(plot)
+        for kind in FORMATS:
+            figure.savefig(
+                folder / f"{plot.name}.{kind}",
+                dpi=150,
+                metadata={"Date": None} if kind == "svg" else None,
+            )
+
+
+def drawn(plot: Plot) -> Chart:
+    """Draw a plot."""
     import textwrap
 
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    with rc_context({"svg.hashsalt": plot.name, "font.size": 10}):
+    from sgp_runner.report.chart import Chart
+
+    with rc_context({"font.size": 10}):
         rows = (
             len({y for series in plot.series for y in series.y})
             if plot.y.scale == "category"
@@ -53,7 +70,7 @@ def save(plot: Plot, folder: Path) -> None:
         )
         columns = 1 if max(len(series.name) for series in plot.series) > 36 else 2
         legend = -(-len(plot.series) // columns) if plot.legend else 0
-        figure = Figure(
+        figure = Chart(
             figsize=(7, (1.6 + 0.45 * rows if rows else 4) + 0.22 * legend), layout="constrained"
         )
         FigureCanvasAgg(figure)
@@ -70,12 +87,7 @@ def save(plot: Plot, folder: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         if plot.legend:
             figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
-        for kind in FORMATS:
-            figure.savefig(
-                folder / f"{plot.name}.{kind}",
-                dpi=150,
-                metadata={"Date": None} if kind == "svg" else None,
-            )
+    return figure
 
 
 def literal(text: str) -> str:

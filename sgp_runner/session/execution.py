@@ -121,7 +121,7 @@ def prepare(experiment: Experiment) -> list[Path]:
     used = used if experiment.plugins else {}
     texts = {
         "config.yaml": config,
-        "environment.json": json.dumps(environment() | used, indent=2) + "\n",
+        "environment.json": json.dumps(environment(experiment.command) | used, indent=2) + "\n",
     }
     made = [directory / name for name in texts if not (directory / name).exists()]
     try:

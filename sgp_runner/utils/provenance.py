@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sgp_runner import __version__
@@ -28,8 +28,8 @@ PACKAGES = {
 }
 
 
-def environment() -> dict[str, object]:
-    """Versions, machine, source state, command line and start time (UTC).
+def environment(command: Sequence[str] = ()) -> dict[str, object]:
+    """Versions, machine, source state, start time (UTC) and ``command``, by default this process's.
 
     Imports none of the packages it lists. ``git`` is None outside a clone, ``packages`` has None
     for what is not installed.
@@ -41,7 +41,7 @@ def environment() -> dict[str, object]:
         "packages": {name: _version(package) for name, package in PACKAGES.items()},
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "command": [Path(sys.argv[0]).name, *map(redacted, sys.argv[1:])],
+        "command": list(map(redacted, command or [Path(sys.argv[0]).name, *sys.argv[1:]])),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

@@ -1,0 +1,7 @@
+"""The Python interface: `run`, `sweep` and `load`. ``import sgp_runner`` offers the same names."""
+
+from sgp_runner.api.results import Result, Results, load
+from sgp_runner.api.running import run, sweep
+from sgp_runner.utils.errors import ConfigError, Diverged, Stopped
+
+__all__ = ["ConfigError", "Diverged", "Result", "Results", "Stopped", "load", "run", "sweep"]

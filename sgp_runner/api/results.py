@@ -1,0 +1,217 @@
+"""Results of runs as data frames, tables and figures."""
+
+from __future__ import annotations
+
+import glob
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sgp_runner.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from sgp_runner.report.figure import Plot
+    from sgp_runner.report.ranking import Ranking, Row
+    from sgp_runner.report.runs import Runs
+    from sgp_runner.report.settings import Setting
+
+#: What a plot shows the quality against.
+Against = Literal["time", "epochs", "bytes", "nodes"]
+
+
+class Results:
+    """Runs on disk. Data frames are read when they are first asked for.
+
+    folders: of the runs
+    failed: the error of each run of a sweep that has failed, by its settings
+    """
+
+    def __init__(
+        self, folders: Sequence[Path], failed: Mapping[str, Exception] | None = None
+    ) -> None:
+        self.folders = list(folders)
+        self.failed = dict(failed or {})
+
+    @cached_property
+    def _read(self) -> Runs:
+        from sgp_runner.report.runs import read_runs
+
+        if not self.folders:
+            raise ConfigError("results", "no run has results; failed has their errors.")
+        return read_runs(self.folders)
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One line per run, with the columns of `sgp_runner.report.runs`: settings and results."""
+        return self._read.table
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        """One line per run and evaluated epoch.
+
+        Columns: ``folder epoch time_s bytes quality low high averaged``. Times are in seconds of
+        the run's clock, ``quality`` is the mean over the workers.
+        """
+        return self._read.curves
+
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        """Every record of every run, as in its ``metrics.jsonl``, with ``run`` and ``folder``."""
+        import pandas as pd
+
+        from sgp_runner.recording.recorder import read_metrics
+
+        return pd.DataFrame(
+            [
+                {"run": run, "folder": folder, **record}
+                for run, folder in zip(self.runs["run"], self.runs["folder"], strict=True)
+                for record in read_metrics(Path(folder))
+            ]
+        )
+
+    @property
+    def skipped(self) -> Sequence[str]:
+        """A sentence for each folder that could not be read."""
+        return self._read.skipped
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One line per setting, ranked as in a report, with means over its seeds.
+
+        ``rank`` and ``speed_up`` are by the time to the ``target`` of a task, ``time_to_target``,
+        or by the time per iteration of timing studies; all in seconds of the run's clock.
+        """
+        import pandas as pd
+
+        from sgp_runner.report.ranking import rankings
+
+        found = rankings(self._settings)
+        return pd.DataFrame([line_of(row, each) for each in found for row in each.rows])
+
+    @cached_property
+    def _settings(self) -> list[Setting]:
+        from sgp_runner.report.settings import settings_in
+
+        return settings_in(self._read)
+
+    def plot(self, against: Against = "time") -> Figure:
+        """Draw the quality against time, epochs or bytes, or the time per iteration against nodes.
+
+        Raises ConfigError for runs that do not belong in one plot, such as those of two models.
+        """
+        from sgp_runner.report import quality, scaling
+        from sgp_runner.report.images import drawn
+        from sgp_runner.report.ranking import rankings
+
+        ranked = rankings(self._settings)
+        evaluated = [each for each in self._settings if len(each.curve)]
+        makers: dict[str, Callable[[], Iterator[Plot]]] = {
+            "time": lambda: (plot for each in ranked for plot in quality.against_time(each)),
+            "epochs": lambda: quality.against_epochs(evaluated),
+            "bytes": lambda: quality.against_bytes(evaluated),
+            "nodes": lambda: scaling.per_iteration(self._settings, []),
+        }
+        if against not in makers:
+            raise ConfigError("against", f"'{against}' is none of {', '.join(makers)}.")
+        plots = list(makers[against]())
+        if not plots:
+            raise ConfigError(
+                "plot", f"no run was evaluated, so there is nothing against {against}."
+            )
+        if len(plots) > 1:
+            titles = "; ".join(plot.title for plot in plots)
+            raise ConfigError(
+                "plot", f"these runs need {len(plots)} plots ({titles}): load those of one."
+            )
+        return drawn(plots[0])
+
+    def __len__(self) -> int:
+        return len(self.folders)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"<{len(self)} run{'' if len(self) == 1 else 's'}{failed}>"
+
+    def _repr_html_(self) -> str:
+        lines = [f"{title}: {error}" for title, error in self.failed.items()]
+        errors = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        html: str = ""
+        if self.folders:
+            html = self.table.dropna(axis=1, how="all").to_html(index=False)
+        return html + errors
+
+
+class Result(Results):
+    """A run, with its summary.
+
+    folder: where its files are
+    summary: contents of ``summary.json``; times in seconds, accuracies in 0..1
+    """
+
+    def __init__(self, folder: Path, summary: Mapping[str, Any]) -> None:
+        Results.__init__(self, [folder])
+        self.folder = folder
+        self.summary = dict(summary)
+
+    def __repr__(self) -> str:
+        return f"<run {self.folder.name}>"
+
+    def _repr_html_(self) -> str:
+        from rich.console import Console
+
+        from sgp_runner.recording.console import summary_table
+
+        console = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False)
+        console.print(summary_table(self.summary), crop=False)
+        style = "font-family: monospace; line-height: 1.2"
+        return console.export_html(
+            inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
+        )
+
+
+def load(*places: str | Path) -> Results:
+    """Read the runs in or below folders, which may be patterns, ``results/runs/*osgp*``.
+
+    Damaged runs are left out, with a sentence in `Results.skipped`. Raises ConfigError if there is
+    no run.
+    """
+    from sgp_runner.report.folders import run_folders
+
+    found: list[Path] = []
+    for place in places or ("results/runs",):
+        matches = sorted(map(Path, glob.glob(str(place))))
+        folders = matches if "*" in str(place) else [Path(place)]
+        if not folders:
+            raise ConfigError(str(place), "no folder matches.")
+        found += folders
+    folders, _ = run_folders(found)
+    results = Results(folders)
+    results.runs  # noqa: B018  raises if there is none
+    return results
+
+
+def line_of(row: Row, ranking: Ranking) -> dict[str, object]:
+    """The line of a setting in a table."""
+    setting = row.setting
+    columns = ("quality", "averaged", "time_s", "ms_per_iteration", "bytes_per_node", "hours")
+    return {
+        "rank": row.rank,
+        "method": setting.method,
+        "model": setting.model,
+        "data": setting.data,
+        "cluster": ranking.cluster,
+        "nodes": int(setting.nodes),
+        "seeds": len(setting.seeds),
+        "clock": ranking.clock,
+        "metric": setting.metric,
+        "target": ranking.target.value if ranking.target else None,
+        "time_to_target": row.time if ranking.target else None,
+        "speed_up": row.speed_up,
+        **{column: setting.mean(column) for column in columns},
+    }

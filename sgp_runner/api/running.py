@@ -1,0 +1,229 @@
+"""Runs and sweeps from Python, on the same code path as the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sgp_runner.api.results import Result, Results
+from sgp_runner.api.surroundings import alone, saving_on_interrupt, torch_as_usual
+from sgp_runner.api.words import literal, words_in, words_of
+from sgp_runner.cli.sweep import combinations
+from sgp_runner.config import plugins
+from sgp_runner.config.in_memory import IN_MEMORY, InMemory, add
+from sgp_runner.config.overrides import compose, configs, parse, typed
+from sgp_runner.config.schema import make_experiment
+from sgp_runner.session.execution import perform
+from sgp_runner.utils.errors import ConfigError, Stopped
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from sgp_runner.config.experiment import Experiment
+
+#: The name of a choice, a file (``./mine.py``), a class of the contract of plug-ins, or an instance
+#: of one.
+Choice: TypeAlias = "str | type[Any] | object"
+#: A choice, a module, or a function without arguments that makes one.
+Model: TypeAlias = "Choice | nn.Module | Callable[[], nn.Module]"
+#: A choice, or a training and a validation set.
+Data: TypeAlias = "Choice | tuple[Any, Any]"
+Loss: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a keyword: what a sweep calls it, and the words that set it."""
+
+    title: str
+    words: Sequence[str]
+
+
+def run(
+    *words: str,
+    algo: Choice | None = None,
+    model: Model | None = None,
+    data: Data | None = None,
+    loss: Loss | None = None,
+    **settings: object,
+) -> Result:
+    """Run one experiment, or report it if it has finished before.
+
+    words: settings as on the command line, ``"algo=osgp nodes=8"``
+    algo: name, file, class or instance
+    model: likewise, or a `torch.nn.Module`, whose parameters are the start of every node, or a
+        function without arguments that makes one, with the parameters of the run's seed
+    data: name, file, class or instance, or a pair (train, valid), of which each is a torch data set
+        or a pair of tensors or arrays (inputs, targets)
+    loss: of such a pair, ``loss(outputs, targets)``, the mean of a batch; by default cross-entropy
+        for targets that are one whole number each, else half the squared distance
+    settings: any other key, with a Python value; a dictionary sets several: ``optim={"lr": 0.1}``
+
+    Raises ConfigError for settings that cannot work, with nothing written; Diverged; Stopped, or
+    KeyboardInterrupt, once the run is saved; and any other error of the run. The same call resumes
+    an interrupted run.
+    """
+    started = time.monotonic()
+    if loss is not None and data is None:
+        raise needless_loss()
+    with alone(), torch_as_usual(), keeping(loss) as bring:
+        values = [bring(key, value) for key, value in given(algo, model, data, settings).items()]
+        asked = [*words_in(words), *(word for value in values for word in value.words)]
+        experiment = experiment_of(plugins.named(asked))
+        return execute(dataclasses.replace(experiment, started=started))
+
+
+def sweep(
+    *words: str,
+    algo: Choice | Sequence[Choice] | None = None,
+    model: Model | Sequence[Model] | None = None,
+    data: Data | Sequence[Data] | None = None,
+    loss: Loss | None = None,
+    **settings: object,
+) -> Results:
+    """Run each combination of several values, one after the other, and compare them.
+
+    Arguments are those of `run`, where a list, a tuple or a range has the values of a key, and
+    words may be a sweep, ``"algo=sgp,osgp"``. A key that takes a list, such as ``model.hidden``,
+    takes a list of lists. Several data sets are a list of pairs.
+
+    A run that fails does not stop the others: `Results.failed` has its error. Raises ConfigError,
+    with nothing run, if one of the combinations cannot work.
+    """
+    if loss is not None and data is None:
+        raise needless_loss()
+    with alone(), torch_as_usual(), keeping(loss) as bring:
+        per_key = [
+            [bring(key, each) for each in values_in(key, value)]
+            for key, value in given(algo, model, data, settings).items()
+        ]
+        jobs = plan(words_in(words), per_key)
+        failed: dict[str, Exception] = {}
+        folders: list[Path] = []
+        for number, (title, experiment) in enumerate(jobs, start=1):
+            print(f"\n[{number}/{len(jobs)}] {title}", flush=True)
+            try:
+                done = execute(dataclasses.replace(experiment, started=time.monotonic()))
+                folders.append(done.folder)
+            except Stopped:
+                raise
+            except Exception as error:
+                print(f"error: {error}", flush=True)
+                failed[title] = error
+        return Results(folders, failed)
+
+
+def given(algo: object, model: object, data: object, rest: Mapping[str, object]) -> dict[str, Any]:
+    """The keywords that were given."""
+    choices = {"algo": algo, "model": model, "data": data}
+    return {key: value for key, value in choices.items() if value is not None} | dict(rest)
+
+
+@contextmanager
+def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
+    """Yield what makes a `Value` of a keyword; what lives in memory is kept meanwhile."""
+    with ExitStack() as stack:
+
+        def bring(key: str, value: Any) -> Value:
+            title = title_of(key, value)
+            if key == "model" and not is_choice(value):
+                from sgp_runner.models import in_memory as models
+
+                value = stack.enter_context(models.kept(value))
+                add(InMemory(IN_MEMORY, type(value), value.type, None), key)
+            elif key == "data" and not is_choice(value):
+                from sgp_runner.data import in_memory as sets
+
+                value = stack.enter_context(sets.kept(value, loss))
+                add(InMemory(IN_MEMORY, type(value), "this data set", None), key)
+            elif key == "data" and loss is not None:
+                raise needless_loss()
+            return Value(title, list(words_of(key, value)))
+
+        yield bring
+
+
+def needless_loss() -> ConfigError:
+    return ConfigError(
+        "loss", "it belongs to data=(train, valid); a data set that is chosen has its own loss."
+    )
+
+
+def is_choice(value: object) -> bool:
+    """Whether ``value`` names or is a choice, rather than being what is trained or read."""
+    if isinstance(value, str | PurePath | Mapping) or value is None:
+        return True
+    cls = value if isinstance(value, type) else type(value)
+    return dataclasses.is_dataclass(cls) or hasattr(cls, "build") or hasattr(cls, "load")
+
+
+def title_of(key: str, value: Any) -> str:
+    """``algo=sgp``: a value as a sweep shows it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return f"{key}={value}"
+    try:
+        return f"{key}={literal(value, choice=True)}"
+    except ConfigError:
+        return f"{key}={getattr(value, '__name__', type(value).__name__)}"
+
+
+def values_in(key: str, value: Any) -> Sequence[Any]:
+    """The values of a keyword of a sweep. A tuple of data is one pair."""
+    several = list if key == "data" else list | tuple | range
+    if not isinstance(value, several):
+        return [value]
+    if not value:
+        raise ConfigError(key, "it has no values to sweep over.")
+    return list(value)
+
+
+def experiment_of(words: Sequence[str]) -> Experiment:
+    """The experiment of these words. Raises ConfigError for those of a sweep."""
+    with configs():
+        for setting in parse(words):
+            if setting.swept:
+                raise ConfigError(
+                    setting.name, "several values make a sweep: call sgp_runner.sweep."
+                )
+        return called("run", make_experiment(compose(words)), words)
+
+
+def plan(words: Sequence[str], per_key: Sequence[Sequence[Value]]) -> list[tuple[str, Experiment]]:
+    """The title and the experiment of each combination."""
+    jobs = []
+    several = [values for values in per_key if len(values) > 1]
+    for chosen in itertools.product(*per_key):
+        own = [word for value in chosen for word in value.words]
+        titles = [value.title for value in chosen if any(value in values for values in several)]
+        asked = plugins.named([*words, *own])
+        with configs():
+            settings = parse(asked)
+            swept = {setting.name for setting in settings if setting.swept}
+            for each in combinations(settings):
+                shown = [typed(word) for word in each if typed(word).partition("=")[0] in swept]
+                title = " ".join([*shown, *titles])
+                try:
+                    jobs.append((title, called("sweep", make_experiment(compose(each)), each)))
+                except ConfigError as error:
+                    where = f" ({title})" if title else ""
+                    raise ConfigError(error.key, f"{error.sentence}{where}") from error
+    return jobs
+
+
+def called(function: str, experiment: Experiment, words: Sequence[str]) -> Experiment:
+    """``experiment``, with the call that its record of the environment has."""
+    command = [f"sgp_runner.{function}", *map(typed, words)]
+    return dataclasses.replace(experiment, command=command)
+
+
+def execute(experiment: Experiment) -> Result:
+    with saving_on_interrupt():
+        summary = perform(experiment)
+    assert summary is not None  # no launcher has started this process
+    return Result(experiment.directory.resolve(), summary)

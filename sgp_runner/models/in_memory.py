@@ -1,0 +1,205 @@
+"""A module that lives in the memory of a Python program, as a model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from sgp_runner.data.dataset import Dataset
+from sgp_runner.data.tasks import Regression
+from sgp_runner.models.dropout import DrawsFromTorch
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.fingerprint import code_hash, is_own, tensor_hash
+
+PLAIN = (bool, int, float, str, type(None))
+
+#: The builders of the models that runs in progress may use, by their configuration.
+BUILDERS: dict[InMemoryModel, Callable[[], nn.Module]] = {}
+
+
+@dataclass(frozen=True)
+class InMemoryModel:
+    """A module, or the function that makes one, of a Python program.
+
+    type: class of the module
+    source: SHA-256 of its code and structure
+    sha256: of its parameters and buffers; of a function, of those that it makes with seed 0
+    """
+
+    type: str
+    source: str
+    sha256: str
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
+    vectorizes: ClassVar[bool] = False
+    default_data: ClassVar[str] = "digits"
+    trains: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return self.type
+
+    def build(self, dataset: Dataset) -> nn.Module:
+        """Build the module and try it on two samples."""
+        module = BUILDERS[self]()
+        try_out(self.type, module, dataset)
+        return Seeded(module)
+
+
+class Seeded(DrawsFromTorch):
+    """A module of the user's, whose dropouts draw from torch's global generator."""
+
+    def __init__(self, module: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.module(*inputs)
+        return outputs
+
+
+@contextmanager
+def kept(given: Any) -> Iterator[InMemoryModel]:
+    """Keep a module, or a function without arguments that makes one, for runs to build.
+
+    A module is copied for each run: its own parameters are the start of every node. A function is
+    called with the run's seed. Raises ConfigError for what cannot be trained.
+    """
+    model, builder = taken(given)
+    BUILDERS[model] = builder
+    try:
+        yield model
+    finally:
+        BUILDERS.pop(model, None)
+
+
+def taken(given: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
+    """The configuration of a module or function, and a function that makes a new module."""
+    if isinstance(given, nn.Module):
+        own = copied(checked(given))
+        return described(own), lambda: copied(own)
+    if not callable(given):
+        raise ConfigError(
+            "model",
+            f"{type(given).__name__} is no model: give the name of one, a torch.nn.Module, or a "
+            "function without arguments that makes one.",
+        )
+
+    def build() -> nn.Module:
+        return checked(given())
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return described(build(), given), build
+
+
+def checked(module: Any) -> nn.Module:
+    """``module``, if it can be trained here; raise ConfigError otherwise."""
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            "model", f"the function made a {type(module).__name__}, not a torch.nn.Module."
+        )
+    name, parameters = type(module).__name__, dict(module.named_parameters())
+    if lazy := [key for key, value in parameters.items() if is_lazy(value)]:
+        raise ConfigError(
+            "model", f"{lazy[0]} of {name} has no shape yet: call the module on a batch first."
+        )
+    if not parameters:
+        raise ConfigError("model", f"{name} has no parameters to train.")
+    if frozen := [key for key, value in parameters.items() if not value.requires_grad]:
+        raise ConfigError(
+            "model",
+            f"{frozen[0]} of {name} is frozen, but all parameters are trained: register frozen "
+            "ones as buffers.",
+        )
+    return module
+
+
+def copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module).to("cpu")
+    except Exception as error:
+        raise ConfigError(
+            "model",
+            f"{type(module).__name__} cannot be copied ({type(error).__name__}: {error}): give a "
+            "function that makes it.",
+        ) from error
+
+
+def described(module: nn.Module, function: object = None) -> InMemoryModel:
+    """The configuration of ``module``, which ``function`` has made."""
+    plain = [
+        [name, type(each).__qualname__, *attributes(each)] for name, each in module.named_modules()
+    ]
+    own = {type(each) for each in module.modules() if is_own(type(each).__module__)}
+    classes = sorted(own, key=lambda cls: cls.__qualname__)
+    return InMemoryModel(
+        type(module).__name__,
+        code_hash(function, plain, *classes),
+        tensor_hash(named_tensors(module)),
+    )
+
+
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def attributes(module: nn.Module) -> Iterator[object]:
+    """The description of a module's own settings, and its attributes that are plain values."""
+    yield module.extra_repr()
+    for name, value in sorted(vars(module).items()):
+        if isinstance(value, PLAIN) and name != "training":
+            yield [name, value]
+
+
+def try_out(name: str, module: nn.Module, dataset: Dataset) -> None:
+    """Raise ConfigError unless outputs of ``module`` fit the targets of ``dataset``."""
+    inputs, targets = dataset.valid.batch(torch.arange(min(2, len(dataset.valid))))
+    for dtype in {each.dtype for each in inputs if each.is_floating_point()}:
+        module.to(dtype)
+    training = module.training
+    shapes = " and ".join(str(list(each.shape)) for each in inputs)
+    try:
+        with torch.no_grad():
+            outputs = module.eval()(*inputs)
+            loss = dataset.task.loss(outputs, targets)
+    except Exception as error:
+        raise ConfigError(
+            "model",
+            f"{name} cannot be trained on data={dataset.name}: inputs {shapes} of two samples "
+            f"give {type(error).__name__}: {str(error).partition(chr(10))[0]}.",
+        ) from error
+    finally:
+        module.train(training)
+    check_outputs(name, outputs, targets, loss, dataset)
+
+
+def check_outputs(
+    name: str, outputs: object, targets: Tensor, loss: Tensor, dataset: Dataset
+) -> None:
+    if not isinstance(outputs, Tensor):
+        raise ConfigError("model", f"{name} returns a {type(outputs).__name__}, not a tensor.")
+    shape, count = list(outputs.shape), len(targets)
+    expected = None
+    if dataset.task.metric == "accuracy" and (len(shape) != 2 or shape[1] < dataset.num_classes):
+        expected = f"[{count}, {dataset.num_classes}]"
+    if isinstance(dataset.task, Regression) and outputs.shape != targets.shape:
+        expected = str(list(targets.shape))
+    if expected is not None:
+        raise ConfigError(
+            "model",
+            f"{name} returns {shape} for {count} samples, "
+            f"but data={dataset.name} needs {expected}.",
+        )
+    if loss.dim():
+        raise ConfigError(
+            "loss", f"it returns {list(loss.shape)} for a batch; return the mean, a single number."
+        )

@@ -1,0 +1,125 @@
+"""Fingerprints of objects in memory: of the code of functions and classes, and of tensors.
+
+The fingerprint of code covers its compiled instructions and constants, and the functions, classes
+and constants of the user's own modules that it refers to, at whatever depth. It changes neither
+with names of files nor with comments, but it may change with the version of Python. Code of
+installed packages counts by its name.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import json
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PACKAGE = Path(__file__).resolve().parents[1]
+INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
+# Members of a class that say nothing about what it does, or that its other members decide.
+DESCRIPTIVE = {
+    *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__"),
+    *("__firstlineno__", "__static_attributes__", "__annotate_func__", "__dataclass_params__"),
+}
+LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+
+
+def code_hash(*objects: object) -> str:
+    """The SHA-256 of the code of functions and classes, and of other values as far as plain."""
+    seen: set[int] = set()
+    text = json.dumps([described(each, seen) for each in objects])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def tensor_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """The SHA-256 of names, types, shapes and values of tensors."""
+    total = hashlib.sha256()
+    for name, tensor in tensors:
+        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        total.update(as_bytes(tensor))
+    return total.hexdigest()
+
+
+def as_bytes(tensor: Tensor) -> bytes:
+    import torch
+
+    values = tensor.detach().cpu().contiguous().reshape(-1)
+    data: bytes = values.view(torch.uint8).numpy().tobytes()
+    return data
+
+
+def described(value: Any, seen: set[int]) -> object:
+    """``value`` as plain lists and texts; code that was met before counts by its name."""
+    match value:
+        case None | bool() | int() | float() | complex() | str() | bytes():
+            return repr(value)
+        case list() | tuple():
+            return [described(each, seen) for each in value]
+        case set() | frozenset():
+            return sorted(map(repr, value))
+        case dict():
+            return [[described(each, seen) for each in item] for item in value.items()]
+        case staticmethod() | classmethod() | MethodType():
+            return described(value.__func__, seen)
+        case property():
+            return [described(each, seen) for each in (value.fget, value.fset)]
+        case CodeType():
+            return instructions(value, seen)
+        case FunctionType() | type():
+            name = f"{value.__module__}.{value.__qualname__}"
+            if id(value) in seen or not is_own(value.__module__):
+                return name
+            seen.add(id(value))
+            parts = of_class(value, seen) if isinstance(value, type) else of_function(value, seen)
+            return [value.__qualname__, *parts]
+        case _:
+            return type(value).__qualname__
+
+
+def of_function(function: FunctionType, seen: set[int]) -> Iterator[object]:
+    yield instructions(function.__code__, seen)
+    yield described(function.__defaults__, seen)
+    yield described(function.__kwdefaults__, seen)
+    yield [described(cell.cell_contents, seen) for cell in function.__closure__ or ()]
+    for name in sorted(globals_of(function.__code__)):
+        if name in function.__globals__:
+            yield [name, described(function.__globals__[name], seen)]
+
+
+def of_class(cls: type[Any], seen: set[int]) -> Iterator[object]:
+    yield [described(base, seen) for base in cls.__bases__]
+    for name, member in vars(cls).items():
+        if name == "__dataclass_fields__":
+            yield [[field.name, described(field.default, seen)] for field in member.values()]
+        elif name not in DESCRIPTIVE:
+            yield [name, described(member, seen)]
+
+
+def instructions(code: CodeType, seen: set[int]) -> list[object]:
+    consts = [described(const, seen) for const in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), list(code.co_varnames), consts]
+
+
+def globals_of(code: CodeType) -> set[str]:
+    """The global names that ``code`` reads, also in functions inside it."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in LOADS}
+    inner = (const for const in code.co_consts if isinstance(const, CodeType))
+    return names.union(*map(globals_of, inner))
+
+
+def is_own(module: str) -> bool:
+    """Whether a module is the user's, rather than of Python, an installed package or this one."""
+    if module == "__main__":
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return False
+    path = Path(file).resolve()
+    return not any(path.is_relative_to(folder) for folder in (PACKAGE, *INSTALLED))

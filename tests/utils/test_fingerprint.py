@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sgp_runner.models.in_memory import described
+from sgp_runner.utils.fingerprint import code_hash, tensor_hash
+
+BASE = """
+LIMIT = 3
+def helper(x): return x + LIMIT
+def other(x): return x
+def given(x, k=1):
+    inner = lambda: helper(x)
+    return inner() if x in {1, 2} else k
+"""
+
+
+def given(source: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, "<cell>", "exec", dont_inherit=True), names)
+    function: Callable[..., Any] = names["given"]
+    return function
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("LIMIT = 3", "LIMIT = 3  # as before", True),
+        ("def other(x): return x", "def other(x): return 2 * x", True),
+        ("LIMIT = 3", "LIMIT = 4", False),
+        ("return x + LIMIT", "return x - LIMIT", False),
+        ("k=1", "k=2", False),
+        ("{1, 2}", "{1, 3}", False),
+    ],
+)
+def test_the_code_and_what_it_uses_count(old: str, new: str, same: bool) -> None:
+    changed = BASE.replace(old, new)
+    assert changed != BASE
+    assert (code_hash(given(changed)) == code_hash(given(BASE))) is same
+
+
+def test_values_that_a_function_encloses_count() -> None:
+    def scaled(factor: float) -> Callable[[float], float]:
+        return lambda x: factor * x
+
+    assert code_hash(scaled(2.0)) == code_hash(scaled(2.0)) != code_hash(scaled(3.0))
+
+
+def test_tensors_count_with_names_types_and_shapes() -> None:
+    ones = torch.ones(4)
+    hashes = {
+        tensor_hash([(name, each)])
+        for name, each in (
+            ("a", ones),
+            ("b", ones),
+            ("a", ones.double()),
+            ("a", ones.reshape(2, 2)),
+            ("a", 2 * ones),
+        )
+    }
+    assert len(hashes) == 5
+    assert tensor_hash([("a", torch.ones(8)[::2])]) == tensor_hash([("a", ones)])
+
+
+def test_the_structure_of_a_module_counts() -> None:
+    def made(activation: nn.Module, p: float = 0.5) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 2), activation, nn.Dropout(p))
+
+    one, other, third = (
+        described(each) for each in (made(nn.ReLU()), made(nn.Tanh()), made(nn.ReLU(), 0.1))
+    )
+    assert one == described(made(nn.ReLU()))
+    assert one.sha256 == other.sha256 == third.sha256
+    assert len({one.source, other.source, third.source}) == 3
