@@ -148,6 +148,7 @@ BAD: list[tuple[str, str, str]] = [
     ),
     ("data=wmt16_en_de", "data", "Use model=fairseq_transformer, or data=digits."),
     ("data=numbers_en_de", "data", "Use model=transformer, or data=digits."),
+    ("data=grammar", "data", "Use model=gpt, or data=digits."),
     *(
         (words, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
         for words in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
