@@ -157,6 +157,12 @@ class Worker:
         self.params = self.push_sum[:-1]  # [D], the model's parameters
 
     @property
+    def model(self) -> Tensor:
+        """The parameters [D] to evaluate: those kept as ``outer``, if any, else its own."""
+        outer: Tensor = self.state.get("outer", self.params)
+        return outer
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """How many of the ``D`` entries each parameter tensor has."""
         return tuple(map(prod, self.shapes.values()))
