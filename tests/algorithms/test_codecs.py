@@ -13,6 +13,7 @@ from sgp_runner.algorithms.codecs import (
     Codec,
     Identity,
     Int8,
+    LowRank,
     RandomK,
     TopK,
     TwoBit,
@@ -48,6 +49,7 @@ def test_numbers_are_packed_without_gaps(bits: int) -> None:
         (FP4(), -(-COUNT // 2) + 4 * 4),
         (TwoBit(), -(-COUNT // 4) + 4 * 20),
         (RandomK(0.1), 4 * round(0.1 * COUNT)),
+        (LowRank(2), 4 * (2 * (70 + 130) + 50 + 2 * (3 + 20) + 1)),
         # The matrix has 2 x 3 blocks, the smallest of 6 x 2; the others are one chunk each.
         (TopK(k=10, side=64), 4 * 81 + -(-81 * 12 // 8)),
         (TopK(k=10, side=64, two_bit=True), 4 * 20 + -(-81 * 2 // 8) + -(-81 * 12 // 8)),
@@ -60,7 +62,7 @@ def test_a_message_has_the_bits_that_it_counts_for(
 ) -> None:
     x = torch.randn(COUNT, generator=torch.Generator().manual_seed(0)).to(dtype)
     message = codec.encode(x, SHAPES, 3)
-    raw = codec.name in ("none", "random_k") and dtype == torch.float64
+    raw = codec.name in ("none", "random_k", "low_rank") and dtype == torch.float64
     assert message.numel() * message.element_size() == num_bytes * (2 if raw else 1)
     decoded = codec.decode(message, SHAPES, x, 3)
     assert decoded.shape == x.shape and decoded.dtype == dtype
@@ -124,3 +126,14 @@ def test_impossible_codecs_are_refused(make: Any, key: str) -> None:
     with pytest.raises(ConfigError) as error:
         make()
     assert error.value.key == key
+
+
+def test_a_matrix_of_low_rank_is_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b, v = (torch.randn(*n, generator=generator).double() for n in ((9, 2), (2, 7), (5,)))
+    x, shapes = torch.cat([(a @ b).reshape(-1), v]), [(9, 7), (5,)]
+    for rank, kept in ((2, True), (1, False)):
+        codec = LowRank(rank)
+        decoded = codec.decode(codec.encode(x, shapes, 4), shapes, x, 4)
+        assert torch.allclose(decoded[:63], x[:63], atol=1e-12) == kept
+        assert torch.equal(decoded[63:], v)

@@ -19,6 +19,7 @@ from sgp_runner.algorithms.choco_sgd import ChocoSGD
 from sgp_runner.algorithms.codecs import Identity, RandomK, TopK
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.d_squared import DSquared
+from sgp_runner.algorithms.demo import Chunks, DeMo, decode, encode, transformed_back
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gossip_pga import GossipPGA
 from sgp_runner.algorithms.gradient_tracking import GradientTracking
@@ -26,6 +27,7 @@ from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.algorithms.sparseloco import SparseLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo, cut
 from sgp_runner.cluster.machines import Cluster, GammaTime, LogNormalTime
 from sgp_runner.core.optim import SGD, Adam, AdamW, Constant, WarmupCosine
@@ -286,6 +288,97 @@ def test_the_mean_moves_as_without_communication_whatever_the_codec() -> None:
         result = run(ChocoSGD(Ring(), codec, 0.3), 4, 1, optim)
         step = np.mean([0.2 * gradient(i, 0, before[i]) for i in range(4)], axis=0)
         assert_equal(result.x.mean(axis=0), START - step)
+
+
+# SparseLoCo
+
+
+def test_sparseloco_without_loss_is_diloco_without_momentum() -> None:
+    for optim in (OPTIM, ADAM):
+        same(SparseLoCo(Identity(), 4, lr=0.8), DiLoCo(4, lr=0.8, momentum=0.0), 3, optim, 14)
+
+
+@pytest.mark.parametrize("divide_by", ["workers", "senders"])
+def test_sparseloco(divide_by: Any) -> None:
+    """The largest number of each difference is sent."""
+    oracle, theta, e = Oracle(3), START.copy(), np.zeros((3, D))
+    for k in range(STEPS):
+        oracle.x = oracle.x - oracle.d(k)
+        if (k + 1) % 3 == 0:
+            e = 0.9 * e + theta - oracle.x
+            largest, q = np.abs(e).argmax(axis=1), np.zeros((3, D))
+            q[range(3), largest] = e[range(3), largest].astype(np.float32)
+            e = e - q
+            senders = np.maximum((q != 0).sum(axis=0), 1)
+            theta = theta - 0.8 * q.sum(axis=0) / (3 if divide_by == "workers" else senders)
+            oracle.x = np.tile(theta, (3, 1))
+    algo = SparseLoCo(TopK(k=1, side=8), 3, beta=0.9, lr=0.8, divide_by=divide_by)
+    assert_equal(run(algo, 3, STEPS, OPTIM).x, oracle.x)
+
+
+def test_what_was_sent_and_what_is_left_is_the_sum_of_all_differences() -> None:
+    """For a feedback without decay, whatever the codec."""
+    for codec in (TopK(k=1, side=8), TopK(k=2, side=8, two_bit=True), RandomK(0.4)):
+        result = run(SparseLoCo(codec, 1, beta=1.0), 3, STEPS, sgd(lr=0.2))
+        moved = START - result.x[0]  # the mean of all that was sent
+        left = np.mean([worker.state["error"].numpy() for worker in result.workers], axis=0)
+        steps = np.zeros(D)
+        for k, at in enumerate(trajectory(codec)[:STEPS]):
+            steps += np.mean([0.2 * gradient(i, k, at) for i in range(3)], axis=0)
+        assert_equal(moved + left, steps)
+
+
+def trajectory(codec: Any) -> list[np.ndarray]:
+    """The common models before each step of a run that is repeated."""
+    models = [START]
+    run(
+        SparseLoCo(codec, 1, beta=1.0),
+        3,
+        STEPS,
+        sgd(lr=0.2),
+        each_step=lambda r, w: models.append(w.params.numpy().copy()) if w.rank == 0 else None,
+    )
+    return models
+
+
+# DeMo
+
+
+def test_demo_with_all_coefficients_takes_the_sign_of_the_mean_gradient() -> None:
+    x = START.copy()
+    for k in range(STEPS):
+        x = x - 0.1 * np.sign(np.mean([gradient(i, k, x) for i in range(3)], axis=0))
+    result = run(DeMo(k=64), 3, STEPS, sgd(lr=0.1))
+    assert_equal(result.x, np.tile(x, (3, 1)))
+    for worker in result.workers:
+        np.testing.assert_allclose(worker.state["momentum"].numpy(), 0, atol=1e-6)
+
+
+def test_the_cosine_transform_is_scipys() -> None:
+    from scipy.fft import dctn
+
+    x = torch.randn(12 * 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    chunks = Chunks((12, 10), 4)  # blocks of 4 x 2
+    coefficients = chunks.transform(x)
+    blocks = x.view(3, 4, 5, 2).movedim(1, 2).reshape(15, 4, 2).numpy()
+    expected = np.stack([dctn(block, norm="ortho").reshape(-1) for block in blocks])
+    np.testing.assert_allclose(coefficients.numpy(), expected, atol=1e-12)
+    assert torch.allclose(chunks.transform_back(coefficients), x, atol=1e-12)
+    assert Chunks((7,), 64).size == 7 and Chunks((130,), 64).size == 26
+
+
+def test_a_message_of_demo_has_the_largest_coefficients_and_their_places() -> None:
+    chunks = [Chunks((8, 8), 4), Chunks((6,), 4)]
+    m = torch.randn(70, generator=torch.Generator().manual_seed(0))
+    message = encode(m, chunks, 2)
+    # Four chunks of 16 and two of 3: two coefficients each, with places of 4 and 2 bits.
+    assert len(message) == 4 * 12 + 8 * 4 // 8 + 4 * 2 // 8
+    coefficients = decode(message, chunks, 2, m)
+    assert int((coefficients != 0).sum()) == 12
+    rest = m - transformed_back(coefficients, chunks)
+    again = chunks[0].transform(rest[:64])
+    sent = coefficients[:64].view(4, 16)
+    assert bool((again.abs().max(1).values <= sent.abs().topk(2, 1).values[:, 1] + 1e-5).all())
 
 
 # Gossip for unequal data
