@@ -26,7 +26,7 @@ def extended(tmp_path: Path) -> Path:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     files = dict(re.findall(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", text, flags=re.DOTALL))
     names = (
-        ("algorithms/gossip_pga", "algo/gossip_pga"),
+        ("algorithms/periodic_gossip", "algo/periodic_gossip"),
         ("models/linear", "model/linear"),
         ("data/sectors", "data/sectors"),
     )
@@ -68,7 +68,7 @@ def run(extended: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_examples_run_simulated_and_real(extended: Path) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     (command,) = re.findall(
-        r"^    sgp-run (algo=gossip_pga .*) network=gloo nodes=4$", text, flags=re.MULTILINE
+        r"^    sgp-run (algo=periodic_gossip .*) network=gloo nodes=4$", text, flags=re.MULTILINE
     )
     accuracies = []
     for network in ("sim", "gloo"):
@@ -89,7 +89,7 @@ def test_the_examples_run_simulated_and_real(extended: Path) -> None:
         )
     assert accuracies[0] == accuracies[1] > 0.8
     listed = run(extended, "--help").stdout
-    assert all(name in listed for name in ("gossip_pga", "linear", "sectors", "hypercube"))
+    assert all(name in listed for name in ("periodic_gossip", "linear", "sectors", "hypercube"))
     refused = run(extended, *command.split(), "nodes=6")
     assert (
         refused.returncode == 2

@@ -158,7 +158,7 @@ def run(
             rank=rank,
             size=nodes,
             push_sum=torch.cat([start, start.new_ones(1)]),
-            layers=problem.flat.layers,
+            shapes=problem.flat.shapes,
             comm=simulation.comms[rank],
             optim=optim,
             budget=own,

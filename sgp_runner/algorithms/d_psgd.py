@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.topology.verify import verify
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.topology.verify import verify_symmetric
 
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
@@ -33,13 +32,7 @@ class DPSGD(Algorithm):
     title: ClassVar[str] = "D-PSGD"
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        if not self.topology.symmetric:
-            raise ConfigError(
-                "algo.topology",
-                "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus, "
-                "random_matching, or edges with each edge in both directions.",
-            )
-        verify(self.topology, nodes, "doubly stochastic", self.title)
+        verify_symmetric(self.topology, nodes, self.title)
 
     def phases(self, size: int) -> list[Phase]:
         return self.topology.phases(size)

@@ -314,7 +314,7 @@ class Run:
             rank=rank,
             size=self.nodes,
             push_sum=push_sum,
-            layers=problem.flat.layers,
+            shapes=problem.flat.shapes,
             comm=comm,
             optim=self.optim,
             budget=budget,

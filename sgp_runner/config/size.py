@@ -14,11 +14,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sgp_runner.data.digits import Digits
+from sgp_runner.data.grammar import Grammar
 from sgp_runner.data.quadratic import QuadraticData
 from sgp_runner.data.shapes import CLASSES, Shapes
 from sgp_runner.data.synthetic import Synthetic
 from sgp_runner.data.teacher import TeacherData
 from sgp_runner.models.fairseq_transformer import FairseqTransformer
+from sgp_runner.models.gpt import GPT
 from sgp_runner.models.mlp import MLP
 from sgp_runner.models.quadratic import Quadratic
 from sgp_runner.models.resnet import ResNet
@@ -123,13 +125,15 @@ def kept_data(run: Run) -> Need:
             count = item * (train + valid) * 3 * size * size
         case Synthetic(image_size=size, size=train, valid_size=valid):
             count = item * 3 * size * size + 8 * (train + valid)
+        case Grammar(block=block, train_size=train, valid_size=valid):
+            count = 8 * (train + valid) + 16 * valid * block
     return data_of(run, count)
 
 
 def data_of(run: Run, count: int) -> Need:
     names = (
         *("dimension", "width", "points", "samples", "groups"),
-        *("image_size", "size", "train_size", "valid_size"),
+        *("image_size", "size", "train_size", "valid_size", "block"),
     )
     keys = {field.name for field in dataclasses.fields(run.data)}  # type: ignore[arg-type]
     sizes = {f"data.{name}": getattr(run.data, name) for name in names if name in keys}
@@ -152,7 +156,7 @@ def kept_by_optimizer(run: Run) -> int:
     """Vectors of each node's optimizer; a server's workers do not touch theirs."""
     if not run.model.trains or run.algo.servers:
         return 0
-    return 2 if run.optim.name == "adam" else int(run.optim.momentum > 0)
+    return 2 if run.optim.name in ("adam", "adamw") else int(run.optim.momentum > 0)
 
 
 def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int]]:
@@ -176,6 +180,9 @@ def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int
             attention = 3 * model.encoder_layers + 7 * model.decoder_layers
             layers_of_both = model.encoder_layers + model.decoder_layers
             return layers_of_both * layer + attention * width * width, own
+        case GPT(layers=layers, width=width):
+            own = {"model.layers": layers, "model.width": width}
+            return 12 * layers * width * width, own
         case ResNet(name=name):
             return RESNETS[name] + 64 * outputs, keys
         case FairseqTransformer(overrides=overrides):

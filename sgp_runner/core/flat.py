@@ -32,6 +32,7 @@ class FlatModule:
         self.module = module
         self.parameters = list(module.parameters())
         self.own = [p.data for p in self.parameters]  # initial values; `bind` leaves them alone
+        self.shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
         self.layers = tuple(p.numel() for p in self.parameters)
         self.has_batch_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
         self.slots = [

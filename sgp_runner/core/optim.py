@@ -8,15 +8,19 @@ that count gradients globally.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import cos, isfinite, pi
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from math import cos, isfinite, pi, prod
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
 from sgp_runner.core.flat import in_pieces
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+#: The shapes of the parameter tensors that make up the parameters [D], by name, in order.
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,33 @@ class Cosine:
 
 
 @dataclass(frozen=True)
+class WarmupCosine:
+    """Linear from zero to the peak, then half a cosine down to a share of it.
+
+    warmup: share of the run in which the rate rises
+    final: the rate at the end, as a share of the peak
+    """
+
+    warmup: float = 0.05
+    final: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "final"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(
+                    f"optim.schedule.{name}", f"{getattr(self, name)} must be between 0 and 1."
+                )
+
+    def factor(self, epoch: float, horizon: Horizon) -> float:
+        # The first step of a warm-up counts: at zero it would be lost.
+        place = (epoch + 1 / horizon.steps_per_epoch) / horizon.epochs
+        if place < self.warmup:
+            return place / self.warmup
+        rest = min(1.0, (place - self.warmup) / max(1 - self.warmup, 1e-9))
+        return self.final + (1 - self.final) * 0.5 * (1 + cos(pi * rest))
+
+
+@dataclass(frozen=True)
 class InverseSqrt:
     """Linear from zero, then the peak times ``sqrt(warmup_steps / step)`` (Vaswani et al. 2017).
 
@@ -191,7 +222,7 @@ class Optimizer(Protocol):
     def schedule(self) -> Schedule: ...
     def buffers(self, params: Tensor) -> dict[str, Tensor]: ...
     def direction(
-        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor: ...
 
 
@@ -246,7 +277,9 @@ class SGD:
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return {"momentum": params.new_zeros(params.shape)} if self.momentum else {}
 
-    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
         """The step to subtract [D], in the memory of ``g``."""
         for d, x, v in in_pieces(g, params, buffers["momentum"] if self.momentum else g):
             if self.weight_decay:
@@ -286,22 +319,96 @@ class Adam:
 
     def __post_init__(self) -> None:
         check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
-        for key, beta in (("optim.beta1", self.beta1), ("optim.beta2", self.beta2)):
-            if not 0 <= beta < 1:
-                raise ConfigError(key, f"{beta} must be in [0, 1).")
-        if self.eps <= 0:
-            raise ConfigError("optim.eps", f"{self.eps} must be positive.")
+        check_moments(self.beta1, self.beta2, self.eps)
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
-        zeros = params.new_zeros
-        return {"mean": zeros(params.shape), "square": zeros(params.shape), "steps": zeros(())}
+        return moments(params)
 
-    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
         """The step to subtract [D]."""
         if self.weight_decay:
             g.add_(params, alpha=self.weight_decay)
-        steps = buffers["steps"].add_(1)
-        mean = buffers["mean"].lerp_(g, 1 - self.beta1)
-        square = buffers["square"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-        root = (square / (1 - self.beta2**steps)).sqrt_().add_(self.eps)
-        return (mean / (1 - self.beta1**steps)).div_(root).mul_(lr)
+        return normalised(g, buffers, self.beta1, self.beta2, self.eps).mul_(lr)
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019), as in PyTorch.
+
+    schedule: how the learning rate changes over a run
+    lr: peak learning rate
+    lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one
+        (Goyal et al. 2017); null: lr as it is
+    beta1: decay of the mean of gradients
+    beta2: decay of the mean of their squares
+    eps: added to the root of the mean square
+    weight_decay: times the learning rate and the parameters, of matrices only, not of biases and
+        norms
+    clip: largest norm of a gradient, which is scaled down to it; null: no clipping
+    """
+
+    schedule: Schedule
+    lr: float = 1e-3
+    lr_reference_batch: int | None = None
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float | None = 1.0
+    name: ClassVar[str] = "adamw"
+    momentum: ClassVar[float] = 0.0
+    nesterov: ClassVar[bool] = False
+    slow_buffers: ClassVar[Literal["reset", "keep"]] = "keep"
+
+    def __post_init__(self) -> None:
+        check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
+        check_moments(self.beta1, self.beta2, self.eps)
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(
+                "optim.clip", f"{self.clip} must be above 0, or null for no clipping."
+            )
+
+    def buffers(self, params: Tensor) -> dict[str, Tensor]:
+        return moments(params)
+
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
+        """The step to subtract [D]."""
+        if self.clip is not None:
+            g.mul_((self.clip / (g.norm() + 1e-6)).clamp(max=1.0))
+        step = normalised(g, buffers, self.beta1, self.beta2, self.eps)
+        if self.weight_decay:
+            sizes = [prod(shape) for shape in shapes.values()]
+            steps, xs = step.split_with_sizes(sizes), params.split_with_sizes(sizes)
+            for shape, d, x in zip(shapes.values(), steps, xs, strict=True):
+                if len(shape) > 1:
+                    d.add_(x, alpha=self.weight_decay)
+        return step.mul_(lr)
+
+
+def check_moments(beta1: float, beta2: float, eps: float) -> None:
+    for key, beta in (("optim.beta1", beta1), ("optim.beta2", beta2)):
+        if not 0 <= beta < 1:
+            raise ConfigError(key, f"{beta} must be in [0, 1).")
+    if eps <= 0:
+        raise ConfigError("optim.eps", f"{eps} must be positive.")
+
+
+def moments(params: Tensor) -> dict[str, Tensor]:
+    """Adam's buffers."""
+    zeros = params.new_zeros
+    return {"mean": zeros(params.shape), "square": zeros(params.shape), "steps": zeros(())}
+
+
+def normalised(
+    g: Tensor, buffers: dict[str, Tensor], beta1: float, beta2: float, eps: float
+) -> Tensor:
+    """Update Adam's moments with ``g`` and return the mean over the root of the square [D]."""
+    steps = buffers["steps"].add_(1)
+    mean = buffers["mean"].lerp_(g, 1 - beta1)
+    square = buffers["square"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    root = (square / (1 - beta2**steps)).sqrt_().add_(eps)
+    return (mean / (1 - beta1**steps)).div_(root)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.core.comm import Comm
-from sgp_runner.core.optim import Horizon, Optimizer, lr_at
+from sgp_runner.core.optim import Horizon, Optimizer, Shapes, lr_at
 from sgp_runner.core.state import State, packed, unpacked
 from sgp_runner.utils.errors import (
     Aborted,
@@ -134,7 +135,7 @@ class Worker:
     size``.
     push_sum: [D + 1], the parameters and, last, a push-sum weight that starts at 1.
     buffers: the optimizer's. model_buffers: BatchNorm's statistics.
-    layers: how many of the ``D`` entries each parameter tensor of the model has.
+    shapes: of the model's parameter tensors, by name, in their order within the ``D`` entries.
     steps_per_epoch: in the unit of ``step``.
     learns: False in a timing study, where all gradients are zero.
     """
@@ -142,7 +143,7 @@ class Worker:
     rank: int
     size: int
     push_sum: Tensor
-    layers: tuple[int, ...]
+    shapes: Shapes
     comm: Comm
     optim: Optimizer
     budget: Budget
@@ -158,6 +159,17 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.params = self.push_sum[:-1]  # [D], the model's parameters
+
+    @property
+    def model(self) -> Tensor:
+        """The parameters [D] to evaluate: those kept as ``outer``, if any, else its own."""
+        outer: Tensor = self.state.get("outer", self.params)
+        return outer
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """How many of the ``D`` entries each parameter tensor has."""
+        return tuple(map(prod, self.shapes.values()))
 
     @property
     def is_server(self) -> bool:
@@ -236,7 +248,7 @@ class Worker:
         """The local optimizer's step to subtract [D]; ``g`` is given away."""
         if not self.learns:
             return g
-        return self.optim.direction(g, self.params, self.buffers, self.lr)
+        return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
 
     def reset_buffers(self) -> None:
         """Zero the optimizer's buffers."""

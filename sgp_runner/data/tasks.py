@@ -1,7 +1,8 @@
-"""The three tasks: a loss that can be vectorised over workers, and an evaluation."""
+"""The tasks: a loss that can be vectorised over workers, and an evaluation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
@@ -14,14 +15,15 @@ if TYPE_CHECKING:
     from sgp_runner.data.dataset import Batch, Split
 
 CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memory
+LOGITS = 2**23  #: of one forward pass of an evaluation of a language model
 
 
-def _chunks(module: nn.Module, split: Split) -> Iterator[Batch]:
-    """The whole split in order, ``CHUNK`` samples at a time, on the device of ``module``."""
+def _chunks(module: nn.Module, split: Split, size: int = CHUNK) -> Iterator[Batch]:
+    """The whole split in order, ``size`` samples at a time, on the device of ``module``."""
     import torch
 
     device = next(module.parameters()).device
-    for inputs, targets in read(split, torch.split(torch.arange(len(split)), CHUNK)):
+    for inputs, targets in read(split, torch.split(torch.arange(len(split)), size)):
         yield tuple(t.to(device) for t in inputs), targets.to(device)
 
 
@@ -159,3 +161,39 @@ class Translation:
         loss = -(1 - self.label_smoothing) * right - self.label_smoothing * log_p.mean(-1)
         real = targets != self.pad
         return (loss * real).sum(), real.sum()
+
+
+@dataclass(frozen=True)
+class LanguageModelling:
+    """Cross-entropy of the next token. Outputs are logits [B, T, V], targets int64 [B, T].
+
+    vocabulary: V; 256: bytes
+    block: T
+    floor: loss of the best possible predictor on the validation split, in nats per token, if known
+    """
+
+    vocabulary: int
+    block: int
+    floor: float | None = None
+
+    name: ClassVar[str] = "language"
+    metric: ClassVar[str] = "loss"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
+        """Loss in nats per token, bits per byte, and the loss above the floor."""
+        samples = max(1, LOGITS // (self.vocabulary * self.block))
+        loss = sum(
+            float(self.loss(module(*inputs), targets)) * len(targets)
+            for inputs, targets in _chunks(module, split, samples)
+        ) / len(split)
+        out = {"loss": loss}
+        if self.vocabulary == 256:
+            out["bits_per_byte"] = loss / math.log(2)
+        if self.floor is not None:
+            out["excess_loss"] = loss - self.floor
+        return out

@@ -33,6 +33,7 @@ class TimingOnly:
         "translation",
         "fairseq_translation",
         "regression",
+        "language",
     )
     vectorizes: ClassVar[bool] = False
     default_data: ClassVar[str] = "synthetic"

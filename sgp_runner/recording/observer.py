@@ -330,11 +330,11 @@ class Observer:
         When the last worker of an epoch comes in, their average is evaluated too.
         """
         if worker.is_server:
-            self.record_average(worker, epoch, worker.params, {})
+            self.record_average(worker, epoch, worker.model, {})
             return self.average
         metrics: dict[str, float] = {}
         if own:
-            metrics = self.problem.evaluate(worker.params, worker.model_buffers)
+            metrics = self.problem.evaluate(worker.model, worker.model_buffers)
             self.recorder.write(
                 self.stamp(worker, "eval")
                 | {"rank": self.name(worker), "step": worker.step, "epoch": epoch}
@@ -347,7 +347,7 @@ class Observer:
 
     def gather(self, worker: Worker, epoch: float, metrics: dict[str, float]) -> None:
         gathering = self.gatherings.setdefault(epoch, Gathering(worker.size))
-        gathering.add(worker.rank, worker.params, float(worker.push_sum[-1]), metrics)
+        gathering.add(worker.rank, worker.model, float(worker.push_sum[-1]), metrics)
         if gathering.complete:
             self.gatherings = {
                 other: rest for other, rest in self.gatherings.items() if other > epoch

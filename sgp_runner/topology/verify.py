@@ -53,6 +53,34 @@ def verify(
         check_connected(reaches, period)
 
 
+def verify_symmetric(topology: Topology, size: int, by: str) -> None:
+    """Raise ConfigError unless uniform weights on ``topology`` are doubly stochastic."""
+    if not topology.symmetric:
+        raise ConfigError(
+            KEY,
+            f"{by} needs a symmetric graph: ring, bipartite, complete, torus, "
+            "random_matching, or edges with each edge in both directions.",
+        )
+    verify(topology, size, "doubly stochastic", by)
+
+
+def smallest_eigenvalue(topology: Topology, size: int) -> float:
+    """Smallest eigenvalue of the mixing matrix of a symmetric graph in its first step."""
+    import numpy as np
+    from scipy.sparse import coo_array, eye_array
+    from scipy.sparse.linalg import eigsh
+
+    peers = [topology.out_peers(rank, size, 0) for rank in range(size)]
+    weights = [1 / (len(each) + 1) for each in peers]
+    rows = np.repeat(np.arange(size), [len(each) for each in peers])
+    columns = np.array([peer for each in peers for peer in each], dtype=int)
+    shares = coo_array((np.array(weights)[rows], (rows, columns)), (size, size))
+    mixing = shares + eye_array(size) * weights[0] if size > 1 else eye_array(1)
+    if size < 64:
+        return float(np.linalg.eigvalsh(mixing.toarray())[0])
+    return float(eigsh(mixing, 1, which="SA", return_eigenvectors=False)[0])
+
+
 def topologies(part: object) -> Iterator[Topology]:
     """The topologies of an algorithm and its parts."""
     from sgp_runner.topology.graphs import Topology

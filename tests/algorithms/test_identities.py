@@ -27,7 +27,15 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster, GammaTime, LogNormalTime
 from sgp_runner.core import flat
-from sgp_runner.core.optim import SGD, Adam, Constant, Cosine, InverseSqrt, Schedule
+from sgp_runner.core.optim import (
+    SGD,
+    Adam,
+    Constant,
+    Cosine,
+    InverseSqrt,
+    Schedule,
+    Shapes,
+)
 from sgp_runner.core.scheduler import Call
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.engine import Gradient, Loop, Vmap
@@ -212,7 +220,7 @@ def test_equal_steps_in_one_direction_make_the_gap_the_staleness_plus_one(
 
 def test_gaps_by_hand() -> None:
     difference, typical = torch.tensor([3.0, -4.0, 6.0]), torch.tensor([1.0, 2.0, 3.0])
-    server = replace(run(GapAware(), 1, 1).workers[1], layers=(2, 1))
+    server = replace(run(GapAware(), 1, 1).workers[1], shapes={"a": (2,), "b": (1,)})
 
     def gaps(algo: GapAware) -> list[float]:
         return [
@@ -423,8 +431,10 @@ class Tallied:
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return self.optim.buffers(params)
 
-    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
-        d = self.optim.direction(g, params, buffers, lr)
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
+        d = self.optim.direction(g, params, buffers, lr, shapes)
         self.total.add_(d)
         return d
 

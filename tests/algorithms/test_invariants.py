@@ -29,7 +29,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.machines import Cluster, ConstantTime, GammaTime, LogNormalTime
-from sgp_runner.core.optim import SGD, Constant
+from sgp_runner.core.optim import SGD, Constant, Shapes
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.fabric import Arrive, Reach
 from sgp_runner.simulator.simulation import Served
@@ -210,8 +210,10 @@ class Noted(SGD):
 
     total: np.ndarray = field(default_factory=lambda: np.zeros(D))
 
-    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
-        step = super().direction(g, params, buffers, lr)
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
+        step = super().direction(g, params, buffers, lr, shapes)
         self.total[:] += step.numpy()
         return step
 

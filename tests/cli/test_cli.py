@@ -177,6 +177,7 @@ BAD: list[tuple[str, str, str]] = [
     ),
     ("download", "download", "write sgp-run download cifar10|cifar100 [data.root=FOLDER]"),
     ("download cifar", "download", "'cifar' is not there. Did you mean 'cifar10'?"),
+    ("data=grammar", "data", "is language. Use model=gpt"),
     *(
         (words, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
         for words in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")

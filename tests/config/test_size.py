@@ -27,6 +27,7 @@ from sgp_runner.utils.memory import limits_of_groups, most_bytes
         "model=resnet50 nodes=2 data=synthetic data.image_size=64 data.num_classes=5",
         "model=transformer optim=adam data.train_size=300 data.valid_size=10",
         "model=timing_only model.grain=500",
+        "model=gpt model.width=256 data.train_size=300 data.valid_size=10",
     ],
 )
 def test_no_more_is_asked_for_than_a_run_makes(words: str, tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ from sgp_runner.core.flat import PIECE, in_pieces
 from sgp_runner.core.optim import (
     SGD,
     Adam,
+    AdamW,
     Constant,
     Cosine,
     Horizon,
     InverseSqrt,
     Schedule,
     Steps,
+    WarmupCosine,
     lr_at,
 )
 from sgp_runner.core.push_sum import split
@@ -41,7 +43,10 @@ def test_a_long_vector_is_worked_on_in_pieces_and_the_bits_are_those_of_the_whol
             SGD(Constant(), momentum=0.0),
         ):
             buffers = optim.buffers(start)
-            steps = [optim.direction(g.clone(), start, buffers, 0.1) for _ in range(2)]
+            steps = [
+                optim.direction(g.clone(), start, buffers, 0.1, {"x": (len(start),)})
+                for _ in range(2)
+            ]
             outcomes.append([*steps, *buffers.values()])
         kept = start.clone()
         outcomes.append([split(kept, 3), kept])
@@ -87,8 +92,31 @@ def test_steps_equal_pytorchs(
         g = torch.randn(5, generator=generator, dtype=torch.float64)
         parameter.grad = g.clone()
         theirs.step()
-        x -= ours.direction(g, x, buffers, 0.1)
+        x -= ours.direction(g, x, buffers, 0.1, {"x": (5,)})
         assert torch.allclose(x, parameter.detach(), rtol=0, atol=1e-13)
+
+
+def test_adamw_equals_pytorchs_with_clipping_and_decay_of_matrices_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    matrix, bias = (torch.randn(*n, generator=generator).double() for n in ((3, 2), (3,)))
+    theirs = [each.clone().requires_grad_() for each in (matrix, bias)]
+    groups = [
+        {"params": [theirs[0]], "weight_decay": 0.1},
+        {"params": [theirs[1]], "weight_decay": 0.0},
+    ]
+    reference = torch.optim.AdamW(groups, 0.05, (0.9, 0.95), 1e-8)
+    x, ours = torch.cat([matrix.reshape(-1), bias]), AdamW(Constant())
+    buffers, shapes = ours.buffers(x), {"weight": (3, 2), "bias": (3,)}
+    norms = []
+    for step in range(8):
+        g = torch.randn(9, generator=generator).double() * (0.1 if step % 2 else 1.0)
+        theirs[0].grad, theirs[1].grad = g[:6].view(3, 2).clone(), g[6:].clone()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(theirs, 1.0)))
+        reference.step()
+        x -= ours.direction(g, x, buffers, 0.05, shapes)
+        expected = torch.cat([each.detach().reshape(-1) for each in theirs])
+        assert torch.allclose(x, expected, rtol=0, atol=1e-13)
+    assert min(norms) < 1 < max(norms)  # clipped in some steps only
 
 
 @pytest.mark.parametrize(
@@ -174,3 +202,28 @@ def test_impossible_settings_are_refused(make: Callable[[], object], key: str) -
     with pytest.raises(ConfigError) as refused:
         make()
     assert refused.value.key == key
+
+
+def test_a_cosine_to_a_share_of_the_peak() -> None:
+    horizon = Horizon(epochs=2, steps_per_epoch=10, nodes=1, global_batch=1)
+    schedule = WarmupCosine(warmup=0.2, final=0.1)
+    assert [schedule.factor(step / 10, horizon) for step in (0, 1, 3, 11, 19)] == pytest.approx(
+        [0.25, 0.5, 1, 0.55, 0.1]
+    )
+    assert WarmupCosine(0, 0).factor(0.9, horizon) == pytest.approx(0.5)
+    assert WarmupCosine(1, 0).factor(0.9, horizon) == pytest.approx(0.5)  # never leaves the warm-up
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: AdamW(Constant(), clip=0.0), "optim.clip"),
+        (lambda: AdamW(Constant(), beta2=1.0), "optim.beta2"),
+        (lambda: WarmupCosine(warmup=1.5), "optim.schedule.warmup"),
+        (lambda: WarmupCosine(final=-0.1), "optim.schedule.final"),
+    ],
+)
+def test_impossible_adamw_and_cosine_are_refused(make: Callable[[], object], key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert error.value.key == key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from torch.func import functional_call, grad, vmap
 from sgp_runner.config.run import check_model_reads
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.digits import Digits
+from sgp_runner.data.grammar import Grammar
 from sgp_runner.data.numbers_en_de import NumbersEnDe
 from sgp_runner.data.quadratic import QuadraticData
-from sgp_runner.data.tasks import Classification
+from sgp_runner.data.tasks import Classification, LanguageModelling
 from sgp_runner.models.config import ModelConfig
+from sgp_runner.models.decoder import rotated, rotation
 from sgp_runner.models.dropout import SeededDropout, dropout_buffers
+from sgp_runner.models.gpt import GPT
 from sgp_runner.models.mlp import MLP
 from sgp_runner.models.quadratic import Quadratic
 from sgp_runner.models.resnet import ResNet
@@ -175,6 +179,7 @@ def test_dropout_buffers_are_found_and_not_saved() -> None:
             NumbersEnDe(train_size=64, valid_size=4),
         ),
         (Quadratic(), QuadraticData(dimension=5, samples=64)),
+        (GPT(layers=2, width=8, heads=2), Grammar(block=6, train_size=64, valid_size=4)),
     ],
 )
 def test_vmap_of_grad_equals_a_loop_with_dropout(model: ModelConfig, data: Any) -> None:
@@ -237,6 +242,68 @@ def test_shared_embedding_is_one_parameter() -> None:
     shared = sum(p.numel() for p in Transformer().build(data).parameters())
     apart = sum(p.numel() for p in Transformer(shared_embedding=False).build(data).parameters())
     assert apart - shared == 2 * 64 * data.num_classes
+
+
+# GPT
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        # Embedding, and for each block 12 width^2 of matrices and 2 width of norms; a last norm.
+        (GPT(), 256 * 64 + 2 * (12 * 64**2 + 2 * 64) + 64),
+        (GPT(4, 128, 4), 256 * 128 + 4 * (12 * 128**2 + 2 * 128) + 128),
+        (GPT(12, 768, 12), 85_150_464),
+    ],
+)
+def test_size_of_a_gpt(model: GPT, parameters: int) -> None:
+    data = Grammar(block=4, valid_size=1).load(torch.float32)
+    with torch.device("meta"):
+        module = model.build(data)
+        assert module(torch.zeros(3, 4, dtype=torch.int64)).shape == (3, 4, 256)
+    assert sum(p.numel() for p in module.parameters()) == parameters
+
+
+def test_a_gpt_does_not_see_the_future() -> None:
+    data = Grammar(block=8, valid_size=4).load(torch.float64)
+    torch.manual_seed(0)
+    module = GPT(layers=2, width=16, heads=2).build(data).double()
+    (tokens,), _ = data.valid.batch(torch.arange(4))
+    changed = tokens.clone()
+    changed[:, 5:] = 7
+    before, after = module(tokens), module(changed)
+    assert torch.allclose(before[:, :5], after[:, :5], rtol=0, atol=1e-14)
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+def test_rotary_products_depend_on_the_distance_of_two_places_alone() -> None:
+    q, k = torch.randn(2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    turn = rotation(10, 6, q)
+    products = rotated(q.expand(10, 6), turn) @ rotated(k.expand(10, 6), turn).T
+    assert products[0, 0] == pytest.approx(float(q @ k))
+    for distance in range(-9, 10):
+        diagonal = products.diagonal(distance)
+        assert torch.allclose(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-12)
+
+
+def test_the_loss_of_a_language_model_is_in_nats_and_bits() -> None:
+    task = LanguageModelling(256, 2, floor=1.5)
+    rows = torch.tensor([[65, 66], [67, 68], [69, 70]])
+    split = TensorSplit((rows,), rows, None)
+
+    class Even(nn.Module):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.weight = nn.Parameter(torch.zeros(256))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.weight.expand(*tokens.shape, 256)
+
+    with torch.no_grad():
+        found = task.evaluate(Even(), split)
+    assert found == pytest.approx(
+        {"loss": 8 * math.log(2), "bits_per_byte": 8.0, "excess_loss": 8 * math.log(2) - 1.5}
+    )
 
 
 def test_data_that_a_model_cannot_read_is_refused_by_name() -> None:

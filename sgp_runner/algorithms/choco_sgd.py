@@ -1,0 +1,94 @@
+"""CHOCO-SGD (Koloskova et al. 2019, 2020): gossip of coded differences to public copies.
+
+    x_half = x - d;  q = Q(x_half - x_hat);  x_hat <- x_hat + q  (on both sides)
+    x = x_half + gamma sum_j w_ij (x_hat_j - x_hat_i)
+
+Both released implementations mix with the copies of the last step and send afterwards, so that the
+exchange overlaps the next gradient (``layout=released``). Without loss (``codec=none``) and with
+``gamma = 1`` the paper's layout is D-PSGD, adapt-then-combine, the released one D-PSGD in the
+paper's order. The mean of ``x`` moves as without communication, whatever the codec. The copies
+start as the common initial model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.codecs import Codec
+from sgp_runner.topology.verify import verify_symmetric
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.seeding import seed_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
+
+
+@dataclass(frozen=True)
+class ChocoSGD(Algorithm):
+    """Gossip of coded differences.
+
+    topology: symmetric and the same in every step
+    codec: of the differences, which are sent until nothing is left
+    gamma: consensus step size; the smaller, the more the codec loses
+    layout: paper, or released
+    """
+
+    topology: Topology
+    codec: Codec
+    gamma: float = 0.4
+    layout: Literal["paper", "released"] = "paper"
+    title: ClassVar[str] = "CHOCO-SGD"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma <= 1:
+            raise ConfigError("algo.gamma", f"{self.gamma} must be above 0 and at most 1.")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        verify_symmetric(self.topology, nodes, self.title)
+        if self.phases(nodes) != [(0.0, 1)]:
+            raise ConfigError(
+                "algo.topology", f"{self.title} needs the same graph in every step: use ring."
+            )
+
+    def phases(self, size: int) -> list[Phase]:
+        return self.topology.phases(size)
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        own = worker.keep("x_hat", x.clone)
+        mixed = worker.keep("mixed_x_hat", x.clone)  # sum_j w_ij x_hat_j
+        for k in worker.steps():
+            x -= worker.update(await worker.grad())
+            if self.layout == "paper":
+                self.send(worker, k, x, own, mixed)
+                await self.receive(worker, k, mixed)
+            elif k > 0:
+                await self.receive(worker, k - 1, mixed)
+            x.add_(mixed - own, alpha=self.gamma)
+            if self.layout == "released" and not worker.done:
+                self.send(worker, k, x, own, mixed)
+
+    def send(self, worker: Worker, k: int, x: Tensor, own: Tensor, mixed: Tensor) -> None:
+        """Code the difference to the own copy, add it there, and send it to the neighbours."""
+        shapes, seed = [*worker.shapes.values()], seed_of(worker.rank, k)
+        message = self.codec.encode(x - own, shapes, seed)
+        q = self.codec.decode(message, shapes, x, seed)
+        own += q
+        peers = self.topology.out_peers(worker.rank, worker.size, k)
+        mixed.add_(q, alpha=1 / (len(peers) + 1))
+        for j in peers:
+            worker.comm.send(j, message)
+
+    async def receive(self, worker: Worker, k: int, mixed: Tensor) -> None:
+        """Add the neighbours' differences of step ``k`` to what this worker knows of them."""
+        peers = self.topology.in_peers(worker.rank, worker.size, k)
+        for j in peers:
+            message = await worker.comm.recv(j)
+            q = self.codec.decode(message, [*worker.shapes.values()], mixed, seed_of(j, k))
+            mixed.add_(q, alpha=1 / (len(peers) + 1))

@@ -1,0 +1,384 @@
+"""Codecs: lossy encodings of vectors, whose messages have as many bits as they count for.
+
+A vector [n] is made of tensors of known shapes; scales and chunks are per tensor. A message is a
+contiguous tensor, of bytes unless a torch type says it all. `Identity` and `RandomK` are unbiased;
+the others are biased, and an algorithm that uses them either sends what was lost later (error
+feedback) or says that it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+
+from sgp_runner.utils.errors import ConfigError, check_least
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+class Codec(Protocol):
+    """A frozen dataclass that encodes and decodes."""
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        """The message of ``x`` [n]; a random codec draws from ``seed``, which receivers know."""
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        """The vector [n] in the type of ``like``, any tensor."""
+
+
+def tensors_in(x: Tensor, shapes: Sequence[Shape]) -> Sequence[Tensor]:
+    """The tensors that make up ``x``, each as a vector."""
+    return x.split_with_sizes([prod(shape) for shape in shapes])
+
+
+def pack(values: Tensor, bits: int) -> Tensor:
+    """uint8 [ceil(n bits / 8)]: whole numbers [n] of ``bits`` bits each, without gaps."""
+    import torch
+
+    places = torch.arange(bits, device=values.device)
+    flat = ((values.long()[:, None] >> places) & 1).reshape(-1)
+    flat = torch.nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
+    return (flat << torch.arange(8, device=values.device)).sum(1).to(torch.uint8)
+
+
+def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
+    """int64 [count]: the numbers that `pack` has packed."""
+    import torch
+
+    flat = (packed.long()[:, None] >> torch.arange(8, device=packed.device)) & 1
+    flat = flat.reshape(-1)[: bits * count].view(count, bits)
+    return (flat << torch.arange(bits, device=packed.device)).sum(1)
+
+
+def as_bytes(x: Tensor) -> Tensor:
+    """uint8: the bytes of a contiguous tensor."""
+    import torch
+
+    return x.contiguous().view(-1).view(torch.uint8)
+
+
+def from_bytes(message: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """``count`` float32 at the beginning of a message, and the rest of it."""
+    import torch
+
+    return message[: 4 * count].clone().view(torch.float32), message[4 * count :]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The vector as it is; unbiased."""
+
+    name: ClassVar[str] = "none"
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        return x.clone()
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        return message
+
+
+@dataclass(frozen=True)
+class BF16:
+    """bfloat16, 16 bits for a number, rounded to the nearest; biased."""
+
+    name: ClassVar[str] = "bf16"
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        return x.bfloat16()
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        return message.to(like.dtype)
+
+
+@dataclass(frozen=True)
+class Int8:
+    """8 bits for a number: ``round(127 x / max|x|)`` and a scale for each tensor; biased."""
+
+    name: ClassVar[str] = "int8"
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        import torch
+
+        parts = [part.float() for part in tensors_in(x, shapes)]
+        scales = torch.stack([part.abs().max() for part in parts])
+        levels = [
+            (127 * part / scale).round().to(torch.int8) if scale > 0 else part.to(torch.int8)
+            for part, scale in zip(parts, scales, strict=True)
+        ]
+        return torch.cat([as_bytes(scales), as_bytes(torch.cat(levels))])
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        import torch
+
+        scales, rest = from_bytes(message, len(shapes))
+        levels = tensors_in(rest.view(torch.int8).to(like.dtype), shapes)
+        return torch.cat(
+            [part * (s / 127).to(like) for part, s in zip(levels, scales, strict=True)]
+        )
+
+
+@dataclass(frozen=True)
+class FP4:
+    """4 bits for a number, E3M0: a sign, and zero or one of seven powers of two; biased.
+
+    Magnitudes are ``s {0, 2^-6, ..., 2^0}`` with ``s = 2^floor(log2 max|x|)`` for each tensor, to
+    the nearest, ties away from zero, larger ones cut off. Streaming DiLoCo's paper names the format
+    but neither scale nor rounding.
+    """
+
+    name: ClassVar[str] = "fp4"
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        import torch
+
+        parts = [part.float() for part in tensors_in(x, shapes)]
+        tops = torch.stack([part.abs().max() for part in parts])
+        # frexp: max|x| = m 2^e with m in [0.5, 1)
+        scales = torch.where(
+            tops > 0, torch.ldexp(torch.ones_like(tops), torch.frexp(tops)[1] - 1), 0.0
+        )
+        levels = []
+        for part, scale in zip(parts, scales, strict=True):
+            size = part.abs() / scale if scale > 0 else torch.zeros_like(part)
+            # Halfway between neighbours: 2^-7, then 1.5 2^-6, ..., 1.5 2^-1.
+            bounds = torch.tensor([2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0))])
+            field = torch.bucketize(size, bounds, right=True)
+            levels.append(field + 8 * (part < 0))
+        return torch.cat([as_bytes(scales), pack(torch.cat(levels), 4)])
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        import torch
+
+        scales, rest = from_bytes(message, len(shapes))
+        codes = unpack(rest, 4, sum(map(prod, shapes)))
+        sizes = torch.tensor([0.0, *(2.0**e for e in range(-6, 1))], dtype=like.dtype)
+        values = torch.where(codes >= 8, -1, 1) * sizes[codes % 8]
+        parts = zip(tensors_in(values, shapes), scales, strict=True)
+        return torch.cat([part * scale.to(like) for part, scale in parts])
+
+
+@dataclass(frozen=True)
+class TwoBit:
+    """2 bits for a number, and five numbers for each tensor; biased, but the sum is kept.
+
+    With s the mean of a tensor and w = 6/4 of its standard deviation, a number's code is
+    ``clip(round((x - s) / w + 2), 0, 3)``; it is decoded as the mean of the numbers of its code
+    (Sarfi et al. 2025).
+    """
+
+    name: ClassVar[str] = "two_bit"
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        import torch
+
+        heads, codes = [], []
+        for part in tensors_in(x.float(), shapes):
+            code, means = two_bits(part)
+            heads.append(means)
+            codes.append(code)
+        return torch.cat([as_bytes(torch.cat(heads)), pack(torch.cat(codes), 2)])
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        import torch
+
+        heads, rest = from_bytes(message, 5 * len(shapes))
+        codes = tensors_in(unpack(rest, 2, sum(map(prod, shapes))), shapes)
+        parts = zip(codes, heads.view(-1, 5), strict=True)
+        return torch.cat([from_two_bits(code, means) for code, means in parts]).to(like.dtype)
+
+
+def two_bits(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes [n] of float32 ``values`` [n], and [5]: their mean, and for each code the mean of the
+    differences to it.
+    """
+    import torch
+
+    mean = values.mean()
+    deviation = values.std() if len(values) > 1 else values.new_zeros(())
+    apart = values - mean
+    width = 6 * deviation / 4
+    code = (apart / width + 2).round().clamp(0, 3).long() if width > 0 else apart.long() * 0 + 2
+    sums = torch.zeros(4).index_add_(0, code, apart)
+    counts = torch.bincount(code, minlength=4)
+    return code, torch.cat([mean[None], sums / counts.clamp(min=1)])
+
+
+def from_two_bits(code: Tensor, means: Tensor) -> Tensor:
+    """The values [n] of codes [n]."""
+    return means[0] + means[1:][code]
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The ``k`` largest of every chunk, with their places; biased.
+
+    Chunks are blocks of a matrix, ``side`` on each side, or ``side ** 2`` numbers of a vector in a
+    row. At the edges, blocks are smaller, and keep all they have if that is less than ``k``.
+
+    k: numbers kept of a chunk
+    side: side of a chunk
+    two_bit: true: the kept numbers of a tensor have 2 bits each, else 32
+    """
+
+    k: int = 64
+    side: int = 64
+    two_bit: bool = False
+    name: ClassVar[str] = "top_k"
+
+    def __post_init__(self) -> None:
+        check_least(1, "algo.codec", self, "k", "side")
+        if self.k > self.side**2:
+            raise ConfigError(
+                "algo.codec.k", f"{self.k} must be at most {self.side**2}, the size of a chunk."
+            )
+
+    @property
+    def place_bits(self) -> int:
+        return max(1, (self.side**2 - 1).bit_length())
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        import torch
+
+        values, places = [], []
+        for part, shape in zip(tensors_in(x, shapes), shapes, strict=True):
+            kept = []
+            for chunk in chunks_of(shape, self.side):
+                inside = part[chunk]
+                top = inside.abs().topk(min(self.k, len(inside))).indices.sort().values
+                kept.append(inside[top])
+                places.append(top)
+            values.append(torch.cat(kept).float())
+        packed = pack(torch.cat(places), self.place_bits)
+        if not self.two_bit:
+            return torch.cat([as_bytes(torch.cat(values)), packed])
+        coded = [two_bits(each) for each in values]
+        heads = as_bytes(torch.cat([means for _, means in coded]))
+        return torch.cat([heads, pack(torch.cat([code for code, _ in coded]), 2), packed])
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        import torch
+
+        chunks = [list(chunks_of(shape, self.side)) for shape in shapes]
+        counts = [[min(self.k, len(chunk)) for chunk in each] for each in chunks]
+        per_tensor = [sum(each) for each in counts]
+        if self.two_bit:
+            heads, rest = from_bytes(message, 5 * len(shapes))
+            cut = -(-2 * sum(per_tensor) // 8)
+            codes = unpack(rest[:cut], 2, sum(per_tensor)).split_with_sizes(per_tensor)
+            values = [from_two_bits(c, m) for c, m in zip(codes, heads.view(-1, 5), strict=True)]
+            rest = rest[cut:]
+        else:
+            kept, rest = from_bytes(message, sum(per_tensor))
+            values = list(kept.split_with_sizes(per_tensor))
+        places = unpack(rest, self.place_bits, sum(per_tensor)).split_with_sizes(per_tensor)
+        out = []
+        for shape, blocks, sizes, v, p in zip(shapes, chunks, counts, values, places, strict=True):
+            part = torch.zeros(prod(shape), dtype=like.dtype)
+            for chunk, inside, at in zip(
+                blocks, v.split_with_sizes(sizes), p.split_with_sizes(sizes), strict=True
+            ):
+                part[chunk[at]] = inside.to(like.dtype)
+            out.append(part)
+        return torch.cat(out)
+
+
+def chunks_of(shape: Shape, side: int) -> Iterator[Tensor]:
+    """The places [m] within a flat tensor of each of its chunks."""
+    import torch
+
+    places = torch.arange(prod(shape))
+    if len(shape) < 2:
+        yield from torch.split(places, side**2)
+        return
+    for rows in torch.split(places.view(shape[0], -1), side, 0):
+        for block in torch.split(rows, side, 1):
+            yield block.reshape(-1)
+
+
+@dataclass(frozen=True)
+class RandomK:
+    """A random share of the numbers, scaled up by its inverse; unbiased.
+
+    Receivers know the seed of the places, so these are not sent.
+
+    share: of the numbers that are sent
+    """
+
+    share: float = 0.01
+    name: ClassVar[str] = "random_k"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError("algo.codec.share", f"{self.share} must be above 0 and at most 1.")
+
+    def places(self, count: int, seed: int) -> Tensor:
+        import torch
+
+        kept = max(1, round(self.share * count))
+        return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:kept]
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        places = self.places(len(x), seed)
+        return x[places] * (len(x) / len(places))
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        import torch
+
+        count = sum(map(prod, shapes))
+        out = torch.zeros(count, dtype=like.dtype)
+        out[self.places(count, seed)] = message
+        return out
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """A matrix as the product of two thin ones, from one power iteration; biased.
+
+    ``p = orthonormal(m q)`` and ``m^T p`` are sent, with ``q`` random, from a seed that receivers
+    know (Vogels et al. 2019, of each worker's own matrix). Vectors are sent as they are.
+
+    rank: columns of the thin matrices
+    """
+
+    rank: int = 2
+    name: ClassVar[str] = "low_rank"
+
+    def __post_init__(self) -> None:
+        check_least(1, "algo.codec", self, "rank")
+
+    def sizes(self, shape: Shape) -> tuple[int, ...]:
+        """Lengths of the two factors of a tensor of this shape; of the tensor, if it is shorter."""
+        rows, columns = shape[0] if shape else 1, prod(shape[1:])
+        thin = (rows * self.rank, columns * self.rank)
+        return thin if sum(thin) < rows * columns else (rows * columns,)
+
+    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        import torch
+
+        generator, sent = torch.Generator().manual_seed(seed), []
+        for part, shape in zip(tensors_in(x, shapes), shapes, strict=True):
+            if len(self.sizes(shape)) == 1:
+                sent.append(part)
+                continue
+            matrix = part.view(shape[0], -1)
+            start = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=x.dtype)
+            p = torch.linalg.qr(matrix @ start).Q
+            sent += [p.reshape(-1), (matrix.T @ p).reshape(-1)]
+        return torch.cat(sent)
+
+    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        import torch
+
+        out, sizes = [], [self.sizes(shape) for shape in shapes]
+        parts = iter(message.split_with_sizes([size for each in sizes for size in each]))
+        for each in sizes:
+            first = next(parts)
+            if len(each) > 1:
+                first = (first.view(-1, self.rank) @ next(parts).view(-1, self.rank).T).reshape(-1)
+            out.append(first)
+        return torch.cat(out)

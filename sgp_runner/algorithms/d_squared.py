@@ -1,0 +1,65 @@
+"""D-squared (Tang et al. 2018): gossip that corrects for what the data of the nodes differ in.
+
+    x_new = W (x - lr [(x_old - x) / lr_old + g - g_old]),  at first W (x - lr g)
+
+the form of the authors for learning rates that change; for a constant one it is the paper's
+``W (2 x - x_old - lr (g - g_old))``. The mean model moves by the mean gradient exactly. ``g`` is
+the direction of the local optimizer, the gradient for SGD without momentum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.gossip import gossip
+from sgp_runner.topology.verify import smallest_eigenvalue, verify_symmetric
+from sgp_runner.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
+
+
+@dataclass(frozen=True)
+class DSquared(Algorithm):
+    """Gossip of a step from which the drift of the last one is taken away.
+
+    topology: symmetric and the same in every step
+    lazy: mix with (W + I) / 2; false: with W, whose smallest eigenvalue must be above -1/3
+    """
+
+    topology: Topology
+    lazy: bool = True
+    title: ClassVar[str] = "D²"
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        verify_symmetric(self.topology, nodes, self.title)
+        if self.phases(nodes) != [(0.0, 1)]:
+            raise ConfigError(
+                "algo.topology", f"{self.title} needs the same graph in every step: use ring."
+            )
+        smallest = smallest_eigenvalue(self.topology, nodes)
+        if not self.lazy and smallest < -1 / 3 + 1e-9:
+            raise ConfigError(
+                "algo.lazy",
+                f"{self.title} diverges where an eigenvalue of the mixing matrix is at most -1/3, "
+                f"and the smallest is {smallest:.3g}: use algo.lazy=true, or another graph.",
+            )
+
+    def phases(self, size: int) -> list[Phase]:
+        return self.topology.phases(size)
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        # (x_old - x) / lr_old - g_old: what gossip added to the last step of this node
+        drift = worker.keep("drift", lambda: x.new_zeros(x.shape))
+        for k in worker.steps():
+            before, lr = x.clone(), worker.lr
+            d = worker.update(await worker.grad())
+            x.sub_(d).sub_(drift, alpha=lr)
+            x.lerp_(await gossip(worker, self.topology, k, x), 0.5 if self.lazy else 1.0)
+            if lr > 0:
+                drift.copy_(before - x - d).div_(lr)

@@ -1,0 +1,98 @@
+"""DiLoCo (Douillard et al. 2023, Alg. 1): inner steps of one optimizer, outer steps of another.
+
+Every ``period`` inner steps, with ``theta`` the outer parameters, the same on all workers:
+
+    delta = mean_i (theta - x_i)
+    v <- momentum v + delta
+    theta <- theta - lr (delta + momentum v)        (Nesterov; heavy ball: theta - lr v)
+    x_i <- theta
+
+``period`` counts inner optimizer steps between exchanges; some implementations make one more. The
+inner optimizer keeps its state and never sends it. The model that is evaluated is ``theta``. A last
+period of fewer steps ends with an outer step too. ``lr = 1``, ``momentum = 0`` is local SGD; a
+heavy ball is SlowMo over local SGD with a constant learning rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.utils.errors import ConfigError, check_least
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase
+
+
+class Outer(Protocol):
+    """The settings of an outer optimizer: SGD with momentum."""
+
+    @property
+    def period(self) -> int: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def nesterov(self) -> bool: ...
+
+
+def check_outer(outer: Outer) -> None:
+    """Raise ConfigError for settings that no outer optimizer can have."""
+    check_least(1, "algo", outer, "period")
+    if not 0 < outer.lr < inf:
+        raise ConfigError("algo.lr", f"{outer.lr} must be a positive, finite number.")
+    if not 0 <= outer.momentum < 1:
+        raise ConfigError("algo.momentum", f"{outer.momentum} must be in [0, 1).")
+
+
+def outer_step(outer: Outer, theta: Tensor, v: Tensor, delta: Tensor) -> None:
+    """Move ``theta`` and its momentum ``v`` by the outer gradient ``delta`` [n], in place."""
+    v.mul_(outer.momentum).add_(delta)
+    step = delta.add(v, alpha=outer.momentum) if outer.nesterov else v
+    theta.sub_(step, alpha=outer.lr)
+
+
+@dataclass(frozen=True)
+class DiLoCo(Algorithm):
+    """Local steps, and an outer step on the mean of what they changed.
+
+    period: inner steps between outer steps, H; 500 in the first paper, 30 in that on scaling laws
+    lr: outer learning rate
+    momentum: outer momentum
+    nesterov: false: heavy ball
+    """
+
+    period: int = 30
+    lr: float = 0.7
+    momentum: float = 0.9
+    nesterov: bool = True
+    title: ClassVar[str] = "DiLoCo"
+
+    def __post_init__(self) -> None:
+        check_outer(self)
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, self.period)]
+
+    def without_effect(self, steps: int, epochs: float) -> str | None:
+        if steps >= self.period:
+            return None
+        period = f"algo.period={self.period}"
+        return f"DiLoCo makes one outer step in {steps}: {period} is longer than the run."
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        theta = worker.keep("outer", x.clone)
+        v = worker.keep("outer_momentum", lambda: x.new_zeros(x.shape))
+        for k in worker.steps():
+            x -= worker.update(await worker.grad())
+            if (k + 1) % self.period == 0 or worker.done:
+                delta = await worker.comm.all_reduce(theta - x)
+                outer_step(self, theta, v, delta)
+                x.copy_(theta)

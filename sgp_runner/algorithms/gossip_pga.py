@@ -1,0 +1,54 @@
+"""Gossip-PGA (Chen et al. 2021): gossip, and every ``period`` steps an exact average instead.
+
+    x_i <- sum_j W_ij (x_j - d_j),  or  x_i <- mean_j (x_j - d_j)  if period divides k + 1
+
+A period of 1 is AR-SGD that averages parameters; one that is never reached is D-PSGD,
+adapt-then-combine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.gossip import gossip
+from sgp_runner.topology.verify import verify_symmetric
+from sgp_runner.utils.errors import check_least
+
+if TYPE_CHECKING:
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
+
+
+@dataclass(frozen=True)
+class GossipPGA(Algorithm):
+    """A local step, then gossip or an exact average.
+
+    topology: symmetric
+    period: steps between exact averages
+    """
+
+    topology: Topology
+    period: int = 48
+    title: ClassVar[str] = "Gossip-PGA"
+
+    def __post_init__(self) -> None:
+        check_least(1, "algo", self, "period")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        verify_symmetric(self.topology, nodes, self.title)
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(epoch, lcm(self.period, steps)) for epoch, steps in self.topology.phases(size)]
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        for k in worker.steps():
+            x -= worker.update(await worker.grad())
+            if (k + 1) % self.period == 0:
+                x.copy_(await worker.comm.all_reduce(x.clone()))
+            else:
+                x.copy_(await gossip(worker, self.topology, k, x))

@@ -1,0 +1,60 @@
+"""Gradient tracking: every node estimates the mean gradient of all, whatever their data.
+
+    y <- W y + g - g_old,  y = g at first;  x <- W (x - lr y)   Koloskova et al. 2021, Alg. 1
+    the same y;                             x <- W x - lr y     DIGing, Nedic et al. 2017
+
+The mean of ``y`` is the mean of ``g`` at all times. A message carries both vectors. ``g`` is the
+direction of the local optimizer, the gradient for SGD without momentum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.gossip import gossip
+from sgp_runner.topology.verify import verify_symmetric
+
+if TYPE_CHECKING:
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
+
+
+@dataclass(frozen=True)
+class GradientTracking(Algorithm):
+    """Gossip of models and of estimates of the mean gradient.
+
+    topology: symmetric
+    layout: adapt_then_combine, or diging, which steps after mixing
+    """
+
+    topology: Topology
+    layout: Literal["adapt_then_combine", "diging"] = "adapt_then_combine"
+    title: ClassVar[str] = "Gradient tracking"
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        verify_symmetric(self.topology, nodes, self.title)
+
+    def phases(self, size: int) -> list[Phase]:
+        return self.topology.phases(size)
+
+    async def run(self, worker: Worker) -> None:
+        import torch
+
+        x = worker.params
+        mixed_y = worker.keep("tracker", lambda: x.new_zeros(x.shape))  # W y
+        old = worker.keep("tracked", lambda: x.new_zeros(x.shape))  # g of the last step
+        for k in worker.steps():
+            g = worker.update(await worker.grad())
+            if worker.lr > 0:
+                g /= worker.lr
+            y = mixed_y + g - old
+            old.copy_(g)
+            step = worker.lr * y
+            adapt_first = self.layout == "adapt_then_combine"
+            both = torch.cat([x - step if adapt_first else x, y])
+            new_x, new_y = (await gossip(worker, self.topology, k, both)).chunk(2)
+            x.copy_(new_x if adapt_first else new_x - step)
+            mixed_y.copy_(new_y)

@@ -1,0 +1,108 @@
+"""NoLoCo (Kolehmainen et al. 2025): outer steps that gossip in small groups, without all-reduce.
+
+Every ``period`` inner steps, with ``phi`` a worker's own outer parameters and the means over its
+group, a random pair:
+
+    m <- momentum m + lr mean(x - phi) - gamma (phi - mean phi)
+    phi <- phi + m;  x <- phi
+
+The paper calls the momentum alpha and the rate beta. Its Eq. 2 has ``- lr mean(x - phi)``, a sign
+error: its Eq. 32 and its code have the sign above. ``phi`` is sent as soon as it is known and
+travels during the inner steps; only ``x - phi`` is late. There is no average at the end: the
+workers are an ensemble. On a complete graph the phi stay equal, and it is DiLoCo with a heavy ball.
+
+With gradients of zero, random pairs and many workers, the spread of the phi contracts for
+``0 < gamma < 2 (1 - momentum^2)``. The paper's condition for pairs, ``momentum < gamma <
+sqrt(2 + momentum^2)``, is neither necessary nor sufficient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.topology.verify import verify_symmetric
+from sgp_runner.utils.errors import ConfigError, check_least
+
+if TYPE_CHECKING:
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase, Topology
+
+PHI, DELTA = 0, 1  # tags
+
+
+@dataclass(frozen=True)
+class NoLoCo(Algorithm):
+    """Local steps, and outer steps that gossip with a random partner.
+
+    topology: the groups of each exchange; symmetric, all of one size
+    period: inner steps between exchanges
+    lr: outer learning rate, beta in the paper
+    momentum: outer momentum, alpha in the paper
+    gamma: pull towards the mean of the group's outer parameters
+    """
+
+    topology: Topology
+    period: int = 50
+    lr: float = 0.7
+    momentum: float = 0.5
+    gamma: float = 0.7
+    title: ClassVar[str] = "NoLoCo"
+
+    def __post_init__(self) -> None:
+        check_least(1, "algo", self, "period")
+        if not 0 < self.lr < inf:
+            raise ConfigError("algo.lr", f"{self.lr} must be a positive, finite number.")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError("algo.momentum", f"{self.momentum} must be in [0, 1).")
+        most = 2 * (1 - self.momentum**2)
+        if not 0 < self.gamma < most:
+            raise ConfigError(
+                "algo.gamma",
+                f"{self.gamma} must be between 0 and {most:.4g}, 2 (1 - algo.momentum ** 2), "
+                "or the workers drift apart.",
+            )
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        verify_symmetric(self.topology, nodes, self.title)
+        graph = self.topology.at(0.0)
+        sizes = {len(graph.out_peers(rank, nodes, 0)) for rank in range(nodes)}
+        if len(sizes) > 1:
+            raise ConfigError(
+                "nodes",
+                f"{nodes} nodes cannot be divided into groups of one size: use {nodes + 1}.",
+            )
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(epoch, self.period * steps) for epoch, steps in self.topology.phases(size)]
+
+    def group(self, worker: Worker, exchange: int) -> tuple[int, ...]:
+        """The partners of this worker."""
+        return self.topology.at(0.0).out_peers(worker.rank, worker.size, exchange)
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        phi = worker.keep("phi", x.clone)
+        m = worker.keep("outer_momentum", lambda: x.new_zeros(x.shape))
+        for k in worker.steps():
+            exchange, inner = divmod(k, self.period)
+            group = self.group(worker, exchange)
+            if inner == 0:
+                for j in group:
+                    worker.comm.send(j, phi.clone(), PHI)
+            x -= worker.update(await worker.grad())
+            if inner == self.period - 1 or worker.done:
+                mean_phi, mean_delta = phi.clone(), x - phi
+                for j in group:
+                    worker.comm.send(j, x - phi, DELTA)
+                for j in group:
+                    mean_phi += await worker.comm.recv(j, PHI)
+                    mean_delta += await worker.comm.recv(j, DELTA)
+                size = len(group) + 1
+                m.mul_(self.momentum).add_(mean_delta, alpha=self.lr / size)
+                m.sub_(phi - mean_phi / size, alpha=self.gamma)
+                phi += m
+                x.copy_(phi)

@@ -1,0 +1,80 @@
+"""SparseLoCo (Sarfi et al. 2025; Covenant): local steps, and outer steps of coded differences.
+
+Every ``period`` inner steps, with error feedback ``e`` on each worker:
+
+    e <- beta e + theta - x_i;  q_i = Q(e);  e <- e - q_i
+    theta <- theta - lr mean_i q_i;  x_i <- theta
+
+``Q`` keeps the largest numbers of every chunk, with two bits each. The papers divide the sum by the
+number of workers; the released code, from which their numbers come, divides each coordinate by the
+number of workers that sent it (``divide_by=senders``). Without loss it is DiLoCo without momentum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.codecs import Codec
+from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.seeding import seed_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase
+
+
+@dataclass(frozen=True)
+class SparseLoCo(Algorithm):
+    """Local steps, and an outer step on the mean of coded differences.
+
+    codec: of the differences; what it loses is sent later
+    period: inner steps between outer steps, H
+    beta: decay of what is still to be sent
+    lr: outer learning rate
+    divide_by: what the sum of a coordinate is divided by: all workers, or those that sent it
+    """
+
+    codec: Codec
+    period: int = 30
+    beta: float = 0.95
+    lr: float = 1.0
+    divide_by: Literal["workers", "senders"] = "workers"
+    title: ClassVar[str] = "SparseLoCo"
+
+    def __post_init__(self) -> None:
+        check_least(1, "algo", self, "period")
+        if not 0 <= self.beta <= 1:
+            raise ConfigError("algo.beta", f"{self.beta} must be between 0 and 1.")
+        if not 0 < self.lr < inf:
+            raise ConfigError("algo.lr", f"{self.lr} must be a positive, finite number.")
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, self.period)]
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        theta = worker.keep("outer", x.clone)
+        e = worker.keep("error", lambda: x.new_zeros(x.shape))
+        for k in worker.steps():
+            x -= worker.update(await worker.grad())
+            if (k + 1) % self.period == 0 or worker.done:
+                e.mul_(self.beta).add_(theta - x)
+                theta.sub_(await self.mean(worker, k, e), alpha=self.lr)
+                x.copy_(theta)
+
+    async def mean(self, worker: Worker, k: int, e: Tensor) -> Tensor:
+        """The mean of what the codec keeps of all workers' ``e``; the rest stays there."""
+        shapes, seed = [*worker.shapes.values()], seed_of(worker.rank, k)
+        message = self.codec.encode(e, shapes, seed)
+        e -= self.codec.decode(message, shapes, e, seed)
+        total, senders = e.new_zeros(e.shape), e.new_zeros(e.shape)
+        for rank, each in enumerate(await worker.comm.all_gather(message)):
+            q = self.codec.decode(each, shapes, e, seed_of(rank, k))
+            total += q
+            senders += q != 0
+        return total / (worker.size if self.divide_by == "workers" else senders.clamp(min=1))

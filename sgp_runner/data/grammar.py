@@ -1,0 +1,218 @@
+"""Generated text of a small language, whose entropy is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.data.dataset import Dataset, Split, TensorSplit
+from sgp_runner.data.language import Language, Mixture, Rules
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import LanguageModelling
+from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.seeding import seed_of, seeds_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from sgp_runner.data.dataset import Batch
+
+BYTES = 256  # the vocabulary
+BEGIN = 10  # a line feed, which no text contains, comes before its first byte
+_WORDS, _DIALECT, _VALID = 1, 2, 3  # streams of random numbers
+CONSONANTS, VOWELS = "bdfgklmnprtvz", "aeiou"
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Sentences of invented words: number agrees between a noun and its verb, clauses are nested.
+
+    A sample is the beginning of a text, ``block`` bytes, each of which is predicted from those
+    before it. Training text is generated as it is read, so it never repeats. The entropy of the
+    text is known: the excess loss is the loss above that of the best possible predictor, which
+    knows the languages, on the same validation set.
+
+    block: bytes of a sample
+    train_size: samples of an epoch, all nodes together
+    valid_size: samples of the validation set
+    nouns: size of the vocabulary: nouns, with two thirds as many verbs and a third as many
+        adjectives
+    dialects: languages that differ in the probabilities of words and constructions; all are equally
+        frequent, in training as in validation
+    concentration: of the Dirichlet distribution from which a dialect draws its probabilities;
+        smaller = dialects differ more
+    partition: iid = every node reads all dialects; dirichlet = unequal shares of the dialects
+    alpha: concentration of the Dirichlet partition; smaller = fewer dialects per node
+    language_seed: seed of words and dialects, independent of the run's seed
+    """
+
+    block: int = 64
+    train_size: int = 65536
+    valid_size: int = 2048
+    nouns: int = 96
+    dialects: int = 1
+    concentration: float = 10.0
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+    language_seed: int = 0
+
+    name: ClassVar[str] = "grammar"
+    task: ClassVar[str] = "language"
+    stand_in: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        partition_of(self)
+        check_least(2, "data", self, "block")
+        check_least(1, "data", self, "train_size", "valid_size", "dialects")
+        if not 3 <= self.nouns <= 1000:
+            raise ConfigError("data.nouns", f"must be between 3 and 1000, not {self.nouns}.")
+        if not self.concentration > 0:
+            raise ConfigError("data.concentration", f"must be above 0, not {self.concentration}.")
+
+    @property
+    def languages(self) -> list[Language]:
+        """The language, or its dialects."""
+        rules = rules_of(self.nouns, self.language_seed)
+        plain = usual(rules)
+        if self.dialects == 1:
+            return [Language(rules, plain)]
+        return [
+            Language(rules, spoken(plain, self.concentration, self.language_seed, number))
+            for number in range(self.dialects)
+        ]
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        """Generate the validation set; its tokens are integers whatever ``dtype`` is."""
+        import torch
+
+        languages = self.languages
+        train = GrammarSplit(languages, self.train_size, self.block)
+        valid = GrammarSplit(languages, self.valid_size, self.block)
+        rows = torch.arange(self.valid_size)
+        texts = valid.texts(rows, seed_of(self.language_seed, _VALID))
+        best = Mixture(languages)
+        floor = -sum(map(best.log_probability, texts)) / (self.valid_size * self.block)
+        return Dataset(
+            name=self.name,
+            task=LanguageModelling(BYTES, self.block, floor),
+            train=train,
+            valid=TensorSplit(*tensors_of(texts), valid.labels),
+            input_shape=(self.block,),
+            num_classes=BYTES,
+            partition=partition_of(self),
+        )
+
+
+class GrammarSplit(Split):
+    """Samples whose text is generated from the seed at every reading; sample i is of dialect i
+    modulo their number.
+    """
+
+    def __init__(self, languages: Sequence[Language], size: int, block: int) -> None:
+        import torch
+
+        self.languages, self.block = languages, block
+        self.labels = torch.arange(size) % len(languages)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def texts(self, indices: Tensor, seed: int) -> list[bytes]:
+        seeds = seeds_of(seed, indices).tolist()
+        languages = self.labels[indices].tolist()
+        return [
+            self.languages[language].sample(random.Random(each).random, self.block)
+            for language, each in zip(languages, seeds, strict=True)
+        ]
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
+        return tensors_of(self.texts(indices, seed))
+
+
+def tensors_of(texts: Sequence[bytes]) -> Batch:
+    """Inputs and targets, int64 [N, T]: a target is the byte after the input at its place."""
+    import torch
+
+    rows = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
+    targets = rows.view(len(texts), -1).long()
+    begin = targets.new_full((len(texts), 1), BEGIN)
+    return (torch.cat([begin, targets[:, :-1]], 1),), targets
+
+
+def rules_of(nouns: int, seed: int) -> Rules:
+    """The rules, with invented words.
+
+    A clause in brackets stands between a noun and its verb, so the verb's number has to be kept in
+    mind while another clause passes. Adjectives begin with a vowel and nouns with a consonant.
+    """
+    invent = Inventor(seed)
+    names = [invent.word(CONSONANTS) for _ in range(nouns)]
+    verbs = [invent.word(CONSONANTS) for _ in range(max(1, 2 * nouns // 3))]
+    adjectives = [invent.word(VOWELS) for _ in range(max(1, nouns // 3))]
+
+    def words(stems: Sequence[str], ending: str) -> list[list[bytes | str]]:
+        return [[f"{stem}{ending} ".encode()] for stem in stems]
+
+    return {
+        "text": [["clause", b". ", "text"]],
+        "clause": [[b"a ", "one", "does"], [b"some ", "many", "do"]],
+        "one": [["adjective", "one"], ["noun"]],
+        "many": [["adjective", "many"], ["nouns"]],
+        "does": [[b"(", "clause", b") ", "does"], ["verbs", "object"]],
+        "do": [[b"(", "clause", b") ", "do"], ["verb", "object"]],
+        "object": [[b"a ", "one"], [b"some ", "many"], [b"- "]],
+        "noun": words(names, ""),
+        "nouns": words(names, "s"),
+        "verb": words(verbs, ""),
+        "verbs": words(verbs, "s"),
+        "adjective": words(adjectives, ""),
+    }
+
+
+class Inventor:
+    """Invents words of two or three syllables, each once, from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed_of(seed, _WORDS)).random  # its numbers never change
+        self.made: set[str] = set()
+
+    def one_of(self, letters: str) -> str:
+        return letters[int(self.random() * len(letters))]
+
+    def word(self, initials: str) -> str:
+        while True:
+            word = self.one_of(initials)
+            for _ in range(2 + int(self.random() * 2)):
+                word += self.one_of(CONSONANTS if word[-1] in VOWELS else VOWELS)
+                word += self.one_of(VOWELS if word[-1] in CONSONANTS else CONSONANTS)
+            if word not in self.made:
+                self.made.add(word)
+                return word
+
+
+def usual(rules: Rules) -> dict[str, list[float]]:
+    """The probabilities of the alternatives: words by Zipf's law, few adjectives and brackets."""
+    rare = {"one": (1.0, 3.0), "many": (1.0, 3.0), "does": (1.0, 5.0), "do": (1.0, 5.0)}
+    weights = {
+        name: rare.get(name, [1 / (rank + 3) for rank in range(len(alternatives))])
+        for name, alternatives in rules.items()
+    }
+    return {name: [each / sum(w) for each in w] for name, w in weights.items()}
+
+
+def spoken(
+    plain: dict[str, list[float]], concentration: float, seed: int, number: int
+) -> dict[str, list[float]]:
+    """The probabilities of dialect ``number``, drawn around those of the plain language."""
+    import numpy
+
+    rng = numpy.random.Generator(numpy.random.PCG64(seed_of(seed, _DIALECT, number)))
+    smallest = 1e-9  # every alternative stays possible
+    drawn = {
+        name: smallest + rng.dirichlet([concentration * len(p) * each for each in p])
+        for name, p in plain.items()
+    }
+    return {name: list(p / p.sum()) for name, p in drawn.items()}

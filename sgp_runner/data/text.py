@@ -1,0 +1,218 @@
+"""Text for language models: the user's own files, and the sources of Python's library."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from sgp_runner.data.dataset import Dataset, Split
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import LanguageModelling
+from sgp_runner.utils.errors import ConfigError, check_least
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    from sgp_runner.data.dataset import Batch
+
+    Tokens: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
+
+BYTES = 256
+
+# Modules of the standard library that Python 3.11 to 3.14 all have.
+MODULES = (
+    *("_pydecimal", "_strptime", "argparse", "ast", "base64", "bdb", "bisect"),
+    *("calendar", "cmd", "codecs", "configparser", "contextlib", "copy", "csv", "dataclasses"),
+    *("difflib", "dis", "doctest", "enum", "filecmp", "fileinput", "fnmatch", "fractions"),
+    *("ftplib", "functools", "getopt", "gettext", "glob", "gzip", "hashlib", "heapq", "hmac"),
+    *("imaplib", "inspect", "ipaddress", "locale", "lzma", "mailbox", "mimetypes", "netrc"),
+    *("ntpath", "numbers", "optparse", "pdb", "pickle", "pickletools", "platform", "plistlib"),
+    *(
+        "poplib",
+        "posixpath",
+        "pprint",
+        "profile",
+        "pstats",
+        "queue",
+        "random",
+        "sched",
+        "selectors",
+    ),
+    *("shelve", "shlex", "shutil", "smtplib", "socket", "socketserver", "ssl", "statistics"),
+    *("stringprep", "subprocess", "symtable", "tarfile", "tempfile", "textwrap"),
+    *("threading", "timeit", "tokenize", "trace", "traceback", "tracemalloc", "turtle", "types"),
+    *("typing", "uuid", "warnings", "wave", "weakref", "webbrowser", "zipimport"),
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Own text, of which every sample is a block of ``block`` tokens.
+
+    ``path`` is a file, a folder with files of text, or one with ``train.bin`` and ``val.bin``,
+    token numbers of 16 bits as nanoGPT writes them. The tokens of text are its bytes; the end of
+    each file validates. Files are the labels of the Dirichlet partition.
+
+    path: the file or folder
+    block: tokens of a sample
+    vocabulary: number of different tokens of train.bin; null: bytes, or the largest token + 1
+    valid_share: share of each file that validates; not for train.bin
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the files
+    alpha: concentration of the Dirichlet partition; smaller = fewer files per node
+    """
+
+    path: str = ""
+    block: int = 64
+    vocabulary: int | None = None
+    valid_share: float = 0.1
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+
+    name: ClassVar[str] = "text"
+    task: ClassVar[str] = "language"
+    stand_in: ClassVar[bool] = False
+    train_size: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        check_text(self)
+        if not self.path:
+            raise ConfigError(
+                "data.path", "name a file or a folder: data.path=book.txt; or use data=grammar."
+            )
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        """Read the files; tokens are integers whatever ``dtype`` is."""
+        path = Path(self.path)
+        if (path / "train.bin").is_file():
+            train, valid = ([tokens_of(path / f"{name}.bin")] for name in ("train", "val"))
+            vocabulary = self.vocabulary or 1 + max(int(each.max()) for each in train + valid)
+            return dataset_of(self, train, valid, vocabulary)
+        if self.vocabulary not in (None, BYTES):
+            raise ConfigError("data.vocabulary", "text is read as bytes: leave it out.")
+        files = sorted(each for each in path.rglob("*") if each.is_file()) or [path]
+        return bytes_of(self, files, self.valid_share)
+
+
+@dataclass(frozen=True)
+class PythonText:
+    """The sources of modules of Python's standard library, as bytes.
+
+    They differ between releases of Python, so results are comparable only under the same one.
+
+    block: bytes of a sample
+    valid_share: share of each file, its end, that validates
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the files
+    alpha: concentration of the Dirichlet partition; smaller = fewer files per node
+    """
+
+    block: int = 64
+    valid_share: float = 0.1
+    partition: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.1
+
+    name: ClassVar[str] = "python_text"
+    task: ClassVar[str] = "language"
+    stand_in: ClassVar[bool] = True
+    train_size: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        check_text(self)
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        """Read the files; tokens are integers whatever ``dtype`` is."""
+        library = Path(sysconfig.get_path("stdlib"))
+        found = (library / f"{name}.py" for name in MODULES)
+        return bytes_of(self, [file for file in found if file.is_file()], self.valid_share)
+
+
+def check_text(data: Text | PythonText) -> None:
+    """Raise ConfigError for settings that no text can have."""
+    partition_of(data)
+    check_least(1, "data", data, "block")
+    if not 0 < data.valid_share < 1:
+        raise ConfigError("data.valid_share", f"must be between 0 and 1, not {data.valid_share}.")
+
+
+def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float) -> Dataset:
+    """The data set of the bytes of ``files``, the end of each of which validates."""
+    import numpy as np
+
+    train, valid = [], []
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise ConfigError("data.path", f"cannot read {file}: {error.strerror}.") from error
+        tokens = np.frombuffer(content, np.uint8)
+        cut = round(len(tokens) * (1 - valid_share))
+        train.append(tokens[:cut])
+        valid.append(tokens[cut:])
+    return dataset_of(data, train, valid, BYTES)
+
+
+def tokens_of(path: Path) -> Tokens:
+    """The tokens of a file of numbers of 16 bits, mapped into memory."""
+    import numpy as np
+
+    try:
+        return np.memmap(path, np.uint16, "r")
+    except (OSError, ValueError) as error:
+        raise ConfigError("data.path", f"cannot read {path}: {error}.") from error
+
+
+def dataset_of(
+    data: Text | PythonText, train: Sequence[Tokens], valid: Sequence[Tokens], vocabulary: int
+) -> Dataset:
+    splits = BlockSplit(train, data.block), BlockSplit(valid, data.block)
+    for split, what in zip(splits, ("trains", "validates"), strict=True):
+        if not len(split):
+            raise ConfigError(
+                "data.block",
+                f"the text that {what} is shorter than {data.block + 1} tokens: "
+                "use a smaller block, or more text.",
+            )
+    return Dataset(
+        name=data.name,
+        task=LanguageModelling(vocabulary, data.block),
+        train=splits[0],
+        valid=splits[1],
+        input_shape=(data.block,),
+        num_classes=vocabulary,
+        partition=partition_of(data),
+    )
+
+
+class BlockSplit(Split):
+    """The blocks of several texts, one after the other, without overlap.
+
+    A block's targets are its tokens one place later; what does not fill a block is left out.
+    """
+
+    def __init__(self, texts: Sequence[Tokens], block: int) -> None:
+        import torch
+
+        self.texts, self.block = texts, block
+        counts = torch.tensor([max(0, (len(text) - 1) // block) for text in texts])
+        self.labels = torch.arange(len(texts)).repeat_interleave(counts)
+        self.starts = counts.cumsum(0) - counts  # the first block of each text
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
+        import numpy as np
+        import torch
+
+        texts = self.labels[indices]
+        places = (indices - self.starts[texts]) * self.block
+        rows = [
+            self.texts[text][place : place + self.block + 1]
+            for text, place in zip(texts.tolist(), places.tolist(), strict=True)
+        ]
+        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
+        return (tokens[:, :-1],), tokens[:, 1:]

@@ -1,0 +1,46 @@
+"""A decoder-only Transformer for language models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.utils.errors import ConfigError, check_least
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sgp_runner.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class GPT:
+    """Layer norm before each sub-layer, rotary positions, the embedding scores the output.
+
+    layers: blocks of attention and feed-forward
+    width: of embeddings and of every block's output; the feed-forward is four times as wide
+    heads: attention heads; width / heads must be an even number
+    """
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+
+    name: ClassVar[str] = "gpt"
+    tasks: ClassVar[tuple[str, ...]] = ("language",)
+    vectorizes: ClassVar[bool] = True
+    default_data: ClassVar[str] = "grammar"
+    trains: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_least(1, "model", self, "layers", "width", "heads")
+        if self.width % (2 * self.heads):
+            raise ConfigError(
+                "model.width",
+                f"{self.width} must be a multiple of 2 * model.heads = {2 * self.heads}.",
+            )
+
+    def build(self, dataset: Dataset) -> nn.Module:
+        from sgp_runner.models.decoder import Decoder
+
+        return Decoder(dataset.num_classes, self.layers, self.width, self.heads)

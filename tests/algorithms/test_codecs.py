@@ -1,0 +1,139 @@
+"""Codecs: literal values, bits on the wire, and what each of them preserves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from sgp_runner.algorithms.codecs import (
+    BF16,
+    FP4,
+    Codec,
+    Identity,
+    Int8,
+    LowRank,
+    RandomK,
+    TopK,
+    TwoBit,
+    pack,
+    unpack,
+)
+from sgp_runner.utils.errors import ConfigError
+
+SHAPES = [(70, 130), (50,), (3, 4, 5), (1,)]
+COUNT = 70 * 130 + 50 + 60 + 1
+
+
+def coded(codec: Codec, values: list[float], seed: int = 0) -> list[float]:
+    x, shapes = torch.tensor(values), [(len(values),)]
+    decoded: list[float] = codec.decode(codec.encode(x, shapes, seed), shapes, x, seed).tolist()
+    return decoded
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 7, 12])
+def test_numbers_are_packed_without_gaps(bits: int) -> None:
+    values = torch.randint(2**bits, (53,), generator=torch.Generator().manual_seed(bits))
+    packed = pack(values, bits)
+    assert packed.dtype == torch.uint8 and len(packed) == -(-53 * bits // 8)
+    assert torch.equal(unpack(packed, bits, 53), values)
+
+
+@pytest.mark.parametrize(
+    ("codec", "num_bytes"),
+    [
+        (Identity(), 4 * COUNT),
+        (BF16(), 2 * COUNT),
+        (Int8(), COUNT + 4 * 4),
+        (FP4(), -(-COUNT // 2) + 4 * 4),
+        (TwoBit(), -(-COUNT // 4) + 4 * 20),
+        (RandomK(0.1), 4 * round(0.1 * COUNT)),
+        (LowRank(2), 4 * (2 * (70 + 130) + 50 + 2 * (3 + 20) + 1)),
+        # The matrix has 2 x 3 blocks, the smallest of 6 x 2; the others are one chunk each.
+        (TopK(k=10, side=64), 4 * 81 + -(-81 * 12 // 8)),
+        (TopK(k=10, side=64, two_bit=True), 4 * 20 + -(-81 * 2 // 8) + -(-81 * 12 // 8)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_message_has_the_bits_that_it_counts_for(
+    codec: Any, num_bytes: int, dtype: torch.dtype
+) -> None:
+    x = torch.randn(COUNT, generator=torch.Generator().manual_seed(0)).to(dtype)
+    message = codec.encode(x, SHAPES, 3)
+    raw = codec.name in ("none", "random_k", "low_rank") and dtype == torch.float64
+    assert message.numel() * message.element_size() == num_bytes * (2 if raw else 1)
+    decoded = codec.decode(message, SHAPES, x, 3)
+    assert decoded.shape == x.shape and decoded.dtype == dtype
+
+
+def test_literal_values() -> None:
+    assert coded(Identity(), [1.1, -2.0]) == pytest.approx([1.1, -2.0])
+    assert coded(BF16(), [1.0, 1.001, -3.02]) == [1.0, 1.0, -3.015625]
+    assert coded(Int8(), [1.27, 0.512, -0.004, 0.0]) == pytest.approx([1.27, 0.51, 0.0, 0.0])
+    # s = 4; halfway goes away from zero; 7 is cut off; below half of 2^-6 s is zero.
+    values = [7.0, 4.0, 3.0, 2.9, -1.4, 0.0625, 0.03125, 0.031, 0.0]
+    assert coded(FP4(), values) == [4.0, 4.0, 4.0, 2.0, -1.0, 0.0625, 0.0625, 0.0, 0.0]
+    assert coded(TopK(k=2, side=2), [1.0, -5.0, 2.0, 0.0, 3.0]) == [0.0, -5.0, 2.0, 0.0, 3.0]
+    # Mean 0.1, deviation 2.7019; width 4.0528: codes 2, 1, 3, 2, 2.
+    assert coded(TwoBit(), [0.5, -3.5, 3.5, 0.0, 0.0]) == pytest.approx(
+        [1 / 6, -3.5, 3.5, 1 / 6, 1 / 6], abs=1e-6
+    )
+
+
+def test_chunks_of_a_matrix_are_blocks() -> None:
+    x = torch.arange(16.0)
+    out = TopK(k=1, side=2).decode(TopK(k=1, side=2).encode(x, [(4, 4)], 0), [(4, 4)], x, 0)
+    assert out.nonzero().flatten().tolist() == [5, 7, 13, 15]
+
+
+@pytest.mark.parametrize("codec", [Int8(), FP4(), TwoBit(), TopK(k=3), TopK(k=3, two_bit=True)])
+def test_zeros_stay_zeros(codec: Any) -> None:
+    assert coded(codec, [0.0] * 5) == [0.0] * 5
+
+
+def test_two_bits_keep_the_sum_of_each_tensor() -> None:
+    x = torch.randn(COUNT, generator=torch.Generator().manual_seed(0))
+    for codec in (TwoBit(), TopK(k=10, two_bit=True)):
+        decoded = codec.decode(codec.encode(x, SHAPES, 0), SHAPES, x, 0)
+        sizes = [70 * 130, 50, 60, 1]
+        kept = x if codec.name == "two_bit" else torch.where(decoded != 0, x, 0.0)
+        for a, b in zip(decoded.split(sizes), kept.split(sizes), strict=True):
+            assert float(a.sum()) == pytest.approx(float(b.sum()), abs=1e-3)
+
+
+def test_random_places_are_unbiased() -> None:
+    x = torch.tensor([1.0, -2.0, 3.0, 4.0, 0.5])
+    codec, total = RandomK(0.4), torch.zeros(5)
+    for seed in range(4000):
+        message = codec.encode(x, [(5,)], seed)
+        assert len(message) == 2
+        total += codec.decode(message, [(5,)], x, seed)
+    # One mean has a standard deviation of |x| sqrt((5 / 2 - 1) / 4000), at most 0.08.
+    assert torch.allclose(total / 4000, x, atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: TopK(k=0), "algo.codec.k"),
+        (lambda: TopK(k=5, side=2), "algo.codec.k"),
+        (lambda: RandomK(0.0), "algo.codec.share"),
+    ],
+)
+def test_impossible_codecs_are_refused(make: Any, key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert error.value.key == key
+
+
+def test_a_matrix_of_low_rank_is_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b, v = (torch.randn(*n, generator=generator).double() for n in ((9, 2), (2, 7), (5,)))
+    x, shapes = torch.cat([(a @ b).reshape(-1), v]), [(9, 7), (5,)]
+    for rank, kept in ((2, True), (1, False)):
+        codec = LowRank(rank)
+        decoded = codec.decode(codec.encode(x, shapes, 4), shapes, x, 4)
+        assert torch.allclose(decoded[:63], x[:63], atol=1e-12) == kept
+        assert torch.equal(decoded[63:], v)

@@ -1,0 +1,57 @@
+"""Text of one's own: blocks, files, token files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sgp_runner.data.text import MODULES, PythonText, Text
+from sgp_runner.utils.errors import ConfigError
+
+
+def test_blocks_of_a_file_do_not_overlap_and_its_end_validates(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_bytes(b"abcdefghijklmnopqrst")
+    data = Text(path=str(tmp_path / "book.txt"), block=3, valid_share=0.3).load(torch.float32)
+    assert (len(data.train), len(data.valid), data.num_classes) == (4, 1, 256)
+    (inputs,), targets = data.train.batch(torch.tensor([0, 3]))
+    assert [bytes(row.tolist()) for row in (*inputs, *targets)] == [b"abc", b"jkl", b"bcd", b"klm"]
+    (inputs,), targets = data.valid.batch(torch.tensor([0]))
+    assert (bytes(inputs[0].tolist()), bytes(targets[0].tolist())) == (b"opq", b"pqr")
+
+
+def test_files_of_a_folder_are_labels(tmp_path: Path) -> None:
+    for name, length in (("a", 50), ("b", 0), ("c", 30)):
+        (tmp_path / f"{name}.txt").write_bytes(b"x" * length)
+    data = Text(path=str(tmp_path), block=4, valid_share=0.2).load(torch.float32)
+    assert data.train.labels.tolist() == [0] * 9 + [2] * 5
+    assert data.valid.labels.tolist() == [0, 0, 2]
+
+
+def test_token_files_are_read_as_nanogpt_writes_them(tmp_path: Path) -> None:
+    np.arange(40_000, 40_021, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    np.array([1, 2, 50_256], dtype=np.uint16).tofile(tmp_path / "val.bin")
+    data = Text(path=str(tmp_path), block=2).load(torch.float32)
+    assert (len(data.train), len(data.valid), data.num_classes) == (10, 1, 50_257)
+    (inputs,), targets = data.train.batch(torch.tensor([9]))
+    assert (inputs.tolist(), targets.tolist()) == ([[40_018, 40_019]], [[40_019, 40_020]])
+
+
+def test_the_library_has_all_modules() -> None:
+    data = PythonText(block=256).load(torch.float32)
+    assert set(data.train.labels.tolist()) == set(range(len(MODULES)))
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_bytes(b"abc")
+    for path, key, words in (
+        (tmp_path / "none.txt", "data.path", "No such file"),
+        (tmp_path / "short.txt", "data.block", "the text that trains is shorter than 65 tokens"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            Text(path=str(path)).load(torch.float32)
+        assert error.value.key == key and words in error.value.sentence
+    with pytest.raises(ConfigError, match="name a file or a folder"):
+        Text()
