@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 # Choices that are not there by default, and what makes room for them.
-BESIDE = {"base": ("algo=slowmo",), "model": ("network=sim",)}
+BESIDE = {"base": ("algo=slowmo",), "codec": ("algo=choco_sgd",), "model": ("network=sim",)}
 
 
 def of_choice(word: str) -> str:
