@@ -47,6 +47,23 @@ SYNCHRONOUS = {
     "hybrid": ("algo.switch_epoch=0.1",),
     "ps_sgd": (),
 }
+# With local steps, coded messages, or gossip for unequal data.
+SMALL_CODEC = ("algo.codec=top_k", "algo.codec.k=30", "algo.codec.side=32")
+LOW_COMMUNICATION = {
+    "ar_sgd coded": SMALL_CODEC,
+    "diloco": ("algo.period=3",),
+    "streaming_diloco": ("algo.period=3",),
+    "streaming_diloco coded": ("algo.period=4", "algo.delay=2", "algo.codec=fp4"),
+    "noloco": ("algo.period=2",),
+    "sparseloco": ("algo.period=3", "algo.codec.k=30"),
+    "demo": ("algo.k=3",),
+    "choco_sgd": SMALL_CODEC,
+    "choco_sgd as released": ("algo.layout=released", "algo.codec=random_k", "algo.gamma=0.1"),
+    "qg_dsgdm": (),
+    "d_squared": (),
+    "gradient_tracking": (),
+    "gossip_pga": ("algo.period=3",),
+}
 Results = dict[str, tuple[Experiment, Experiment]]
 
 

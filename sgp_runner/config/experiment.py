@@ -22,6 +22,9 @@ NOT_IN_NAME = (
     *("network.vote_seconds", "network.silence_seconds"),
 )
 
+# Keys that came later -> what stands for the time before them. They are not in a digest then.
+LATER: Mapping[str, object] = {"codec": {"name": "none"}}
+
 
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
     """The part of a configuration that changes the result."""
@@ -46,6 +49,16 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 
 
 def digest_of(settings: Mapping[str, object]) -> str:
+    """A hash that a setting which came later does not change, as long as it has no effect."""
+
+    def kept(node: Mapping[str, object]) -> dict[str, object]:
+        return {
+            key: kept(value) if isinstance(value, Mapping) else value
+            for key, value in node.items()
+            if key not in LATER or value != LATER[key]
+        }
+
+    settings = kept(settings)
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 

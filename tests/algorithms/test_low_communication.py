@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from test_matrix_recursion import SIZES, SYMMETRIC, Oracle, assert_equal
-from tiny import START, D, Result, gradient, machines, run, sgd
+from tiny import START, D, Momentum, Result, gradient, machines, run, sgd
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ar_sgd import ARSGD
@@ -232,6 +232,7 @@ def test_the_spread_of_outer_parameters_falls_by_three_tenths_per_exchange() -> 
         (lambda: ChocoSGD(Ring(), Identity(), gamma=1.5), "algo.gamma"),
         (lambda: ChocoSGD(RandomMatching(), Identity()).check(4, OPTIM), "algo.topology"),
         (lambda: QGDSGDm(Ring()).check(4, ADAM), "optim"),
+        (lambda: ARSGD("parameters", TopK()), "algo.codec"),
         (lambda: DSquared(Ring(), lazy=False).check(4, PLAIN), "algo.lazy"),
         (lambda: DSquared(RandomMatching()).check(4, PLAIN), "algo.topology"),
     ],
@@ -339,6 +340,19 @@ def trajectory(codec: Any) -> list[np.ndarray]:
         each_step=lambda r, w: models.append(w.params.numpy().copy()) if w.rank == 0 else None,
     )
     return models
+
+
+def test_coded_gradients_with_error_feedback() -> None:
+    """The largest number of each gradient is sent."""
+    momentum, e, x = Momentum(OPTIM), np.zeros((3, D)), START.copy()
+    for k in range(STEPS):
+        e = e + np.stack([gradient(i, k, x) for i in range(3)])
+        largest, q = np.abs(e).argmax(axis=1), np.zeros((3, D))
+        q[range(3), largest] = e[range(3), largest].astype(np.float32)
+        e = e - q
+        x = x - momentum.step(q.mean(axis=0), x)
+    result = run(ARSGD(codec=TopK(k=1, side=8)), 3, STEPS, OPTIM)
+    assert_equal(result.x, np.tile(x, (3, 1)))
 
 
 # DeMo

@@ -20,7 +20,7 @@ from places import TESTS
 from processes import hear_interrupts, ranks_of, wait_for_ranks
 from slurm_cluster import free_ports
 from torch import Tensor, uint8, zeros
-from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+from variants import LOW_COMMUNICATION, SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.gloo import TAIL, Transfer, one_after_the_other
@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, E
     and of five ranks, run them all.
     """
     folder = tmp_path_factory.mktemp("runs")
-    synchronous = simulate_all(folder, "gloo")
+    synchronous = simulate_all(folder, "gloo", variants=SYNCHRONOUS | LOW_COMMUNICATION)
     asynchronous = {
         algo: make_experiment(
             folder, "network=gloo", "nodes=4", f"algo={algo}", "model=mlp", f"epochs={epochs}"
@@ -63,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, E
     return synchronous, asynchronous
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("name", SYNCHRONOUS | LOW_COMMUNICATION)
 def test_synchronous_algorithms_end_with_the_simulators_parameters(
     name: str, runs: tuple[Results, dict[str, Experiment]]
 ) -> None:

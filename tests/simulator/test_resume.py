@@ -53,6 +53,17 @@ VARIANTS = {
     "pipe_sgd, compressed": ("algo.depth=3", "algo.compression=quantize8"),
     "local_sgd": ("algo.tau=4",),
     "ps_sgd": (),
+    "ar_sgd, coded": ("algo.codec=top_k_2bit", "algo.codec.k=9"),
+    "diloco": ("algo.period=5",),
+    "streaming_diloco, coded": ("algo.period=4", "algo.delay=3", "algo.codec=int8"),
+    "noloco": ("algo.period=3",),
+    "sparseloco": ("algo.period=4", "algo.codec.k=9"),
+    "demo": ("algo.k=3",),
+    "choco_sgd, released": ("algo.layout=released",),
+    "qg_dsgdm": (),
+    "d_squared": (),
+    "gradient_tracking": (),
+    "gossip_pga": ("algo.period=3",),
     "hybrid": ("algo.first=osgp", "algo.then=slowmo", "algo.then.tau=4", "algo.switch_epoch=0.7"),
 }
 
