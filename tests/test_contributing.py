@@ -83,7 +83,7 @@ def test_the_examples_run_simulated_and_real(extended: Path) -> None:
         ]
         done = run(extended, *settings, f"results={network}")
         assert done.returncode == 0, done.stderr
-        assert f"Gossip-PGA · linear · sectors · 4 nodes · {network}" in done.stdout
+        assert f"Periodic gossip · linear · sectors · 4 nodes · {network}" in done.stdout
         accuracies.append(
             json.loads((extended / network / "runs/example/summary.json").read_text())["average"]
         )

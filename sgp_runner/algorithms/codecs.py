@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
 from sgp_runner.utils.errors import ConfigError, check_least
 
@@ -222,12 +222,12 @@ class TopK:
 
     k: numbers kept of a chunk
     side: side of a chunk
-    two_bit: true: the kept numbers of a tensor have 2 bits each, else 32
+    bits: of a kept number: 32, or 2, as the codec two_bit
     """
 
     k: int = 64
     side: int = 64
-    two_bit: bool = False
+    bits: Literal[2, 32] = 32
     name: ClassVar[str] = "top_k"
 
     def __post_init__(self) -> None:
@@ -254,7 +254,7 @@ class TopK:
                 places.append(top)
             values.append(torch.cat(kept).float())
         packed = pack(torch.cat(places), self.place_bits)
-        if not self.two_bit:
+        if self.bits == 32:
             return torch.cat([as_bytes(torch.cat(values)), packed])
         coded = [two_bits(each) for each in values]
         heads = as_bytes(torch.cat([means for _, means in coded]))
@@ -266,7 +266,7 @@ class TopK:
         chunks = [list(chunks_of(shape, self.side)) for shape in shapes]
         counts = [[min(self.k, len(chunk)) for chunk in each] for each in chunks]
         per_tensor = [sum(each) for each in counts]
-        if self.two_bit:
+        if self.bits == 2:
             heads, rest = from_bytes(message, 5 * len(shapes))
             cut = -(-2 * sum(per_tensor) // 8)
             codes = unpack(rest[:cut], 2, sum(per_tensor)).split_with_sizes(per_tensor)

@@ -223,7 +223,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
     directory = folder_of(composed)
     swept = {setting.name for setting in settings if setting.swept}
     swept |= {condition[2] for name in swept if (condition := condition_of(name))}
-    all_words = narrowed(combinations(settings), asked)
+    all_words = narrowed(combinations(settings), asked, for_hydra)
     jobs = []
     for number, words in enumerate(all_words, start=1):
         title = " ".join(
@@ -287,13 +287,15 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
     return BasicSweeper.split_arguments(overrides, None)[0]
 
 
-def narrowed(all_words: Sequence[Sequence[str]], asked: Container[str]) -> list[list[str]]:
+def narrowed(
+    all_words: Sequence[Sequence[str]], asked: Container[str], for_hydra: Sequence[str]
+) -> list[list[str]]:
     """The words of each job that apply to it, without jobs that do not differ any more.
 
     Raises ConfigError for a setting of a choice, such as ``algo.osgp.tau=1``, that no job makes. A
     preset may have settings for choices that the command line, ``asked``, leaves out.
     """
-    divided = [narrow(parse(words)) for words in all_words]
+    divided = [narrow(parse([*for_hydra, *words])[len(for_hydra) :]) for words in all_words]
     names = [{setting.name for setting in left_out} for _, left_out in divided]
     for setting in divided[0][1]:
         if setting.name in asked and all(setting.name in left_out for left_out in names):

@@ -52,7 +52,7 @@ def test_numbers_are_packed_without_gaps(bits: int) -> None:
         (LowRank(2), 4 * (2 * (70 + 130) + 50 + 2 * (3 + 20) + 1)),
         # The matrix has 2 x 3 blocks, the smallest of 6 x 2; the others are one chunk each.
         (TopK(k=10, side=64), 4 * 81 + -(-81 * 12 // 8)),
-        (TopK(k=10, side=64, two_bit=True), 4 * 20 + -(-81 * 2 // 8) + -(-81 * 12 // 8)),
+        (TopK(k=10, side=64, bits=2), 4 * 20 + -(-81 * 2 // 8) + -(-81 * 12 // 8)),
     ],
     ids=str,
 )
@@ -88,14 +88,14 @@ def test_chunks_of_a_matrix_are_blocks() -> None:
     assert out.nonzero().flatten().tolist() == [5, 7, 13, 15]
 
 
-@pytest.mark.parametrize("codec", [Int8(), FP4(), TwoBit(), TopK(k=3), TopK(k=3, two_bit=True)])
+@pytest.mark.parametrize("codec", [Int8(), FP4(), TwoBit(), TopK(k=3), TopK(k=3, bits=2)])
 def test_zeros_stay_zeros(codec: Any) -> None:
     assert coded(codec, [0.0] * 5) == [0.0] * 5
 
 
 def test_two_bits_keep_the_sum_of_each_tensor() -> None:
     x = torch.randn(COUNT, generator=torch.Generator().manual_seed(0))
-    for codec in (TwoBit(), TopK(k=10, two_bit=True)):
+    for codec in (TwoBit(), TopK(k=10, bits=2)):
         decoded = codec.decode(codec.encode(x, SHAPES, 0), SHAPES, x, 0)
         sizes = [70 * 130, 50, 60, 1]
         kept = x if codec.name == "two_bit" else torch.where(decoded != 0, x, 0.0)

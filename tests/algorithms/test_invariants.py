@@ -379,7 +379,9 @@ class Scattering(SGD):
     taken: list[np.ndarray] = field(default_factory=list)
     name: ClassVar[str] = "sgd"
 
-    def direction(self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float) -> Tensor:
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
         if not torch.equal(params, torch.from_numpy(START)):
             return torch.zeros_like(g)
         self.taken.append(np.random.default_rng(len(self.taken)).normal(size=D))

@@ -331,6 +331,15 @@ class Presser:
         pass
 
 
+@pytest.fixture
+def hearing_interrupts() -> Iterator[None]:
+    """Hear SIGINT, which a process that was started in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hearing_interrupts")
 def test_an_interrupt_saves_the_run_which_the_same_call_resumes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

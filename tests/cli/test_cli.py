@@ -67,7 +67,7 @@ BAD: list[tuple[str, str, str]] = [
     ("algo.base=osgp", "algo.base", "there is no such setting; algo has topology."),
     ("topology=ring", "topology", "write algo.topology=..."),
     ("hydra.foo=1", "hydra.foo", "Hydra has no such setting."),
-    ("algo=sgpp", "algo", "'sgpp' is none of ad_psgd, ar_sgd, d_psgd, "),
+    ("algo=sgpp", "algo", "'sgpp' is none of ad_psgd, ar_sgd, choco_sgd, "),
     ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
     ("algo=", "algo", "'' is none of ad_psgd"),
     ("~algo", "algo", "nothing is chosen; use one of ad_psgd"),
@@ -388,7 +388,7 @@ def test_help_explains_choices_of_every_group(
     group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = NESTED.get(group, group)
-    outer = {"base": ["algo=slowmo"]}.get(group, [])
+    outer = {"base": ["algo=slowmo"], "codec": ["algo=choco_sgd"]}.get(group, [])
     for choice in groups()[group][:: 12 if group == "experiment" else 1]:
         assert main([*outer, f"{key}={choice}", "--help"]) == 0, choice
         assert f"{key}=" in capsys.readouterr().out
@@ -568,7 +568,7 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("algo=s", ["algo=sgp", "algo=slowmo"]),
+        ("algo=s", ["algo=sgp", "algo=slowmo", "algo=sparseloco", "algo=streaming_diloco"]),
         ("-m algo=osgp,sl", ["algo=osgp,slowmo"]),
         ("alg", ["algo.", "algo="]),
         ("algo=sgp algo.", ["algo.topology.", "algo.topology="]),

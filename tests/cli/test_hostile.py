@@ -343,7 +343,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "data",
         (
             "model=resnet8 reads classification data; data=numbers_en_de is translation. Use "
-            "model=transformer, or data=digits."
+            "model=transformer."
         ),
     ),
     (
@@ -604,7 +604,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "1e-200 is too small: times would not be finite.",
     ),
     ("model.name=digits", "model", "'digits' is none of fairseq_transformer, "),
-    ("optim.name=null", "optim", "nothing is chosen; use one of adam, sgd."),
+    ("optim.name=null", "optim", "nothing is chosen; use one of adam, adamw, sgd."),
     ("checkpoint.name=faults", "checkpoint.name", "there is no such setting. Did you mean 'name'?"),
     ("faults.name=none", "faults.name", "there is no such setting. Did you mean 'name'?"),
     (

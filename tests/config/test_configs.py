@@ -88,7 +88,12 @@ def test_defaults_are_added_in_the_order_of_the_fields() -> None:
     }
     assert list(tree["algo"]) == ["name", "tau", "interval", "layout", "push_sum_weight"]  # type: ignore[call-overload]
     assert (tree["nodes"], tree["seed"], tree["odd"]) == (8, 2, 1)
-    assert tree["checkpoint"] == {"every_steps": None, "every_minutes": 30, "keep": 2}
+    assert tree["checkpoint"] == {
+        "every_steps": None,
+        "every_minutes": 30,
+        "keep": 2,
+        "keep_last": False,
+    }
     assert tree["cluster"] == {"bandwidth": 1.0}  # a profile is stored as it is written
 
 

@@ -325,8 +325,9 @@ def test_missing_data_are_one_sentence_and_leave_nothing_behind(
     assert main(["model=fairseq_transformer", "logger=jsonl"]) == 2
     assert capsys.readouterr().err == (
         "sgp-run: data.root: there is no binarised WMT'16 at data/wmt16_en_de, where dict.en.txt "
-        "should be: get Google's wmt16_en_de.tar.gz and binarise it with "
-        "scripts/prepare_wmt16.sh, or set data.root.\n"
+        "should be: get wmt16_en_de.tar.gz from https://drive.google.com/uc?export=download&id="
+        "0B_bZck-ksdkpM25jRUN2X2UxMm8 and binarise it with scripts/prepare_wmt16.sh, or set "
+        "data.root; model=transformer data=numbers_en_de needs no files.\n"
     )
     assert list(tmp_path.iterdir()) == []
 
