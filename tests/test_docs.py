@@ -30,6 +30,7 @@ from places import ROOT
 from sgp_runner.cli import download, replay, report
 from sgp_runner.cli.new import new
 from sgp_runner.cli.options import read
+from sgp_runner.cli.search import apply, key_of, lowest, searches
 from sgp_runner.cli.sweep import is_sweep, plan
 from sgp_runner.config import plugins
 from sgp_runner.config.choices import groups
@@ -150,7 +151,15 @@ def own_plugins() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_plugins")
-@pytest.mark.parametrize("page", pages_with("long", "dry", "other"), ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        # Each of its sweeps composes eight runs.
+        pytest.param(page, marks=pytest.mark.slow if page.name == "compare.md" else ())
+        for page in pages_with("long", "dry", "other")
+    ],
+    ids=name_of,
+)
 def test_settings_of_the_others_make_a_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +209,11 @@ def dry_run(words: list[str]) -> None:
         if folder := command.options.get("--config-dir"):
             command.settings.append(search_in(folder))
         settings = [each for each in parse(command.settings) if each.name != "jobs"]
-        if "--multirun" in command.options or is_sweep(settings):
+        if searches(settings):
+            fixed = [each.word for each in settings if not each.swept]
+            first = [f"{key_of(each)}={lowest(each)}" for each in settings if each.swept]
+            make_experiment(compose(apply([*fixed, *first])))
+        elif "--multirun" in command.options or is_sweep(settings):
             plan(settings)
         else:
             make_experiment(compose(command.settings))
