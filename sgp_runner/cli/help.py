@@ -65,8 +65,9 @@ keys (with the defaults of model={model}; another model may bring its own)
 {keys}
 
 examples
-  sgp-run algo=osgp model=resnet50 nodes=32
-  sgp-run -m algo=ar_sgd,sgp,osgp,slowmo nodes=4,8 optim.lr=0.05
+  sgp-run experiment=compare                eight algorithms, ranked; half a minute
+  sgp-run algo=slowmo model=mlp nodes=4     one run
+  sgp-run -m algo=sgp,osgp seed=1,2 ...     a run for each combination
   sgp-run -m jobs=2 seed=1,2,3 ...          two at a time; default: all cores
   sgp-run -m algo=sgp,osgp algo.osgp.tau=2  tau of the runs with algo=osgp
 

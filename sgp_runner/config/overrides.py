@@ -201,6 +201,8 @@ def parse_word(word: str) -> Override:
     from hydra.errors import HydraException
 
     key = word.partition("=")[0].lstrip("+~") or word
+    if key in groups():  # a choice that is made anyway; Hydra's users write +experiment=name
+        word = word.lstrip("+")
     if "=" not in word and not word.startswith("~"):
         raise ConfigError(key, "this is not a setting; write key=value, for example nodes=4.")
     try:

@@ -365,14 +365,13 @@ class Observer:
         gradient_workers = [worker for worker in workers if not worker.is_server]
         for worker in workers:
             self.record_training(worker)
-        out = total_cost(
-            [cost_of(worker) for worker in gradient_workers], time.monotonic() - self.started
-        )
+        costs = [cost_of(worker) for worker in gradient_workers]
         if not self.problem.trains:
-            return out | self.membership.run.study.extended(max(worker.now for worker in workers))
+            more = self.membership.run.study.extended(max(worker.now for worker in workers))
+            return total_cost(costs, time.monotonic() - self.started) | more
         self.gatherings.clear()
         metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
-        return out | results(
+        return total_cost(costs, time.monotonic() - self.started) | results(
             self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average
         )
 

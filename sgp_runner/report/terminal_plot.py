@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sgp_runner.report.parts import scene
-from sgp_runner.report.quality import HARD
+from sgp_runner.report.quality import HARD, shown
 from sgp_runner.utils.units import HOUR, MINUTE, duration
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ class Scale:
 
 def terminal_plot(ranking: Ranking) -> str:
     """Draw the first settings of a ranking, as many as there are marks; empty without curves."""
+    several = len({row.setting.nodes for row in ranking.rows}) > 1
     rows = [
-        (mark, row.name, curve)
+        (mark, shown(row, several), curve)
         for mark, row in zip(MARKS, ranking.rows, strict=False)
         if len(curve := after_start(row.setting.curve)) > 1
     ]
@@ -96,6 +97,7 @@ def terminal_plot(ranking: Ranking) -> str:
         for number, cells in enumerate(canvas)
     ]
     ticks = {column(tick): whole(tick) for tick in TIMES if first <= math.log(tick) <= last}
+    ticks = ticks or {0: duration(times.min()), WIDTH - 1: duration(times.max())}
     names = [f"{mark} {name}" for mark, name, _ in rows]
     return "\n".join([scene(ranking.settings), *picture, *time_axis(ticks), *wrapped(names)])
 

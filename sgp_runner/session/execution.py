@@ -24,13 +24,14 @@ from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
 from sgp_runner.session.extension import extend, shorter_run
-from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged, RecordsLost
+from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged, RecordsLost, Stopped
 from sgp_runner.utils.launchers import launched, launched_rank
 from sgp_runner.utils.lock import locked
 from sgp_runner.utils.memory import most_bytes
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
+from sgp_runner.utils.signals import cause, hearing
 from sgp_runner.utils.user_code import place
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | Non
         keeps = experiment.run.checkpoint.keep_last
         kept = for_longer(experiment.checkpoints, experiment.digest)[:1] if keeps else []
         keep_only(kept, experiment.checkpoints)
+    late, hearing.late = hearing.late, None
+    if late is not None:
+        where = f"the run has ended; its results are in {experiment.directory}"
+        raise Stopped(f"{cause(late)}, but {where}", late)
     return summary
 
 

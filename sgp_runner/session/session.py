@@ -14,7 +14,7 @@ from sgp_runner.elastic.membership import Membership, full_membership, membershi
 from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
 from sgp_runner.recording.observer import Observer, recording
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
-from sgp_runner.utils.signals import stop_signals
+from sgp_runner.utils.signals import finishing, stop_signals
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -129,7 +129,8 @@ class Session:
                 if backend.original_rank == 0:
                     print(resume_message(found, membership.lost(run)), flush=True)
                 backend.restore(self.observer)
-            summary = self.train()
+            with self.finishing():
+                summary = self.train()
             if recorder is not None:
                 recorder.finish(summary)
         return summary
@@ -190,6 +191,14 @@ class Session:
         """Let signals stop the run once it is saved, if it can be saved."""
         run = self.experiment.run
         return nullcontext() if run.record or run.algo.measures else stop_signals(self.ask)
+
+    def finishing(self) -> AbstractContextManager[None]:
+        """Let a signal after training wait for the last evaluation: a training costs more.
+
+        The ranks of a real run evaluate together, and end together.
+        """
+        run = self.experiment.run
+        return finishing() if run.network.clock == "simulated" else nullcontext()
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Have the run saved at its next step, and stopped."""

@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NoReturn
@@ -49,6 +49,7 @@ class Hearing:
     handled: signals that the main thread has handled
     interrupted: whether a KeyboardInterrupt was raised
     code: the exit code, once it is known
+    late: a signal that came when only the last evaluation was left, which was finished first
     """
 
     command: str = ""
@@ -58,6 +59,7 @@ class Hearing:
     handled: set[int] = field(default_factory=set)
     interrupted: bool = False
     code: int | None = None
+    late: int | None = None
 
 
 hearing = Hearing()
@@ -169,6 +171,15 @@ def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[N
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def finishing() -> AbstractContextManager[None]:
+    """Keep a signal until what is left of a run has been done; a second Ctrl-C ends it at once."""
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        hearing.late = hearing.late or number
+
+    return stop_signals(keep)
 
 
 def leave(number: int, sentence: str | None = None) -> NoReturn:

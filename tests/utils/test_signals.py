@@ -48,7 +48,6 @@ def sentence(name: str, command: str = "sgp-run") -> str:
         ("torch:", "SIGINT"),
         ("sgp_runner.elastic.dry_run:verify_calls", "SIGUSR2"),
         ("sgp_runner.config.run:Run.make_problem", "SIGTERM"),
-        ("sgp_runner.simulator.backend:SimulatedBackend.conclude", "SIGTERM"),
     ],
 )
 def test_a_simulation_ends_at_once_where_it_does_not_train(
@@ -100,6 +99,17 @@ def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
     assert code == 75 and (tmp_path / "results/runs/run/summary.json").exists()
     code, error = run(tmp_path, *SIM, shots=[])
     assert (code, error) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_after_training_waits_for_the_last_evaluation(name: str, tmp_path: Path) -> None:
+    last = shot("sgp_runner.recording.observer:Observer.conclude", name)
+    code, error = run(tmp_path, *SIM, shots=[last])
+    what = "interrupted" if name == "SIGINT" else "stopped by SIGTERM"
+    promise = f"\n{PROMISE}\n" if name == "SIGINT" else ""
+    ended = "but the run has ended; its results are in results/runs/run"
+    assert (code, error) == (CODES[name], f"{promise}sgp-run: {what}, {ended}\n")
+    assert (tmp_path / "results/runs/run/summary.json").exists()
 
 
 @pytest.mark.parametrize(
