@@ -1,4 +1,4 @@
-"""The first comparison: ``sgp-run experiment=compare``."""
+"""Comparisons as presets: ``experiment=compare`` and ``experiment=diloco_compare``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import pytest
 
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.codecs import Identity
 from sgp_runner.algorithms.d_psgd import DPSGD
+from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.local_sgd import LocalSGD
+from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sweep import plan
 from sgp_runner.config.overrides import configs, parse
-from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential
+from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, RandomMatching
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +32,9 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def planned(*words: str) -> list[tuple[str, object]]:
+def planned(*words: str, preset: str = "compare") -> list[tuple[str, object]]:
     with configs():
-        jobs = plan(parse(["experiment=compare", *words])).jobs
+        jobs = plan(parse([f"experiment={preset}", *words])).jobs
     return [(job.title, job.experiment.run.algo) for job in jobs]
 
 
@@ -44,6 +48,17 @@ def test_each_algorithm_runs_as_in_its_paper() -> None:
         ("algo=slowmo", SlowMo(LocalSGD(None), tau=12, beta=0.7)),
         ("algo=pipe_sgd", PipeSGD(depth=2, warmup_epochs=2)),
         ("algo=gap_aware", GapAware()),
+    ]
+
+
+def test_local_steps_are_compared_over_equal_periods() -> None:
+    assert planned(preset="diloco_compare") == [
+        ("algo=ar_sgd", ARSGD()),
+        ("algo=local_sgd", LocalSGD(30)),
+        ("algo=diloco", DiLoCo(period=30)),
+        ("algo=streaming_diloco", StreamingDiLoCo(Identity(), period=30)),
+        ("algo=noloco", NoLoCo(RandomMatching(), period=30)),
+        ("algo=sgp", SGP(DirectedExponential())),
     ]
 
 
