@@ -20,7 +20,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from sgp_runner.distributed.store import LocalStore
 from sgp_runner.recording.checkpoint import in_words
-from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.utils.units import duration
@@ -53,10 +52,26 @@ def meet(seconds: float) -> tuple[Any, int, int]:
     if rank == 0 and not kept_elsewhere():
         found = hosted(host, port)
     else:
-        wait_for_host(rank, host, port, seconds)
-        found = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=ANSWER)
+        found = joined(rank, host, port, seconds)
     wait_for_ranks(found, rank, size, f"{host}:{port}", seconds)
     return found, rank, size
+
+
+def joined(rank: int, host: str, port: int, seconds: float) -> TCPStore:
+    """Return the store of rank 0, also if that is started again meanwhile. Raises RankFailed."""
+    until = time.monotonic() + seconds
+    while True:
+        wait_for_host(rank, host, port, max(0.0, until - time.monotonic()))
+        brief = timedelta(seconds=ANSWER_SECONDS)
+        try:
+            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=brief)
+        except DistError as error:  # it was there a moment ago
+            if time.monotonic() < until:
+                continue
+            where = f"{host}:{port}, where something listens, is not the store of rank 0"
+            raise RankFailed(f"{where}: set MASTER_ADDR and MASTER_PORT to its address.") from error
+        store.set_timeout(ANSWER)
+        return store
 
 
 @cache
@@ -141,13 +156,12 @@ def wait(
 ) -> None:
     """Wait until there is no ``reason`` to; print ``what`` waits, and why, from time to time.
 
-    Raises RankFailed after ``seconds``.
+    A signal is kept for the watchdog, which tells the ranks that are still to come; if they do not,
+    the process ends some seconds after it (`signals.attend`). Raises RankFailed after ``seconds``.
     """
     started = time.monotonic()
     say_at = FIRST_SECONDS
     while (why := reason()) is not None:
-        if (number := signals.hearing.pending) is not None:
-            signals.leave(number)
         waited = time.monotonic() - started
         if waited >= seconds:
             raise RankFailed(f"{what}: {why}, for {duration(round(waited))} ({KEY}): {fix}.")
