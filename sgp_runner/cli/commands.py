@@ -1,12 +1,16 @@
 """The console scripts. Each hears signals before it imports anything else."""
 
+import os
 from typing import NoReturn
 
 from sgp_runner.utils.signals import end, hear
 
+# A process with one of these variables may be one of several ranks (`sgp_runner.utils.launchers`).
+OF_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"}
+
 
 def sgp_run() -> NoReturn:
-    hear("sgp-run")
+    hear("sgp-run", deferred=not OF_RANKS.isdisjoint(os.environ))
     from sgp_runner.cli.main import main
 
     end(main())

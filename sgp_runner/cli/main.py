@@ -29,7 +29,7 @@ from sgp_runner.utils.errors import (
 )
 from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched, launched_rank
 from sgp_runner.utils.secrets import redacted, refuse_secrets
-from sgp_runner.utils.signals import INTERRUPTED, defer, exit_code, hearing
+from sgp_runner.utils.signals import INTERRUPTED, answer, defer, exit_code, hearing
 
 if TYPE_CHECKING:
     from sgp_runner.config.overrides import Setting
@@ -75,6 +75,8 @@ def defer_among_others() -> None:
         if process is not None and process.size > 1:
             defer(speaks=process.rank == 0)
             os.environ.update({**QUIET_LIBRARIES, **os.environ})  # before torch reads it
+            return
+    answer()
 
 
 def ending(error: BaseException) -> tuple[str, int]:

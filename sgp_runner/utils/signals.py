@@ -66,12 +66,14 @@ hearing = Hearing()
 leaving = Lock()
 
 
-def hear(command: str) -> None:
+def hear(command: str, deferred: bool = False) -> None:
     """Hear signals until the process has ended; call this before importing anything slow.
 
+    deferred: keep them until `defer` or `answer` is called: a rank that left before it has met the
+    others could not tell them.
     A signal that is ignored, such as SIGINT of a command in the background, stays so.
     """
-    hearing.command = command
+    hearing.command, hearing.deferred = command, deferred
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, unanswered)
@@ -86,6 +88,13 @@ def hear(command: str) -> None:
 def defer(speaks: bool) -> None:
     """Keep signals for this rank's watchdog from now on; ``speaks``: whether this rank reports."""
     hearing.deferred, hearing.speaks = True, speaks
+
+
+def answer() -> None:
+    """Answer signals from now on, and one that was kept: no other rank has to be told."""
+    hearing.deferred = False
+    if hearing.pending is not None:
+        leave(hearing.pending)
 
 
 def unanswered(number: int, frame: FrameType | None) -> None:
