@@ -65,7 +65,7 @@ keys (with the defaults of model={model}; another model may bring its own)
 {keys}
 
 examples
-  sgp-run experiment=compare                eight algorithms, ranked; half a minute
+  sgp-run experiment=compare                eight algorithms, in half a minute
   sgp-run algo=slowmo model=mlp nodes=4     one run
   sgp-run -m algo=sgp,osgp seed=1,2 ...     a run for each combination
   sgp-run -m jobs=2 seed=1,2,3 ...          two at a time; default: all cores
