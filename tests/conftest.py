@@ -6,7 +6,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from sgp_runner.config import plugins
 
 HERE = Path(__file__).parent
 MODULES = HERE.rglob("test_*.py")
@@ -15,3 +20,10 @@ collect_ignore = [
     for path in MODULES
     if sys.platform != "linux" and re.search("/proc|ranks_of", path.read_text(encoding="utf-8"))
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_plug_in_outlives_its_test() -> Iterator[None]:
+    """The choices of plug-ins belong to a process, and a process runs many tests."""
+    yield
+    plugins.forget()

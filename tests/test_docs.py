@@ -32,7 +32,6 @@ from sgp_runner.cli.new import new
 from sgp_runner.cli.options import read
 from sgp_runner.cli.search import apply, key_of, lowest, searches
 from sgp_runner.cli.sweep import is_sweep, plan
-from sgp_runner.config import plugins
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import compose, configs, parse, search_in
 from sgp_runner.config.plugins import named
@@ -143,14 +142,6 @@ def test_long_commands_work_as_written(page: Path, tmp_path: Path) -> None:
     perform(page, tmp_path, ["run", "long"])
 
 
-@pytest.fixture
-def own_plugins() -> Iterator[None]:
-    """Forgets the plug-ins that a page has loaded."""
-    yield
-    plugins.forget()
-
-
-@pytest.mark.usefixtures("own_plugins")
 @pytest.mark.parametrize(
     "page",
     [

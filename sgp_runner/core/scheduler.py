@@ -17,6 +17,7 @@ import heapq
 import math
 import queue
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
@@ -318,9 +319,12 @@ class Scheduler:
 
     def close(self) -> None:
         """Drop the coroutines that will not run again, after an error."""
-        for task in self.tasks:
-            task.coroutine.close()
-        self.tasks.clear()
+        with warnings.catch_warnings():
+            # One that had no turn yet may hold another coroutine, which was never awaited.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for task in self.tasks:
+                task.coroutine.close()
+            self.tasks.clear()
 
 
 def describe(future: Future[Any] | None) -> str:

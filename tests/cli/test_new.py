@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sgp_runner.cli.main import main
-from sgp_runner.config import plugins
 
 KINDS = {"algorithm": "algo", "model": "model", "data": "data"}
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    yield
-    plugins.forget()
 
 
 @pytest.mark.parametrize(("kind", "group"), KINDS.items())

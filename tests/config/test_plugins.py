@@ -8,7 +8,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +73,12 @@ RUN = ["algo=./mine.py", *TINY]
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_a_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK"):
         monkeypatch.delenv(name, raising=False)
     for name, text in FILES.items():
         Path(name).write_text(text)
-    yield
-    plugins.forget()
 
 
 def hash_of(files: dict[str, str]) -> str:
