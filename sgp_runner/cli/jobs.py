@@ -36,6 +36,13 @@ class Job:
         places = [plugin.where for plugin in experiment.plugins]
         return job_of, (self.title, dict(experiment.config), experiment.group, places)
 
+    def row(self, results: Mapping[str, object]) -> Row:
+        """Its row of the comparison, with the settings that most often tell runs apart."""
+        run = self.experiment.run
+        cluster = run.cluster.name if run.network.clock == "simulated" else ""
+        shown = {"cluster": cluster, "batch_size": run.batch_size, "lr": run.optim.lr}
+        return {**results, **shown, "job": self.title}
+
 
 def job_of(
     title: str, config: Mapping[str, object], group: str | None, places: Sequence[str]
@@ -59,12 +66,12 @@ def run_job(job: Job, number: str) -> Row:
         print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)
         failed = sentence_of(error).splitlines()[0]
         return {**failed_row(job, failed), "diverged": isinstance(error, Diverged)}
-    return {**(summary or {}), "job": job.title}
+    return job.row(summary or {})
 
 
 def failed_row(job: Job, sentence: str) -> Row:
     """The row of a job that has no results, because of ``sentence``."""
-    return {**job.experiment.facts, "job": job.title, "failed": sentence}
+    return {**job.row(job.experiment.facts), "failed": sentence}
 
 
 def row_if_done(job: Job) -> Row | None:
@@ -72,4 +79,4 @@ def row_if_done(job: Job) -> Row | None:
     from sgp_runner.recording.recorder import finished
 
     summary = finished(job.experiment)
-    return None if summary is None else {**summary, "job": job.title}
+    return None if summary is None else job.row(summary)

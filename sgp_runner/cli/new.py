@@ -230,7 +230,7 @@ def new(words: Sequence[str]) -> int:
         raise ConfigError("new", f"cannot write to {folder}: {error.strerror}.") from error
     print(f"{folder}/: run it with", flush=True)
     print(f"  cd {folder} && sgp-run {group}=./{name}.py nodes=8", flush=True)
-    print("  python -m pytest", flush=True)
+    print("  python -m pytest  # takes a minute", flush=True)
     return 0
 
 

@@ -189,7 +189,7 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
             yield (
                 number,
                 row_if_done(jobs[number])
-                or {**jobs[number].experiment.facts, "job": jobs[number].title, **outcome},
+                or {**jobs[number].row(jobs[number].experiment.facts), **outcome},
             )
 
 

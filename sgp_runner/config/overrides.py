@@ -451,7 +451,8 @@ def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
         if choices
         else "does not exist; there is no choice yet."
     )
-    return ConfigError(key, f"'{name}' {those}")
+    more = " Runs of a sweep start side by side with jobs=." if key == "hydra/launcher" else ""
+    return ConfigError(key, f"'{name}' {those}{more}")
 
 
 def first_line(error: Exception) -> str:

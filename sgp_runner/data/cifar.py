@@ -88,9 +88,9 @@ class Cifar:
     def unusable(self, kind: Any) -> ConfigError:
         """The error for files that are missing or damaged, with the way to get them."""
         root = Path(self.root)
-        if root.name == kind.base_folder and root.is_dir():
+        if root.name == kind.base_folder:
             fix = f"data.root={root.parent}"
-            return ConfigError("data.root", f"{root} is the folder of {self.name}; use {fix}.")
+            return ConfigError("data.root", f"it is the folder above {root.name}; use {fix}.")
         own = "" if self.root == Cifar.root else f" data.root={quote(self.root)}"
         folder = root / kind.base_folder
         clear = f"rm -r {quote(str(folder))} && " if folder.exists() else ""

@@ -74,7 +74,7 @@ def in_words(ranks: Sequence[int]) -> str:
 
 def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
     step = found.path.name.replace("-", " ")
-    message = f"This run was interrupted and resumes from {step}"
+    message = f"This run resumes from {step}"
     if found.back:
         return f"{message}, with the state of rank 0 for {in_words(found.back)}, lost before."
     return f"{message}, without {in_words(lost)}, lost before." if lost else f"{message}."

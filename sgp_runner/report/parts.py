@@ -114,7 +114,7 @@ def scene(settings: Sequence[Setting]) -> str:
     models = " and ".join(dict.fromkeys(str(each.model) for each in settings))
     nodes = sorted({int(each.nodes) for each in settings})
     where = f"{', '.join(map(str, nodes))} {'node' if nodes == [1] else 'nodes'}"
-    names = dict.fromkeys(each.cluster.partition(" ")[0] for each in settings if each.cluster)
+    names = dict.fromkeys(each.cluster for each in settings if each.cluster)
     where += f" of {' and '.join(names)}" if names else ""
     clock = timed_models(settings)
     how = "simulated" if settings[0].clock == "simulated" else "measured"

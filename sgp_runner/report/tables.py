@@ -208,7 +208,10 @@ def of_runs(settings: Sequence[Setting], link: Linker) -> Table:
         "files",
         "commit",
     ]
-    note = "Below the mean over the workers, the lowest worker and the highest."
+    note = (
+        "Below the mean over the workers, the lowest worker and the highest. Links to files work "
+        "where the folders of the runs are."
+    )
     return Table(
         "runs",
         "Runs",

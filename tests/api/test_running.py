@@ -349,7 +349,7 @@ def test_an_interrupt_saves_the_run_which_the_same_call_resumes(
         sgp.run(words, logger=Pressing)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = sgp.run(words, logger="jsonl")
-    assert "This run was interrupted and resumes from step" in capsys.readouterr().out
+    assert "This run resumes from step" in capsys.readouterr().out
     assert records(resumed.folder) == records(whole.folder)
 
 

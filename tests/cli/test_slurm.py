@@ -233,7 +233,7 @@ def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluste
     assert cluster.job(number)["Restarts"] == "1"
     output = cluster.output(number)
     assert output.count("a rank was killed; the job is requeued") == 1
-    assert "This run was interrupted and resumes from step" in output
+    assert "This run resumes from step" in output
     (run,) = cluster.runs
     assert json.loads((run / "summary.json").read_text())["steps"] == 30 * 44
 

@@ -424,7 +424,8 @@ def test_the_inner_folder_is_not_the_root(tmp_path: Path, monkeypatch: pytest.Mo
     root = cifar(tmp_path, monkeypatch) / "cifar-10-batches-py"
     with pytest.raises(ConfigError) as error:
         Cifar("cifar10", root=str(root)).load(torch.float32)
-    assert error.value.sentence == f"{root} is the folder of cifar10; use data.root={tmp_path}."
+    fix = f"it is the folder above cifar-10-batches-py; use data.root={tmp_path}."
+    assert error.value.sentence == fix
 
 
 def test_an_image_is_moved_and_mirrored() -> None:

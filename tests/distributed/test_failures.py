@@ -175,7 +175,7 @@ def test_lost_ranks_rejoin_when_the_run_is_resumed(
     end = 30 * 11
     assert 20 <= begin < end
     sentence = (
-        rf"^This run was interrupted and resumes from step {begin}, with the state of rank 0 for "
+        rf"^This run resumes from step {begin}, with the state of rank 0 for "
         r"rank 2, lost before.$"
     )
     assert re.search(sentence, capfd.readouterr().out, re.MULTILINE)

@@ -105,9 +105,7 @@ def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(
     assert first.returncode == 75, error
     assert len(saved_steps(cut.checkpoints)) == 1
     again = run_ranks(cut)
-    assert (
-        again.returncode == 0 and "This run was interrupted and resumes from step" in again.stdout
-    )
+    assert again.returncode == 0 and "This run resumes from step" in again.stdout
     for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
         assert torch.equal(a, b)
 
