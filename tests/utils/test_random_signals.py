@@ -24,6 +24,7 @@ MPIRUN = (str(Path(sys.executable).with_name("mpirun")), "--oversubscribe", "-n"
 RUN = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
 EVERY_SIGNAL = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # by mpirun; others end it by itself
+NO_START = "listener thread failed to start"  # said by mpirun, at times, before there are ranks
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -53,7 +54,7 @@ class Gun:
         self.seconds = 60.0  # how long a run takes at most after its first line
 
     def start(self, number: int) -> subprocess.Popen[str]:
-        (self.folder / str(number)).mkdir()
+        (self.folder / str(number)).mkdir(exist_ok=True)
         process = subprocess.Popen(
             self.command,
             cwd=self.folder / str(number),
@@ -65,6 +66,11 @@ class Gun:
         )
         while process.poll() is None and not self.ready(process.pid):
             time.sleep(0.002)
+        if self.launcher and process.poll() is not None:  # nothing was signalled yet
+            assert process.stderr is not None
+            error = process.stderr.read()
+            assert NO_START in error, error
+            return self.start(number)
         return process
 
     def ready(self, process: int) -> bool:
