@@ -1,8 +1,7 @@
 """The runs of a sweep on this machine, several at a time, with a line for each that ends.
 
-Every run has the threads that it would have alone, so it gives the same bytes: simulations of small
-models run beside each other, one on each core; large models, which use all cores, and real runs
-take turns.
+Simulations of small models run beside each other, one on each core, with the same bytes as alone on
+all cores; large models and real runs, which use all cores, take turns.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from sgp_runner.config.size import estimated_bytes, parameters
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
 from sgp_runner.session.pool import Ended, Pool, Task
-from sgp_runner.simulator.engine import threads
+from sgp_runner.simulator.engines import threads
+from sgp_runner.utils.cores import KEY, asked_cores, present_cores
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.signals import SAVED, cause, stop_signals
@@ -35,14 +35,6 @@ from sgp_runner.utils.units import duration
 
 if TYPE_CHECKING:
     from sgp_runner.config.run import Run
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -55,15 +47,14 @@ class Machine:
     """
 
     asked: int | None
-    cores: int = field(default_factory=usable_cores)
+    cores: int = field(default_factory=present_cores)
     memory: int = field(default_factory=free_bytes)
 
     def cores_for(self, run: Run) -> int:
         """The cores that a run keeps busy; for a real one all, unless several were asked for."""
         if run.network.clock == "wall":
             return self.cores if self.asked is None else 1
-        said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-        return int(said) if said.isdecimal() else threads(parameters(run.model, run.data)[0])
+        return asked_cores() or threads(parameters(run.model, run.data)[0])
 
     def at_once(self, runs: Sequence[Run]) -> int:
         """How many of the runs may be able to run at the same time."""
@@ -77,6 +68,13 @@ def one_by_one(jobs: Iterable[Job], total: int) -> Iterator[tuple[int, Row]]:
     """Run the jobs in this process and yield the number and the row of each."""
     for number, job in enumerate(jobs):
         yield number, run_job(job, f"[{number + 1}/{total}]")
+
+
+def on_cores(count: int, job: Job, number: str) -> Row:
+    """Run a job in a process of its own, with so many cores; real ranks share them all."""
+    if job.experiment.run.network.clock == "simulated":
+        os.environ[KEY] = str(count)
+    return run_job(job, number)
 
 
 def side_by_side(
@@ -102,7 +100,7 @@ def side_by_side(
                 run = job.experiment.run
                 yield Task(
                     number,
-                    partial(run_job, job, f"[{number + 1}/{total}]"),
+                    partial(on_cores, machine.cores_for(run), job, f"[{number + 1}/{total}]"),
                     place=job.experiment.directory,
                     cores=machine.cores_for(run),
                     memory=estimated_bytes(run),

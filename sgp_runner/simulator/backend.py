@@ -19,7 +19,8 @@ from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoin
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import position_in
 from sgp_runner.recording.recorder import START, Position
-from sgp_runner.simulator.engine import Counted, NoGradients, choose_threads, make_engine
+from sgp_runner.simulator.engine import Counted, NoGradients
+from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
@@ -73,7 +74,7 @@ class SimulatedBackend:
     ) -> Position:
         self.membership, self.listener = membership, listener
         self.problem = membership.run.make_problem()
-        choose_threads(self.problem)
+        prepare_process(self.problem)
         self.make_machines()
         if found is None:
             return START
@@ -118,6 +119,8 @@ class SimulatedBackend:
             self.simulation.run()
         except TimeOverflow as error:
             raise too_long(self.membership.run, error) from error
+        finally:
+            self.engine.close()
         check_mass(
             fmean(
                 float(worker.push_sum[-1]) for worker in self.workers[: self.membership.run.nodes]

@@ -3,17 +3,13 @@
 A gradient's inputs are fixed when it starts and its value is first visible when it ends, so an
 engine may compute it at any time in between. `Loop` computes gradients one by one as they end, when
 the memory is needed anyway; `Vmap` computes the one that is due together with others in flight.
-Both give the same numbers, up to rounding.
-
-Rounding must not depend on the load of the machine, so the model alone decides which engine
-computes. Measurements only decide how many workers share one call of vmap, which does not change a
-bit.
+Both give the same numbers, up to rounding. `sgp_runner.simulator.processes` computes on several
+cores what `Loop` would compute, to the same bytes.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,11 +23,6 @@ from sgp_runner.utils.errors import DataError, RankFailed
 if TYPE_CHECKING:
     from torch import Tensor
 
-LARGE = 2_000_000  # parameters
-# Up to this size vmap is faster on a CPU: 3 times for an MLP of 5,000 parameters, 1.4 for a
-# Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster.
-VMAP_PARAMETERS = 300_000
-MOST_WIDTH = 2**16  # more workers than a run has
 TRIES = 2  # timings of each width
 
 
@@ -66,6 +57,7 @@ class Engine(Protocol):
 
     def start(self, gradient: Gradient) -> None: ...
     def finish(self, gradient: Gradient) -> Tensor: ...  # [D]
+    def close(self) -> None: ...  # end the processes that compute, if any
 
 
 class Loop:
@@ -85,6 +77,9 @@ class Loop:
             )
         gradient.loss = float(loss)
         return value
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class Vmap:
@@ -144,6 +139,9 @@ class Vmap:
         assert value is not None
         return value
 
+    def close(self) -> None:
+        """Do nothing."""
+
     @property
     def width(self) -> int:
         """The next width to try, then the fastest."""
@@ -200,6 +198,9 @@ class Counted:
         self.computed += 1
         return value
 
+    def close(self) -> None:
+        self.engine.close()
+
 
 class NoGradients:
     """The engine of timing studies: every gradient is zero and costs nothing to compute."""
@@ -213,32 +214,5 @@ class NoGradients:
         gradient.loss = 0.0
         return torch.zeros_like(gradient.params)
 
-
-def choose_threads(problem: Problem) -> None:
-    """Use `threads` in this process; OMP_NUM_THREADS takes precedence."""
-    import torch
-
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(threads(sum(problem.flat.layers)))
-
-
-def threads(parameters: int) -> int:
-    """Threads of a simulation of a model with so many parameters.
-
-    One for small models, whose operations are too short to share.
-    """
-    return (os.cpu_count() or 1) if parameters >= LARGE else 1
-
-
-def make_engine(problem: Problem, choice: str, width: int) -> Engine:
-    """The engine for ``choice``: ``loop``, ``vmap``, or ``auto``.
-
-    ``auto`` takes vmap for the models that gain from it on a CPU, which are small.
-    """
-    if not problem.trains:
-        return NoGradients()
-    if choice == "vmap" or (
-        choice == "auto" and problem.vectorizes and sum(problem.flat.layers) <= VMAP_PARAMETERS
-    ):
-        return Vmap(problem, min(width, MOST_WIDTH))
-    return Loop(problem)
+    def close(self) -> None:
+        """Do nothing."""

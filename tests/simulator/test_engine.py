@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from sgp_runner.data.numbers_en_de import NumbersEnDe
 from sgp_runner.models.mlp import MLP
 from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.transformer import Transformer
-from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vmap, make_engine
+from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vmap
+from sgp_runner.simulator.engines import make_engine
+from sgp_runner.simulator.processes import Processes
 
 WORKERS = 7
 
@@ -201,3 +205,51 @@ def test_timing_studies_compute_nothing() -> None:
     gradient = Gradient(0, 0, torch.ones(4), [])
     engine.start(gradient)
     assert engine.finish(gradient).tolist() == [0.0] * 4
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Use so many threads of PyTorch."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("name", "cores"), [("resnet8", 2), ("resnet8", 4), ("transformer", 3)])
+def test_the_number_of_cores_does_not_change_a_byte(name: str, cores: int) -> None:
+    problem = PROBLEMS[name](torch.float32)
+    with threads(1):
+        expected, losses, statistics = gradients(problem, Loop(problem), steps=4)
+    engine = Processes(problem, cores)
+    with threads(2):  # of which a fork has one
+        torch.randn(1 << 20).exp_()
+        actual, others, also = gradients(problem, engine, steps=4)
+        assert len(engine.assistants) == cores - 1
+        engine.close()
+    assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+    assert others == losses
+    for one, other in zip(statistics, also, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_process_that_is_killed_is_done_without() -> None:
+    problem = PROBLEMS["resnet8"](torch.float32)
+    expected, *_ = gradients(problem, Loop(problem), steps=3)
+    engine = Processes(problem, 2)
+    actual, *_ = gradients(problem, engine, steps=1)
+    params = [problem.start() + 0.01 * rank for rank in range(WORKERS)]
+    assistant = engine.assistants[0]
+    started = [
+        Gradient(rank, 0, params[rank], problem.flat.fresh_buffers()) for rank in range(WORKERS)
+    ]
+    for gradient in started:
+        engine.start(gradient)
+    assistant.process.kill()
+    again = [engine.finish(gradient) for gradient in reversed(started)]
+    assert engine.assistants == [] and not assistant.process.is_alive()
+    assert all(torch.equal(a, b) for a, b in zip(expected[:WORKERS], again, strict=True)) and all(
+        torch.equal(a, b) for a, b in zip(expected, actual, strict=False)
+    )
