@@ -26,7 +26,7 @@ from sgp_runner.config.size import estimated_bytes, parameters
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
 from sgp_runner.session.pool import Ended, Pool, Task
-from sgp_runner.simulator.engines import threads
+from sgp_runner.simulator.engines import cores_for
 from sgp_runner.utils.cores import KEY, asked_cores, present_cores
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.memory import free_bytes
@@ -54,7 +54,7 @@ class Machine:
         """The cores that a run keeps busy; for a real one all, unless several were asked for."""
         if run.network.clock == "wall":
             return self.cores if self.asked is None else 1
-        return asked_cores() or threads(parameters(run.model, run.data)[0])
+        return asked_cores() or cores_for(parameters(run.model, run.data)[0])
 
     def at_once(self, runs: Sequence[Run]) -> int:
         """How many of the runs may be able to run at the same time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from sgp_runner.core.flat import FlatModule
 from sgp_runner.data.dataset import read
 from sgp_runner.data.sampler import Sampler
+from sgp_runner.data.tasks import Summed, added
 from sgp_runner.utils.place import WHOLE, Part
 from sgp_runner.utils.seeding import generator, seed_of
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 # Streams of random numbers that must not coincide.
 _INIT, _DROPOUT, _RE_ESTIMATE, _AUGMENT = 101, 102, 103, 104
 RE_ESTIMATED = 5000  # training samples at most
+LARGE = 2_000_000  # parameters
+LARGE_CHUNK = 64  # samples per forward pass of an evaluation of a large model on a CPU
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Problem:
     Only one caller at a time may use the module.
 
     part: the part of every batch that is read here.
+    sums_of: computes the sums of each of the `chunks` at parameters [D] with buffers, elsewhere.
     """
 
     flat: FlatModule
@@ -58,6 +63,7 @@ class Problem:
     vectorizes: bool
     compute: Compute = ON_CPU
     part: Part = WHOLE
+    sums_of: Callable[[Tensor, list[Tensor]], list[Sequence[float]]] | None = None
 
     def batch(self, rank: int, step: int) -> Batch:
         """This part of the batch of worker ``rank`` for its own ``step``."""
@@ -143,9 +149,45 @@ class Problem:
         """Metrics of one model on the whole validation set."""
         import torch
 
+        task, valid = self.dataset.task, self.dataset.valid
+        if isinstance(task, Summed):
+            sums = self.sums_of or self.sums
+            return task.metrics(added(sums(params, buffers)), len(valid))
         module = self.flat.bind(params, buffers).eval()
         with torch.no_grad():
-            return self.dataset.task.evaluate(module, self.dataset.valid)
+            return task.evaluate(module, valid)
+
+    @property
+    def is_large(self) -> bool:
+        return sum(self.flat.layers) >= LARGE
+
+    @property
+    def chunks(self) -> Sequence[Tensor]:
+        """The validation samples of each forward pass of an evaluation, if it has sums."""
+        import torch
+
+        task, valid = self.dataset.task, self.dataset.valid
+        if not isinstance(task, Summed):
+            return ()
+        divide = self.is_large and self.compute.device == "cpu"
+        size = min(task.chunk, LARGE_CHUNK) if divide else task.chunk
+        return torch.split(torch.arange(len(valid)), size)
+
+    def sums(
+        self, params: Tensor, buffers: list[Tensor], only: slice = slice(None)
+    ) -> list[Sequence[float]]:
+        """The sums of each of the `chunks`, or of some of them."""
+        import torch
+
+        task = self.dataset.task
+        assert isinstance(task, Summed)
+        device = self.compute.device
+        module = self.flat.bind(params, buffers).eval()
+        with torch.no_grad():
+            return [
+                task.sums(module, (tuple(t.to(device) for t in inputs), targets.to(device)))
+                for inputs, targets in read(self.dataset.valid, self.chunks[only])
+            ]
 
     def evaluate_re_estimated(self, params: Tensor) -> dict[str, float]:
         """Metrics of averaged ``params`` [D].

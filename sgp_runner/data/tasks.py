@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
@@ -27,8 +28,33 @@ def _chunks(module: nn.Module, split: Split, size: int = CHUNK) -> Iterator[Batc
         yield tuple(t.to(device) for t in inputs), targets.to(device)
 
 
+class Summed(ABC):
+    """A task whose metrics follow from sums over samples, so that processes can share the work."""
+
+    @property
+    def chunk(self) -> int:
+        """Samples per forward pass."""
+        return CHUNK
+
+    @abstractmethod
+    def sums(self, module: nn.Module, batch: Batch) -> tuple[float, ...]:
+        """Return what a batch adds to each sum."""
+
+    @abstractmethod
+    def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]: ...
+
+    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
+        batches = _chunks(module, split, self.chunk)
+        return self.metrics(added(self.sums(module, batch) for batch in batches), len(split))
+
+
+def added(parts: Iterable[Sequence[float]]) -> list[float]:
+    """The sums of numbers in the same place, in the order of ``parts``."""
+    return [sum(numbers) for numbers in zip(*parts, strict=True)]
+
+
 @dataclass(frozen=True)
-class Classification:
+class Classification(Summed):
     """Cross-entropy. Outputs are logits [B, classes], targets int64 [B]."""
 
     label_smoothing: float = 0.0
@@ -41,13 +67,15 @@ class Classification:
 
         return cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
 
-    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        loss, correct = 0.0, 0
-        for inputs, targets in _chunks(module, split):
-            logits = module(*inputs)
-            loss += float(self.loss(logits, targets)) * len(targets)
-            correct += int((logits.argmax(1) == targets).sum())
-        return {"loss": loss / len(split), "accuracy": correct / len(split)}
+    def sums(self, module: nn.Module, batch: Batch) -> tuple[float, ...]:
+        inputs, targets = batch
+        logits = module(*inputs)
+        correct = int((logits.argmax(1) == targets).sum())
+        return float(self.loss(logits, targets)) * len(targets), correct
+
+    def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]:
+        loss, correct = sums
+        return {"loss": loss / samples, "accuracy": correct / samples}
 
 
 @dataclass(frozen=True)
@@ -164,7 +192,7 @@ class Translation:
 
 
 @dataclass(frozen=True)
-class LanguageModelling:
+class LanguageModelling(Summed):
     """Cross-entropy of the next token. Outputs are logits [B, T, V], targets int64 [B, T].
 
     vocabulary: V; 256: bytes
@@ -184,13 +212,17 @@ class LanguageModelling:
 
         return cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
-    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
+    @property
+    def chunk(self) -> int:
+        return max(1, LOGITS // (self.vocabulary * self.block))
+
+    def sums(self, module: nn.Module, batch: Batch) -> tuple[float, ...]:
+        inputs, targets = batch
+        return (float(self.loss(module(*inputs), targets)) * len(targets),)
+
+    def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]:
         """Loss in nats per token, bits per byte, and the loss above the floor."""
-        samples = max(1, LOGITS // (self.vocabulary * self.block))
-        loss = sum(
-            float(self.loss(module(*inputs), targets)) * len(targets)
-            for inputs, targets in _chunks(module, split, samples)
-        ) / len(split)
+        loss = sums[0] / samples
         out = {"loss": loss}
         if self.vocabulary == 256:
             out["bits_per_byte"] = loss / math.log(2)

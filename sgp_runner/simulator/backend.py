@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from math import inf, log10
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from sgp_runner.recording.observer import position_in
 from sgp_runner.recording.recorder import START, Position
 from sgp_runner.simulator.engine import Counted, NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
+from sgp_runner.simulator.processes import Processes
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
@@ -88,7 +89,10 @@ class SimulatedBackend:
 
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
-        self.engine = Counted(make_engine(self.problem, network.engine, network.vmap_width))
+        engine = make_engine(self.problem, network.engine, network.vmap_width)
+        self.engine = Counted(engine)
+        if isinstance(engine, Processes):
+            self.problem = replace(self.problem, sums_of=engine.sums)
         self.total = run.steps(self.problem) * run.nodes
         survives = self.experiment.run.on_failure == "continue"
         self.simulation, self.workers = simulate(
@@ -119,8 +123,9 @@ class SimulatedBackend:
             self.simulation.run()
         except TimeOverflow as error:
             raise too_long(self.membership.run, error) from error
-        finally:
+        except BaseException:
             self.engine.close()
+            raise
         check_mass(
             fmean(
                 float(worker.push_sum[-1]) for worker in self.workers[: self.membership.run.nodes]
@@ -176,7 +181,10 @@ class SimulatedBackend:
 
     def conclude(self, observer: Observer | None) -> dict[str, object]:
         assert observer is not None
-        return observer.conclude(self.workers)
+        try:
+            return observer.conclude(self.workers)
+        finally:
+            self.engine.close()
 
 
 def verify_times(run: Run) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from sgp_runner.core.problem import LARGE
 from sgp_runner.simulator.engine import Engine, Loop, NoGradients, Vmap
 from sgp_runner.simulator.processes import Processes
 from sgp_runner.utils.cores import asked_cores, present_cores
@@ -18,7 +19,6 @@ from sgp_runner.utils.memory import keep_freed_memory
 if TYPE_CHECKING:
     from sgp_runner.core.problem import Problem
 
-LARGE = 2_000_000  # parameters
 # Up to this size vmap is faster on a CPU: 3 times for an MLP of 5,000 parameters, 1.4 for a
 # Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster.
 VMAP_PARAMETERS = 300_000
@@ -30,17 +30,22 @@ def prepare_process(problem: Problem) -> None:
     import torch
 
     parameters = sum(problem.flat.layers)
-    torch.set_num_threads(threads(parameters))
+    torch.set_num_threads(cores_for(parameters) if reads_ahead(problem) else 1)
     if parameters >= LARGE:
         keep_freed_memory()
 
 
-def threads(parameters: int) -> int:
-    """Threads of a simulation of a model with so many parameters.
+def reads_ahead(problem: Problem) -> bool:
+    """Whether processes read the data, which no second one can ask."""
+    return problem.dataset.train.ahead > 0
 
-    One for small models, whose operations are too short to share. A gradient has one in any case.
+
+def cores_for(parameters: int) -> int:
+    """Cores of a simulation, of a model with so many parameters, in a sweep.
+
+    One for small models: several runs at a time use the cores better.
     """
-    return asked_cores() or present_cores() if parameters >= LARGE else 1
+    return (asked_cores() or present_cores()) if parameters >= LARGE else 1
 
 
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
@@ -55,6 +60,6 @@ def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     ):
         return Vmap(problem, min(width, MOST_WIDTH))
     count = asked_cores() or present_cores()
-    if count > 1 and not problem.dataset.train.ahead and hasattr(os, "fork"):
+    if count > 1 and not reads_ahead(problem) and hasattr(os, "fork"):
         return Processes(problem, count)
     return Loop(problem)

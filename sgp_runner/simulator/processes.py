@@ -1,8 +1,9 @@
-"""Gradients on several cores: processes that compute those in flight.
+"""Gradients and evaluations on several cores, by processes.
 
 A process is a fork of this one, so it has the model and the data; what a gradient reads and writes
-is in memory that both share, and a message names only its place, its rank and its step. Each
-process computes with one thread, so a gradient has the same bytes wherever it is computed.
+is in memory that both share, and a message names only its place, its rank and its step. An
+evaluation is divided into passes that do not depend on the number of processes. Each process
+computes with one thread, so results have the same bytes wherever they are computed.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import ctypes
 import mmap
 import os
 import signal
-import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 WORTH_SECONDS = 1e-3  # a shorter gradient is computed sooner than it is handed over
 QUEUED = 2  # gradients of a process: while one is copied, it computes another
 AHEAD = 2  # values that wait here to be used
-REQUEST = struct.Struct("qqq")  # place, rank, step
-ANSWER = struct.Struct("q?d")  # place, whether there is a value, loss
 ALIGNMENT = 64  # bytes
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
@@ -81,19 +80,30 @@ def serve(problem: Problem, places: Sequence[Place], connection: Connection) -> 
         if hasattr(library, "prctl"):
             library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         while True:
-            number, rank, step = REQUEST.unpack(connection.recv_bytes())
-            place = places[number]
-            try:
-                value, loss = problem.gradient(place.params, [*place.buffers], rank, step)
-            except Exception:  # the other process meets the same error, and reports it
-                connection.send_bytes(ANSWER.pack(number, False, 0.0))
-                continue
-            place.value.copy_(value)
-            connection.send_bytes(ANSWER.pack(number, True, float(loss)))
+            number, *what = connection.recv()
+            answer = None
+            with suppress(Exception):  # the other process meets the same error, and reports it
+                answer = perform(problem, places[number], *what)
+            connection.send((number, answer))
     except (EOFError, OSError):
         pass
     finally:
         os._exit(0)  # without leaving a trace on stdout, which another thread may have locked
+
+
+def perform(
+    problem: Problem, place: Place, rank: int | None, step: int, processes: int
+) -> float | list[Sequence[float]]:
+    """Compute the gradient of a rank's step and return its loss.
+
+    Without a rank, return the sums of every ``processes``-th pass of an evaluation from the
+    ``step``-th on.
+    """
+    if rank is None:
+        return problem.sums(place.params, [*place.buffers], slice(step, None, processes))
+    value, loss = problem.gradient(place.params, [*place.buffers], rank, step)
+    place.value.copy_(value)
+    return float(loss)
 
 
 @dataclass(frozen=True)
@@ -106,11 +116,13 @@ class Result:
 
 
 class Assistant:
-    """A process that computes gradients, at most ``QUEUED`` at a time."""
+    """A process that computes gradients, at most ``QUEUED`` at a time, and parts of evaluations."""
 
     def __init__(self, problem: Problem, others: Sequence[Connection]) -> None:
-        self.places = [make_place(problem) for _ in range(QUEUED)]
+        self.places = [make_place(problem) for _ in range(QUEUED + 1)]  # the last to evaluate
         self.free = list(range(QUEUED))
+        self.sums: list[Sequence[float]] | None = None
+        self.evaluates = False
         self.asked: dict[int, Gradient] = {}  # by place
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
@@ -130,22 +142,43 @@ class Assistant:
 
     def ask(self, gradient: Gradient) -> None:
         """Let the process compute ``gradient``."""
-        number = self.free.pop()
-        place = self.places[number]
         gradient.check()
-        place.params.copy_(gradient.params)
-        for there, buffer in zip(place.buffers, gradient.buffers, strict=True):
-            there.copy_(buffer)
+        number = self.free.pop()
         self.asked[number] = gradient
-        self.connection.send_bytes(REQUEST.pack(number, gradient.rank, gradient.step))
+        self.request(number, gradient.params, gradient.buffers, gradient.rank, gradient.step, 1)
 
-    def answer(self) -> tuple[Gradient, Result | None]:
-        """Wait for the next gradient; return it, and its result unless it has failed there."""
-        number, computed, loss = ANSWER.unpack(self.connection.recv_bytes())
+    def evaluate(
+        self, params: Tensor, buffers: Sequence[Tensor], number: int, processes: int
+    ) -> None:
+        """Let the process compute every ``processes``-th pass of an evaluation."""
+        self.sums, self.evaluates = None, True
+        self.request(QUEUED, params, buffers, None, number, processes)
+
+    def request(
+        self, number: int, params: Tensor, buffers: Sequence[Tensor], *what: int | None
+    ) -> None:
         place = self.places[number]
-        result = Result(place.value.clone(), loss, [buffer.clone() for buffer in place.buffers])
+        place.params.copy_(params)
+        for there, buffer in zip(place.buffers, buffers, strict=True):
+            there.copy_(buffer)
+        self.connection.send((number, *what))
+
+    def answer(self) -> tuple[Gradient, Result | None] | None:
+        """Wait for the next answer.
+
+        Returns a gradient with its result, or without one if it has failed there; None for `sums`.
+        """
+        number, answer = self.connection.recv()
+        if number == QUEUED:
+            self.sums, self.evaluates = answer, False
+            return None
+        place = self.places[number]
+        result = None
+        if answer is not None:
+            buffers = [buffer.clone() for buffer in place.buffers]
+            result = Result(place.value.clone(), answer, buffers)
         self.free.append(number)
-        return self.asked.pop(number), result if computed else None
+        return self.asked.pop(number), result
 
     def close(self) -> None:
         self.connection.close()
@@ -153,8 +186,21 @@ class Assistant:
         self.process.join()
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch use one thread, as in the other processes."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class Processes:
-    """Computes gradients in flight on ``cores`` cores, of which this process uses one.
+    """Computes gradients in flight, and evaluates, on ``cores`` cores; this process uses one.
 
     The others start when gradients turn out to take long enough. One that ends early, for want of
     memory, is done without.
@@ -195,6 +241,23 @@ class Processes:
             buffer.copy_(computed)
         return result.value
 
+    def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
+        """The sums of each pass of an evaluation, as `Problem.sums`."""
+        helping, every = [*self.assistants], len(self.assistants) + 1
+        for number, assistant in enumerate(helping, start=1):
+            with suppress(OSError):  # found out below
+                assistant.evaluate(params, buffers, number, every)
+        found: list[Sequence[float]] = [()] * len(self.problem.chunks)
+        with one_thread():
+            found[::every] = self.problem.sums(params, buffers, slice(0, None, every))
+        for number, assistant in enumerate(helping, start=1):
+            while assistant.evaluates and assistant in self.assistants:
+                self.collect(timeout=None)
+            part = slice(number, None, every)
+            with one_thread():
+                found[part] = assistant.sums or self.problem.sums(params, buffers, part)
+        return found
+
     def timed_here(self, gradient: Gradient) -> Result:
         """Compute a gradient; the second one decides whether other processes are worth it."""
         began = time.perf_counter()
@@ -207,21 +270,15 @@ class Processes:
         return result
 
     def here(self, gradient: Gradient) -> Result:
-        """Compute a gradient in this process, with one thread as in the others."""
-        import torch
-
+        """Compute a gradient in this process."""
         early = Gradient(
             gradient.rank,
             gradient.step,
             gradient.params,
             [each.clone() for each in gradient.buffers],
         )
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             value = self.loop.finish(early)
-        finally:
-            torch.set_num_threads(threads)
         return Result(value, early.loss, early.buffers)
 
     @property
@@ -259,13 +316,15 @@ class Processes:
             assert isinstance(connection, Connection)
             assistant = by_connection[connection]
             try:
-                gradient, result = assistant.answer()
+                answer = assistant.answer()
             except (EOFError, OSError):
                 self.lose(assistant)
                 continue
-            del self.running[gradient]
-            if result is not None:
-                self.done[gradient] = result
+            if answer is not None:
+                gradient, result = answer
+                del self.running[gradient]
+                if result is not None:
+                    self.done[gradient] = result
         self.hand_out()
 
     def lose(self, assistant: Assistant) -> None:

@@ -14,12 +14,11 @@ from processes import ranks_of, wait_for_ranks
 
 from sgp_runner.utils.waits import longest_wait, stall_report, waiting_for
 
+START = "waits for all ranks to come together|waits for no rank"  # a rank stopped before
 WAITS = {
-    "sgp": (
-        "waits for a message from rank [012]|waits for all ranks to come together|waits for no rank"
-    ),
-    "ar_sgd": r"waits for the mean of gradient \d+",
-    "local_sgd": r"waits for all-reduce",
+    "sgp": rf"waits for a message from rank [012]|{START}",
+    "ar_sgd": rf"waits for the mean of gradient \d+|{START}",
+    "local_sgd": rf"waits for all-reduce \d+|{START}",
 }
 
 

@@ -21,7 +21,7 @@ from sgp_runner.cli.replay import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.launch import launch
-from sgp_runner.recording.checkpoint import VERSION
+from sgp_runner.recording.checkpoint import Draft
 from sgp_runner.recording.trace import FORMAT, Header, Writer, path_of
 from sgp_runner.replay.exact import ReplayMismatch, replay
 from sgp_runner.replay.what_if import retime
@@ -395,11 +395,10 @@ def test_a_run_that_was_cut_off_before_is_not_recorded_from_the_middle(tmp_path:
     experiment = make_experiment(
         tmp_path, "network=gloo", "record=true", "nodes=2", "model=mlp", "epochs=1"
     )
-    checkpoint = experiment.checkpoints / "step-7"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "manifest.json").write_text(
-        json.dumps({"version": VERSION, "run": experiment.digest, "files": {}})
-    )
+    draft = Draft(experiment.checkpoints, 7)
+    draft.clear()
+    draft.add("rank0.pt", {"observer": {"names": [0, 1]}})
+    draft.finish(experiment.digest, keep=1)
     with pytest.raises(
         ConfigError,
         match=(
