@@ -124,6 +124,8 @@ class Cluster:
         measured; null: as bandwidth
     all_reduce_latency_seconds: of a round of an all-reduce, where that was measured; null:
         latency_seconds plus message_overhead_seconds
+    connect_seconds: extra time of the first collective of a run, in which libraries such as NCCL
+        connect the nodes
     mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that
         it receives, before its next gradient
     contention_seconds_per_byte: extra time of a gradient for each byte that the node sends or
@@ -154,6 +156,7 @@ class Cluster:
     fitted_on: tuple[str, ...] = ()
     all_reduce_bandwidth: BitsPerSecond | None = None
     all_reduce_latency_seconds: Seconds | None = None
+    connect_seconds: Seconds = 0.0
     mixing_seconds_per_byte: float = 0.0
     contention_seconds_per_byte: float = 0.0
     serving_seconds_per_byte: float = 0.0
@@ -177,6 +180,7 @@ class Cluster:
             ("heterogeneity", self.heterogeneity),
             ("host_seconds_per_byte", self.host_seconds_per_byte),
             ("input_seconds", self.input_seconds),
+            ("connect_seconds", self.connect_seconds),
             ("mixing_seconds_per_byte", self.mixing_seconds_per_byte),
             ("contention_seconds_per_byte", self.contention_seconds_per_byte),
             ("serving_seconds_per_byte", self.serving_seconds_per_byte),

@@ -59,6 +59,17 @@ def test_input_is_loaded_while_a_node_waits_for_messages_but_not_for_an_all_redu
     assert end(ARSGD(), 0.0) == end(ARSGD(), 4.0) == 3 * (10 + ring)
 
 
+def test_nodes_are_connected_in_the_first_collective() -> None:
+    def end(algo: ARSGD | SGP, connect_seconds: float) -> float:
+        cluster = Cluster(
+            {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, connect_seconds=connect_seconds
+        )
+        return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
+
+    assert end(ARSGD(), 7.0) == end(ARSGD(), 0.0) + 7
+    assert end(SGP(DirectedExponential()), 7.0) == end(SGP(DirectedExponential()), 0.0)
+
+
 def machines_bytes() -> int:
     """Bytes of the tiny problem's parameters."""
     return 8 * int(run(ARSGD(), 2, 1, sgd(), machines()).workers[0].params.numel())

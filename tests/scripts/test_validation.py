@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sgp_runner.cluster.machines import Cluster
+from sgp_runner.config.overrides import compose, configs
+from sgp_runner.config.schema import make_experiment
+from validation import diloco, page
 from validation.tcp import achieved, shares
 
 
@@ -17,3 +21,32 @@ def test_tcp_achieves_the_same_share_of_every_rate_that_links_limit() -> None:
         (8, 1000e6, 0.802),
     ]
     assert achieved(1e9) == pytest.approx(947.89e6, abs=0.01e6)
+
+
+def test_profiles_have_the_constants_of_the_measured_runs_with_one_inner_step() -> None:
+    assert diloco.step_seconds() == pytest.approx(cluster("").step_seconds["llama_30m"], abs=5e-6)
+    assert diloco.connect_seconds() == pytest.approx(cluster("").connect_seconds, abs=5e-4)
+    for rate, bandwidth in diloco.ring_bandwidths().items():
+        profile = cluster(diloco.PROFILES[rate])
+        assert profile.all_reduce_bandwidth == pytest.approx(bandwidth, rel=1e-3)
+        assert rate is None or profile.bandwidth == rate
+
+
+def cluster(which: str) -> Cluster:
+    with configs():
+        return make_experiment(compose([f"cluster=diloco_l40s{which}"])).run.cluster
+
+
+def test_measured_steps_of_diloco_are_predicted_from_those_with_one_inner_step() -> None:
+    found = {cell.words: cell for cell in diloco.measured()}
+    assert len(found) == 15
+    fifty, unshaped = found["H = 8", "50 Mbit/s"], found["H = 32", "not shaped"]
+    assert (fifty.window, fifty.syncs) == ((8, 79), 9)
+    assert (unshaped.window, unshaped.syncs) == ((20, 149), 4)
+    errors = [round(diloco.cell_of(cell).error, 1) for cell in (fifty, unshaped)]
+    assert errors == [-0.2, -2.3]
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_script_writes() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.text()
