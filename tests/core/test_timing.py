@@ -152,6 +152,9 @@ PUBLISHED = {
     "slowmo_imagenet_ar_sgd": 420,
     "slowmo_wmt16_local_adam": 503,
     "slowmo_wmt16_local_adam_slowmo": 505,
+    "slowmo_wmt16_sgp": 1225,
+    "slowmo_wmt16_sgp_slowmo": 1279,
+    "slowmo_wmt16_ar_adam": 1648,
 }
 FITTED = {
     "sgp_osgp_270",
@@ -160,10 +163,11 @@ FITTED = {
     "slowmo_imagenet_osgp",
     "slowmo_imagenet_sgp",
     "slowmo_wmt16_local_adam",
+    "slowmo_wmt16_sgp",
 }
 
 
-def test_published_times_are_predicted_within_ten_percent_and_five_on_average(
+def test_published_times_are_predicted_within_five_percent_and_three_on_average(
     tmp_path: Path,
 ) -> None:
     errors = {}
@@ -175,4 +179,4 @@ def test_published_times_are_predicted_within_ten_percent_and_five_on_average(
         errors[row] = step / published - 1
     assert all(abs(errors[row]) < 0.01 for row in FITTED), errors
     predicted = [abs(error) for row, error in errors.items() if row not in FITTED]
-    assert len(predicted) == 8 and max(predicted) < 0.10 and sum(predicted) / 8 < 0.05, errors
+    assert len(predicted) == 10 and max(predicted) < 0.05 and sum(predicted) / 10 < 0.03, errors

@@ -7,7 +7,8 @@ import pytest
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.schema import make_experiment
-from validation import diloco, page
+from sgp_runner.report.published import published
+from validation import diloco, page, slowmo
 from validation.tcp import achieved, shares
 
 
@@ -45,6 +46,17 @@ def test_measured_steps_of_diloco_are_predicted_from_those_with_one_inner_step()
     assert (unshaped.window, unshaped.syncs) == ((20, 149), 4)
     errors = [round(diloco.cell_of(cell).error, 1) for cell in (fifty, unshaped)]
     assert errors == [-0.2, -2.3]
+
+
+@pytest.mark.slow
+def test_a_published_row_is_left_out_by_fitting_its_constant_on_its_twin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slowmo, "STEPS", 48)
+    cell = slowmo.cell_of("slowmo_wmt16_sgp")
+    assert (cell.fitted, round(cell.error, 1), round(cell.error_left_out, 1)) == (True, 0.0, 2.4)
+    rows = [row for row in published() if slowmo.is_timed(row)]
+    assert len(rows) == 12 and "slowmo_cifar10_sgp" not in rows
 
 
 @pytest.mark.slow
