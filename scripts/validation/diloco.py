@@ -50,8 +50,11 @@ class Measured:
 
     @property
     def words(self) -> tuple[str, str]:
-        rate = "not shaped" if self.rate is None else bit_rate(self.rate)
-        return f"H = {self.period}", rate
+        return f"H = {self.period}", named(self.rate)
+
+
+def named(rate: float | None) -> str:
+    return "not shaped" if rate is None else bit_rate(rate)
 
 
 def measured() -> list[Measured]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pages.settings import table
+from sgp_runner.cluster.machines import Cluster
+from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
+from sgp_runner.config.schema import make_experiment
+from sgp_runner.utils.units import bit_rate, num_bytes
 from validation import diloco, networks, papers, slowmo
 from validation.cells import Cell, mean_and_worst, simulated
 from validation.tcp import ROOT, share
@@ -20,6 +24,21 @@ Every simulated time that there is something to compare with, beside it. An erro
 real, less one. Means are of sizes, and the worst cell stands beside each mean. A time is *fitted*
 where a constant of the profile was fitted on it, and *predicted* otherwise; only predicted ones
 count."""
+
+DOMAIN = """\
+## Where they hold
+
+The profiles whose times were compared with those of the machines that they stand for. Simulated
+times of a run with another bandwidth, more nodes or a model of another size are extrapolated, and
+the run prints one line that says so (`cluster.validated`).
+
+{domain}
+
+Nothing was compared at rates above these, with more than 32 nodes, with messages of more than 840
+MB, on InfiniBand, on links between regions, or on the profiles `ethernet_10g`, `infiniband_100g`,
+`laptop`, `wan_1g` and `pipesgd_titanxp`: those times are arithmetic on stated assumptions, and runs
+on these profiles print nothing, as there is no domain to leave. Profiles of `sgp-run calibrate`
+hold where they were measured; [below](#our-own-slow-networks) is how well."""
 
 DILOCO = """\
 ## DiLoCo on four machines, measured by others
@@ -117,22 +136,65 @@ The same with links that `network.bandwidth` imitates:
 {predicted_imitated} AD-PSGD takes less than predicted there: a node computes faster while others
 wait, which the simulator does not model."""
 
-OUTSIDE = """\
-## What nothing was compared with
-
-Rates above 10 Gbit/s but for the unshaped network above, more than 32 nodes, messages of more than
-840 MB; InfiniBand, links between regions, and the profiles `ethernet_10g`, `infiniband_100g`,
-`wan_1g` and `pipesgd_titanxp`. Their times are arithmetic on stated assumptions."""
-
 
 def text() -> str:
     """The page."""
-    sections = (diloco_section, slowmo_section, sgp_section, networks_section)
-    return "\n\n".join([HEAD, *(section() for section in sections), OUTSIDE]) + "\n"
+    steps, slow, sgp = diloco.cells(), slowmo.cells(), list(papers.cells("sgp"))
+    sections = (
+        domain_section(steps, slow, sgp),
+        diloco_section(steps),
+        slowmo_section(slow),
+        sgp_section(sgp),
+        networks_section(),
+    )
+    return "\n\n".join([HEAD, *sections]) + "\n"
 
 
-def diloco_section() -> str:
-    cells, law = diloco.cells(), diloco.cells_by_law()
+def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Cell]) -> str:
+    parts = {
+        "sgp_ethernet": errors(sgp),
+        "slowmo_ethernet": left_out(cell for cell in slow if "imagenet" in cell.what[0]),
+        "slowmo_ethernet_in_memory": left_out(cell for cell in slow if "wmt16" in cell.what[0]),
+    } | {
+        f"diloco_l40s{suffix}": errors(cell for cell in steps if cell.what[1] == diloco.named(rate))
+        for rate, suffix in diloco.PROFILES.items()
+    }
+    lines = []
+    for name, found in parts.items():
+        limits = profile(name).validated
+        mean, worst = mean_and_worst(found)
+        lines.append(
+            (
+                f"`{name}`",
+                f"{limits['nodes']:g}",
+                bit_rate(limits["bandwidth"]),
+                num_bytes(limits["most_bytes"]),
+                str(len(found)),
+                f"{mean:.1f} %",
+                f"{worst:.1f} %",
+            )
+        )
+    head = ("`cluster=`", "nodes", "rate", "model", "times", "mean error", "worst error")
+    return DOMAIN.format(domain=table(lines, head))
+
+
+def profile(name: str) -> Cluster:
+    with configs():
+        return make_experiment(compose(["model=timing_only", f"cluster={name}"])).run.cluster
+
+
+def errors(cells: Iterable[Cell]) -> list[float]:
+    """The errors of the predicted cells."""
+    return [cell.error for cell in cells if not cell.fitted]
+
+
+def left_out(cells: Iterable[Cell]) -> list[float]:
+    """The errors of all cells, each predicted without it."""
+    return [cell.error_left_out for cell in cells]
+
+
+def diloco_section(cells: Sequence[Cell]) -> str:
+    law = diloco.cells_by_law()
     slow = [
         100 * bits / rate
         for rate, bits in diloco.ring_bandwidths().items()
@@ -150,17 +212,15 @@ def diloco_section() -> str:
     )
 
 
-def sgp_section() -> str:
-    cells = list(papers.cells("sgp"))
+def sgp_section(cells: Sequence[Cell]) -> str:
     d_psgd = simulated("experiment=sgp_d_psgd_90", "model=timing_only", "model.sample_steps=240")
     return SGP.format(
         cells=times(("row",), cells, in_ms), predicted=summary(cells), d_psgd=1000 * d_psgd
     )
 
 
-def slowmo_section() -> str:
-    cells = slowmo.cells()
-    mean, worst = mean_and_worst(cell.error_left_out for cell in cells)
+def slowmo_section(cells: Sequence[Cell]) -> str:
+    mean, worst = mean_and_worst(left_out(cells))
     images = slowmo.run_of("slowmo_imagenet_sgp")
     return SLOWMO.format(
         cells=times(("row",), cells, in_ms),
@@ -223,6 +283,6 @@ def percent(error: float) -> str:
 
 def summary(cells: Sequence[Cell]) -> str:
     """Mean and worst error of the predicted cells, as a sentence."""
-    errors = [cell.error for cell in cells if not cell.fitted]
-    mean, worst = mean_and_worst(errors)
-    return f"Of {len(errors)} predicted times, **mean {mean:.1f} %, worst {worst:.1f} %**."
+    found = errors(cells)
+    mean, worst = mean_and_worst(found)
+    return f"Of {len(found)} predicted times, **mean {mean:.1f} %, worst {worst:.1f} %**."
