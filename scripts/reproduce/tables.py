@@ -59,7 +59,8 @@ What these numbers are:
 - **Rehearsed:** whether the published settings train, and how the algorithms compare on small data.
   A rehearsal's accuracy says nothing about ImageNet's, and on digits, where nearly every row ends
   near its ceiling, little about their order; [claims.md](reproduced/claims.md) compares them on
-  harder data, with intervals.
+  harder data, with intervals. The clocks of SlowMo's and Goyal's rehearsals are those of
+  `slowmo_ethernet` as it was with three constants; accuracies do not depend on them.
 - **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/`
   are the commands, for example
   `sbatch --nodes=32 --gpus-per-node=8 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.
@@ -69,9 +70,10 @@ TIMING = """\
 ## Time per iteration: simulated
 
 Event simulation of the papers' clusters (`configs/cluster/sgp_ethernet.yaml`,
-`slowmo_ethernet.yaml`), at most three fitted constants for each paper. Of the {rows} predicted rows
+`slowmo_ethernet.yaml`), at most four fitted constants for each paper. Of the {rows} predicted rows
 the largest error is {largest:.1f} %, the mean {mean:.1f} %. The kind of machine (half or full
-duplex, which all-reduce, the work of the host) was chosen knowing all rows; the profiles say why. A
+duplex, which all-reduce, the work of the host) was chosen knowing all rows; the profiles say why,
+and [validation.md](../docs/validation.md) what each error is if no constant is fitted on its row. A
 tilde marks a time derived from hours.
 
 AD-PSGD is timed as the authors' implementation ran it, with half an average per gradient;

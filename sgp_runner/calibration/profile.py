@@ -36,6 +36,9 @@ collective: ring  # gloo's and NCCL's for large tensors
 overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already
 bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured
 fitted_on: []
+validated:  # a run elsewhere says so
+  nodes: {nodes}
+  bandwidth: {have.bandwidth:.6g}
 all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds
 all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface
 mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received
@@ -89,6 +92,7 @@ def body(found: Measured, setting: Setting) -> str:
         have=have,
         name=setting.name,
         model=setting.model,
+        nodes=found.nodes,
         batch_size=setting.batch_size,
     )
 

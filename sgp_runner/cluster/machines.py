@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil, log, log2
+from math import ceil, inf, log, log2
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
+from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds, bit_rate, counted, num_bytes
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
 # Copies per asynchronous gradient: to the host, into the model there, the model back to the device.
 ASYNC_HOST_PASSES = 3
+
+VALIDATED = ("nodes", "bandwidth", "least_bytes", "most_bytes")
 
 Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
 
@@ -124,6 +126,8 @@ class Cluster:
         measured; null: as bandwidth
     all_reduce_latency_seconds: of a round of an all-reduce, where that was measured; null:
         latency_seconds plus message_overhead_seconds
+    connect_seconds: extra time of the first collective of a run, in which libraries such as NCCL
+        connect the nodes
     mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that
         it receives, before its next gradient
     contention_seconds_per_byte: extra time of a gradient for each byte that the node sends or
@@ -133,6 +137,8 @@ class Cluster:
         after the other
     fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the
         times of others are predictions
+    validated: where times were compared with real ones; a run elsewhere says so. nodes: at most;
+        bandwidth; least_bytes and most_bytes of a model. Each may be missing
     """
 
     step_seconds: Mapping[str, Seconds]
@@ -152,8 +158,10 @@ class Cluster:
     heterogeneity: float = 0.0
     name: str = "custom"
     fitted_on: tuple[str, ...] = ()
+    validated: Mapping[str, float] = field(default_factory=dict)
     all_reduce_bandwidth: BitsPerSecond | None = None
     all_reduce_latency_seconds: Seconds | None = None
+    connect_seconds: Seconds = 0.0
     mixing_seconds_per_byte: float = 0.0
     contention_seconds_per_byte: float = 0.0
     serving_seconds_per_byte: float = 0.0
@@ -177,6 +185,7 @@ class Cluster:
             ("heterogeneity", self.heterogeneity),
             ("host_seconds_per_byte", self.host_seconds_per_byte),
             ("input_seconds", self.input_seconds),
+            ("connect_seconds", self.connect_seconds),
             ("mixing_seconds_per_byte", self.mixing_seconds_per_byte),
             ("contention_seconds_per_byte", self.contention_seconds_per_byte),
             ("serving_seconds_per_byte", self.serving_seconds_per_byte),
@@ -186,12 +195,45 @@ class Cluster:
                 raise ConfigError(
                     f"cluster.{key}", f"{value} must be zero or positive, and finite."
                 )
+        for key in self.validated:
+            if key not in VALIDATED:
+                raise ConfigError(
+                    f"cluster.validated.{key}",
+                    f"there is no such limit; use {', '.join(VALIDATED)}.",
+                )
         if self.heterogeneity:
             check_power("cluster.heterogeneity", self.heterogeneity, -2)
         if self.bucket_bytes < 1:
             raise ConfigError("cluster.bucket_bytes", f"{self.bucket_bytes} must be at least 1.")
         if not 0 <= self.overlap < 1:
             raise ConfigError("cluster.overlap", f"{self.overlap} must be in [0, 1).")
+
+    def beyond(self, nodes: int, model_bytes: float) -> str | None:
+        """A sentence that says what of a run has not been validated for this profile, if any."""
+        limits = self.validated
+        least, most = limits.get("least_bytes", 0.0), limits.get("most_bytes", inf)
+        rate = limits.get("bandwidth", self.bandwidth)
+        here = [
+            said
+            for said, within in (
+                (bit_rate(self.bandwidth), self.bandwidth == rate),
+                (counted(nodes, "node"), nodes <= limits.get("nodes", inf)),
+                (f"a model of {num_bytes(model_bytes)}", least <= model_bytes <= most),
+            )
+            if not within
+        ]
+        if not here:
+            return None
+        there = [bit_rate(rate)]
+        if "nodes" in limits:
+            there.append(f"up to {counted(int(limits['nodes']), 'node')}")
+        if "most_bytes" in limits:
+            sizes = dict.fromkeys((num_bytes(least), num_bytes(most)))
+            there.append(f"models of {' to '.join(sizes)}")
+        return (
+            f"Outside what the times of cluster={self.name} were validated for "
+            f"({', '.join(there)}): {', '.join(here)}."
+        )
 
     def mean_step(self, model: str, batch_size: int) -> float:
         """Mean seconds of a gradient of ``model`` on ``batch_size`` samples per node."""

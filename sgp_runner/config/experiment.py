@@ -17,7 +17,7 @@ from sgp_runner.config.run import Run
 # Keys that do not change the result of a run, and so not its name.
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
-    *("data.root", "data.workers", "format"),
+    *("data.root", "data.workers", "format", "cluster.validated"),
     *("network.timeout_seconds", "network.start_timeout_seconds"),
     *("network.vote_seconds", "network.silence_seconds"),
 )

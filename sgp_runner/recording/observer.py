@@ -58,7 +58,7 @@ def recording(
         return
     names = (facts["algorithm"], facts["model"], facts["data"])
     title = " · ".join([*map(str, names), counted(run.nodes, "node"), run.network.name, run.label])
-    for note in [*run.notes(run.budget(problem).total), *crowded(run)]:
+    for note in [*run.notes(run.budget(problem).total), *crowded(run), *extrapolated(run, problem)]:
         print(note, flush=True)
     path = metrics_path(experiment.directory, 0)
     if start == START and (sentence := replaced(path, run.resume)):
@@ -84,6 +84,16 @@ def crowded(run: Run) -> list[str]:
         return []
     share = f"{counted(ranks, 'rank')} share {counted(cores, 'core')}"
     return [f"{share}: measured times say little about machines of their own."]
+
+
+def extrapolated(run: Run, problem: Problem) -> list[str]:
+    """Return a warning if the run is outside what its cluster's times were validated for."""
+    if run.network.clock == "wall" or not run.cluster.validated:
+        return []
+    params = problem.start()
+    size = params.numel() * params.element_size() * run.timed_as.wire_scale(params)
+    sentence = run.cluster.beyond(run.nodes, size)
+    return [] if sentence is None else [sentence]
 
 
 def replaced(path: Path, resume: str) -> str | None:

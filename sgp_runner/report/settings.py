@@ -21,7 +21,8 @@ MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 CLUSTER = "cluster."
 NAMED = f"{CLUSTER}name"
-FITTED = f"{CLUSTER}fitted_on"  # says nothing about the machines
+# Say nothing about the machines.
+ABOUT_THE_PROFILE = (f"{CLUSTER}fitted_on", f"{CLUSTER}validated")
 MOST_WORD = 300  # characters of a setting that are shown
 
 
@@ -149,7 +150,9 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         {
             key: value
             for key, value in line["settings"].items()
-            if key.startswith(CLUSTER) and key != FITTED and line["clock"] == "simulated"
+            if key.startswith(CLUSTER)
+            and not key.startswith(ABOUT_THE_PROFILE)
+            and line["clock"] == "simulated"
         }
         for line in lines
     ]

@@ -422,6 +422,8 @@ class Simulation:
         else:
             rounds, cost = cluster.all_reduce_rounds, cluster.all_reduce_seconds
         delay = self.fabric.collective_delay(collective.number, size, rounds(size))
+        if collective.number == 0:
+            delay += cluster.connect_seconds
         seconds = cost(size, num_bytes) + delay
 
         def slower(link: float) -> float:

@@ -131,6 +131,7 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         overlap=0.35,
         bucket_bytes=1,
         name="ours",
+        validated={"nodes": 4, "bandwidth": 8000.0},
         all_reduce_bandwidth=4000.0,
         all_reduce_latency_seconds=2.0,
         mixing_seconds_per_byte=0.0001,

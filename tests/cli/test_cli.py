@@ -532,7 +532,8 @@ def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixtu
         "collective:",
         "fitted_on:",
     }  # these are too long to have their text beside them
-    assert {*unsaid} == {"name:", "0:", "resnet50:"} | below
+    limits = {"nodes:", "bandwidth:", "least_bytes:", "most_bytes:"}  # said of validated
+    assert {*unsaid} == {"name:", "0:", "resnet50:"} | limits | below
 
 
 @pytest.mark.parametrize(

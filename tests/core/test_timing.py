@@ -59,6 +59,17 @@ def test_input_is_loaded_while_a_node_waits_for_messages_but_not_for_an_all_redu
     assert end(ARSGD(), 0.0) == end(ARSGD(), 4.0) == 3 * (10 + ring)
 
 
+def test_nodes_are_connected_in_the_first_collective() -> None:
+    def end(algo: ARSGD | SGP, connect_seconds: float) -> float:
+        cluster = Cluster(
+            {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, connect_seconds=connect_seconds
+        )
+        return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
+
+    assert end(ARSGD(), 7.0) == end(ARSGD(), 0.0) + 7
+    assert end(SGP(DirectedExponential()), 7.0) == end(SGP(DirectedExponential()), 0.0)
+
+
 def machines_bytes() -> int:
     """Bytes of the tiny problem's parameters."""
     return 8 * int(run(ARSGD(), 2, 1, sgd(), machines()).workers[0].params.numel())
@@ -141,6 +152,9 @@ PUBLISHED = {
     "slowmo_imagenet_ar_sgd": 420,
     "slowmo_wmt16_local_adam": 503,
     "slowmo_wmt16_local_adam_slowmo": 505,
+    "slowmo_wmt16_sgp": 1225,
+    "slowmo_wmt16_sgp_slowmo": 1279,
+    "slowmo_wmt16_ar_adam": 1648,
 }
 FITTED = {
     "sgp_osgp_270",
@@ -149,10 +163,11 @@ FITTED = {
     "slowmo_imagenet_osgp",
     "slowmo_imagenet_sgp",
     "slowmo_wmt16_local_adam",
+    "slowmo_wmt16_sgp",
 }
 
 
-def test_published_times_are_predicted_within_ten_percent_and_five_on_average(
+def test_published_times_are_predicted_within_five_percent_and_three_on_average(
     tmp_path: Path,
 ) -> None:
     errors = {}
@@ -164,4 +179,4 @@ def test_published_times_are_predicted_within_ten_percent_and_five_on_average(
         errors[row] = step / published - 1
     assert all(abs(errors[row]) < 0.01 for row in FITTED), errors
     predicted = [abs(error) for row, error in errors.items() if row not in FITTED]
-    assert len(predicted) == 8 and max(predicted) < 0.10 and sum(predicted) / 8 < 0.05, errors
+    assert len(predicted) == 10 and max(predicted) < 0.05 and sum(predicted) / 10 < 0.03, errors

@@ -126,7 +126,7 @@ def test_runs_that_have_diverged_are_archived_and_unfinished_ones_are_not(clone:
         "",
         "",
     )
-    assert len(lines) == 34 and "language12-unfinished" not in lines
+    assert len(lines) == 37 and "language12-unfinished" not in lines
 
 
 def test_an_archive_that_would_be_too_large_is_refused(

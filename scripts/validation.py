@@ -1,0 +1,20 @@
+#!/usr/bin/env python
+"""Write ``docs/validation.md``: simulated times beside measured and published ones.
+
+scripts/validation.py     a minute
+"""
+
+from __future__ import annotations
+
+import sys
+
+from validation.page import PAGE, text
+
+
+def main() -> int:
+    PAGE.write_text(text(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

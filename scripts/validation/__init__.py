@@ -1,0 +1,1 @@
+"""Simulated times beside measured and published ones, for ``docs/validation.md``."""
