@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.cluster.machines import check_positive, check_ranks
+from sgp_runner.cluster.checks import check_positive, check_ranks
 from sgp_runner.cluster.rates import STEADY, RateSchedule, piecewise
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import Seconds

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, log, log2
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from sgp_runner.cluster.checks import check_positive, check_power, check_ranks, check_rate
+from sgp_runner.cluster.regions import Region, check_regions, crossings, left_in
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds, bit_rate, counted, num_bytes
 
@@ -70,27 +72,6 @@ class GammaTime:
         return mean * float(random.gamma(self.shape, 1 / self.shape))
 
 
-def check_positive(key: str, value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise ConfigError(key, f"{value} must be positive and finite.")
-
-
-def check_power(key: str, value: float, power: int) -> None:
-    """Raise ConfigError unless ``value`` to the ``power`` is finite."""
-    try:
-        _ = value**power
-    except OverflowError:
-        size = "large" if power > 0 else "small"
-        raise ConfigError(key, f"{value} is too {size}: times would not be finite.") from None
-
-
-def check_ranks(key: str, factors: Mapping[int, float], ranks: int) -> None:
-    """Raise ConfigError for a factor of a rank that is not in 0 to ``ranks - 1``."""
-    for rank in factors:
-        if not 0 <= rank < ranks:
-            raise ConfigError(f"{key}.{rank}", f"there is no such rank here; use 0 to {ranks - 1}.")
-
-
 @dataclass(frozen=True)
 class Cluster:
     """A cluster of nodes that are identical but for ``node_factors`` and ``heterogeneity``.
@@ -110,6 +91,14 @@ class Cluster:
     heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is
         drawn once; 0 for equal nodes
     bandwidth: bits per second of a node's network interface, in each direction
+    bandwidth_up: bits per second that a node sends, where that differs; null: as bandwidth
+    bandwidth_down: bits per second that a node receives, where that differs; null: as bandwidth
+    node_bandwidth_up: bits per second that single nodes send, by rank, e.g. ``{3: 20Mbit/s}``
+    node_bandwidth_down: bits per second that single nodes receive, by rank
+    regions: groups of nodes that slower links join, each {nodes: ..., bandwidth_up: ...,
+        bandwidth_down: ..., latency_seconds: ...}; none: every node reaches all others alike. The
+        rates are those of a region's link to the others, which all messages that leave or enter it
+        share; the latency is one number, or a list with one for each region
     latency_seconds: from the first bit leaving to the first bit arriving
     message_overhead_seconds: time the sender's interface spends on each message before its first
         bit
@@ -165,13 +154,28 @@ class Cluster:
     mixing_seconds_per_byte: float = 0.0
     contention_seconds_per_byte: float = 0.0
     serving_seconds_per_byte: float = 0.0
+    bandwidth_up: BitsPerSecond | None = None
+    bandwidth_down: BitsPerSecond | None = None
+    node_bandwidth_up: Mapping[int, BitsPerSecond] = field(default_factory=dict)
+    node_bandwidth_down: Mapping[int, BitsPerSecond] = field(default_factory=dict)
+    regions: Sequence[Region] = ()
 
     def __post_init__(self) -> None:
-        check_positive("cluster.bandwidth", self.bandwidth)
-        check_power("cluster.bandwidth", self.bandwidth, -1)
-        if self.all_reduce_bandwidth is not None:
-            check_positive("cluster.all_reduce_bandwidth", self.all_reduce_bandwidth)
-            check_power("cluster.all_reduce_bandwidth", self.all_reduce_bandwidth, -1)
+        check_rate("cluster.bandwidth", self.bandwidth)
+        for key, rate in (
+            ("all_reduce_bandwidth", self.all_reduce_bandwidth),
+            ("bandwidth_up", self.bandwidth_up),
+            ("bandwidth_down", self.bandwidth_down),
+        ):
+            if rate is not None:
+                check_rate(f"cluster.{key}", rate)
+        for key, rates in (
+            ("node_bandwidth_up", self.node_bandwidth_up),
+            ("node_bandwidth_down", self.node_bandwidth_down),
+        ):
+            for rank, rate in rates.items():
+                check_rate(f"cluster.{key}.{rank}", rate)
+        self.check_unequal_links()
         check_positive("cluster.devices_per_node", self.devices_per_node)
         for model, samples in self.step_batch.items():
             check_positive(f"cluster.step_batch.{model}", samples)
@@ -235,6 +239,55 @@ class Cluster:
             f"({', '.join(there)}): {', '.join(here)}."
         )
 
+    def check_unequal_links(self) -> None:
+        """Raise ConfigError for what is modelled for equal links only."""
+        own = ("bandwidth_up", "bandwidth_down", "node_bandwidth_up", "node_bandwidth_down")
+        unequal = [key for key in own if getattr(self, key)]
+        if unequal and self.contention_seconds_per_byte:
+            raise ConfigError(
+                f"cluster.{unequal[0]}",
+                "contention between messages and gradients is measured on links with one rate: "
+                "use cluster.contention_seconds_per_byte=0, or bandwidth alone.",
+            )
+        if self.regions and self.collective != "ring":
+            raise ConfigError(
+                "cluster.collective",
+                f"of all-reduces between regions only rings are modelled, not {self.collective}: "
+                "use cluster.collective=ring.",
+            )
+
+    def check(self, nodes: int, servers: int) -> None:
+        """Raise ConfigError for ranks that the run does not have, or regions of other nodes.
+
+        A parameter server has a link but computes no gradients.
+        """
+        check_ranks("cluster.node_factors", self.node_factors, nodes)
+        check_ranks("cluster.node_bandwidth_up", self.node_bandwidth_up, nodes + servers)
+        check_ranks("cluster.node_bandwidth_down", self.node_bandwidth_down, nodes + servers)
+        check_regions(self.regions, nodes)
+
+    def among(self, new: Mapping[int, int]) -> Cluster:
+        """The cluster of the ranks in ``new`` alone, which maps each to its new number."""
+
+        def kept(values: Mapping[int, float]) -> dict[int, float]:
+            return {new[rank]: value for rank, value in values.items() if rank in new}
+
+        return replace(
+            self,
+            node_factors=kept(self.node_factors),
+            node_bandwidth_up=kept(self.node_bandwidth_up),
+            node_bandwidth_down=kept(self.node_bandwidth_down),
+            regions=left_in(self.regions, new),
+        )
+
+    def up(self, rank: int) -> float:
+        """Bits per second that ``rank`` sends."""
+        return self.node_bandwidth_up.get(rank, self.bandwidth_up or self.bandwidth)
+
+    def down(self, rank: int) -> float:
+        """Bits per second that ``rank`` receives."""
+        return self.node_bandwidth_down.get(rank, self.bandwidth_down or self.bandwidth)
+
     def mean_step(self, model: str, batch_size: int) -> float:
         """Mean seconds of a gradient of ``model`` on ``batch_size`` samples per node."""
         seconds = self.step_seconds.get(model, self.step_seconds.get("default"))
@@ -261,12 +314,7 @@ class Cluster:
         """
         if nodes == 1:
             return 0.0
-        start = self.all_reduce_latency_seconds
-        if start is None:
-            start = self.latency_seconds + self.message_overhead_seconds
-        bandwidth = self.all_reduce_bandwidth or self.bandwidth
-        turns = 2 if self.duplex == "half" else 1
-        transfer = num_bytes * 8 * slowest_link / bandwidth * turns
+        start, transfer = self.slowest_hop(nodes, num_bytes, slowest_link)
         add = num_bytes * self.host_seconds_per_byte
         rounds = ceil(log2(nodes))
         match self.collective:
@@ -284,13 +332,39 @@ class Cluster:
 
         slowest_link: as in `all_reduce_seconds`.
         """
-        start = self.all_reduce_latency_seconds
+        start, transfer = self.slowest_hop(nodes, num_bytes, slowest_link)
+        return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
+
+    def slowest_hop(self, nodes: int, num_bytes: float, slowest_link: float) -> tuple[float, float]:
+        """Seconds until a message of a collective starts to arrive, and then for ``num_bytes``.
+
+        Every round waits for its slowest message. So an interface counts with its slower direction
+        (half duplex: with one after the other), and the slowest one counts for all. A ring through
+        regions, rank by rank, leaves and enters each of them once, with the longest latency and the
+        lowest rate of these crossings; that is an upper limit where one of them has the one and
+        another the other.
+        """
+        start, rates = self.all_reduce_latency_seconds, self.interfaces(nodes)
         if start is None:
             start = self.latency_seconds + self.message_overhead_seconds
-        bandwidth = self.all_reduce_bandwidth or self.bandwidth
-        turns = 2 if self.duplex == "half" else 1
-        transfer = num_bytes * 8 * slowest_link / bandwidth * turns
-        return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
+        if self.all_reduce_bandwidth is not None:
+            rates = {(self.all_reduce_bandwidth, self.all_reduce_bandwidth)}
+        transfer = max(
+            num_bytes * 8 * slowest_link / min(pair) * self.turns(*pair) for pair in rates
+        )
+        for latency, rate in crossings(self.regions):
+            start = max(start, latency + self.message_overhead_seconds)
+            transfer = max(transfer, num_bytes * 8 / rate)
+        return start, transfer
+
+    def interfaces(self, nodes: int) -> set[tuple[float, float]]:
+        """The different rates up and down of ``nodes`` nodes."""
+        single = bool(self.node_bandwidth_up or self.node_bandwidth_down)
+        return {(self.up(rank), self.down(rank)) for rank in range(nodes if single else 1)}
+
+    def turns(self, up: float, down: float) -> float:
+        """Time to send and receive one byte each, in that of the slower direction alone."""
+        return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
 
     def all_gather_rounds(self, nodes: int) -> int:
         return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))

@@ -191,13 +191,10 @@ class Run:
         Raises ConfigError where that is not a valid run.
         """
         new = {old: rank for rank, old in enumerate(left)}
-        factors = {
-            new[old]: factor for old, factor in self.cluster.node_factors.items() if old in new
-        }
         return replace(
             self,
             nodes=len(left) - self.algo.servers,
-            cluster=replace(self.cluster, node_factors=factors),
+            cluster=self.cluster.among(new),
             faults=self.faults.among(new),
             on_failure="stop",  # checked in the run as configured
         )

@@ -168,10 +168,18 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cluster_name(machines: Mapping[str, object]) -> str:
-    name, bandwidth = machines.get(NAMED), number(machines.get(f"{CLUSTER}bandwidth"))
+    name = machines.get(NAMED)
     if name is None:
         return ""
-    return printable(f"{name}"[:MOST_WORD]) + (f" ({bit_rate(bandwidth)})" if bandwidth else "")
+    both, up, down = (
+        number(machines.get(f"{CLUSTER}{key}"))
+        for key in ("bandwidth", "bandwidth_up", "bandwidth_down")
+    )
+    up, down = up or both, down or both
+    rates = ""
+    if up and down:
+        rates = f" ({bit_rate(up)}" + (f" up, {bit_rate(down)} down)" if up != down else ")")
+    return printable(f"{name}"[:MOST_WORD]) + rates
 
 
 def words_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:

@@ -6,6 +6,10 @@ message overlap, as on a switched network. Messages from one node to another sta
 TCP stream, whatever delays single ones. An interface is busy for as long as its own rate needs: a
 message to or from a slower interface arrives later but does not hold up others, which have streams
 of their own.
+
+The link of a region (`sgp_runner.cluster.regions`) has a FIFO queue in each direction, too. A
+message to another region goes through four queues: those of its sender, of the two regions, between
+which the latency lies, and of its receiver.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from sgp_runner.cluster.faults import Faults, Timetable
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.cluster.rates import RateSchedule
+from sgp_runner.cluster.regions import region_of_each
 from sgp_runner.core.mailbox import check_unwritten
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.utils.seeding import seed_of
@@ -79,7 +84,7 @@ class Sent:
 class Reach:
     """The first bit reaches the receiver's interface, which it will occupy for ``seconds``.
 
-    late: seconds by which the last bit left late.
+    late: seconds by which the last bit comes later than that, at the earliest.
     """
 
     sent: Sent
@@ -92,6 +97,32 @@ class Reach:
 
     def fire(self, machines: HasFabric) -> None:
         machines.fabric.reach(self.sent, self.seconds, self.late)
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """The first bit of a message to another region reaches the link of a region.
+
+    leaves: whether it is that of the sender's region; otherwise it is that of the receiver's.
+    tail: seconds until the last bit.
+    """
+
+    sent: Sent
+    num_bytes: float
+    tail: float
+    leaves: bool
+    kind: ClassVar[str] = "cross"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "sent": self.sent.state_dict(),
+            "num_bytes": self.num_bytes,
+            "tail": self.tail,
+            "leaves": self.leaves,
+        }
+
+    def fire(self, machines: HasFabric) -> None:
+        machines.fabric.cross(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +165,20 @@ class Fabric:
         seconds_of: Callable[[int, int, float], float] | None = None,
     ) -> None:
         self.cluster, self.faults, self.seed, self.seconds_of = cluster, faults, seed, seconds_of
+        self.up_seconds = [8 / cluster.up(rank) for rank in range(size)]  # to send a byte
+        self.down_seconds = [8 / cluster.down(rank) for rank in range(size)]  # to receive one
+        # Contention between messages and gradients, which counts passing bytes, has one rate.
         self.seconds_per_byte = 8 / cluster.bandwidth
+        self.region_of = region_of_each(cluster.regions, size)
         self.clock, self.deliver = clock, deliver
         self.times = Timetable(faults)
         # When each direction of each interface has drained its queue.
         self.tx_free = [0.0] * size
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
         self.queues = [self.tx_free] if cluster.duplex == "half" else [self.tx_free, self.rx_free]
+        # When each direction of the link of each region has drained its queue.
+        self.leave_free = [0.0] * len(cluster.regions)
+        self.enter_free = [0.0] * len(cluster.regions)
         self.queued = [0.0] * size  # bytes given to each interface to send or receive so far
         self.collectives: list[Occupation] = []  # whose idle bytes are in ``queued``
         self.channels: dict[tuple[int, int], Channel] = {}  # by (src, dst)
@@ -156,7 +194,7 @@ class Fabric:
             channel.arrival = max(channel.arrival, clock.now + self.seconds_of(src, dst, num_bytes))
             clock.at(channel.arrival, Arrive(sent))
             return
-        seconds = num_bytes * self.seconds_per_byte
+        seconds = num_bytes * self.up_seconds[src]
         if times.steady:
             start = max(clock.now, self.tx_free[src]) + cluster.message_overhead_seconds
             self.tx_free[src] = start + seconds
@@ -168,14 +206,40 @@ class Fabric:
             )
             self.tx_free[src] = sending.finish(start, start + seconds)
         self.queued[src] += num_bytes
-        reach = start + cluster.latency_seconds
+        crosses = self.region_of and self.region_of[src] != self.region_of[dst]
+        reach = start if crosses else start + cluster.latency_seconds
         if self.faults.disturbs_messages:
             reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
         channel.sent += 1
+        if crosses:
+            channel.reach = max(reach, channel.reach)
+            tail = self.tx_free[src] - start
+            clock.at(channel.reach, Cross(sent, num_bytes, tail, leaves=True))
+            return
         channel.reach = max(
             reach if times.steady else times.path(src, dst).clear(reach), channel.reach
         )
+        seconds = num_bytes * self.down_seconds[dst]
         clock.at(channel.reach, Reach(sent, seconds, self.tx_free[src] - (start + seconds)))
+
+    def cross(self, at: Cross) -> None:
+        """Queue a message at the link of its sender's or its receiver's region (see `Cross`)."""
+        now, times, sent, regions = self.clock.now, self.times, at.sent, self.cluster.regions
+        src, dst = self.region_of[sent.src], self.region_of[sent.dst]
+        if at.leaves:
+            free, own, rate = self.leave_free, src, regions[src].bandwidth_up
+        else:
+            free, own, rate = self.enter_free, dst, regions[dst].bandwidth_down
+        begin = max(now, free[own])
+        free[own] = begin + at.num_bytes * 8 / rate
+        end = max(free[own], now + at.tail)
+        if at.leaves:
+            onward = Cross(sent, at.num_bytes, end - begin, leaves=False)
+            self.clock.at(begin + regions[src].latency_to(dst), onward)
+            return
+        seconds = at.num_bytes * self.down_seconds[sent.dst]
+        reach = begin if times.steady else times.path(sent.src, sent.dst).clear(begin)
+        self.clock.at(reach, Reach(sent, seconds, end - (begin + seconds)))
 
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
         """Queue a message at its receiver's interface (see `Reach`)."""
@@ -184,7 +248,7 @@ class Fabric:
         self.rx_free[dst] = (
             begin + seconds if times.steady else times.link(dst).finish(begin, begin + seconds)
         )
-        self.queued[dst] += seconds / self.seconds_per_byte
+        self.queued[dst] += seconds / self.down_seconds[dst]
         arrival = max(self.rx_free[dst], now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
         self.clock.at(channel.arrival, Arrive(sent))
@@ -220,15 +284,22 @@ class Fabric:
     ) -> float:
         """Occupy the interfaces of ``ranks`` with a collective from ``start``, after their queues.
 
+        It occupies the links of all regions too.
         Each rank sends ``num_bytes`` and receives as many. Returns the end.
         """
         self.forget_ended()
-        begin = max(start, *(max(self.tx_free[rank], self.rx_free[rank]) for rank in ranks))
+        begin = max(
+            start,
+            *(max(self.tx_free[rank], self.rx_free[rank]) for rank in ranks),
+            *self.leave_free,
+            *self.enter_free,
+        )
         end = course.finish(begin, begin + seconds)
         at_full_rate = len(self.queues) * seconds / self.seconds_per_byte
         for rank in ranks:
             self.tx_free[rank] = self.rx_free[rank] = end
             self.queued[rank] += at_full_rate
+        self.leave_free[:] = self.enter_free[:] = [end] * len(self.leave_free)
         if end > begin:
             self.collectives.append(Occupation(ranks, begin, end, at_full_rate - 2 * num_bytes))
         return end
@@ -255,6 +326,7 @@ class Fabric:
                 for pair, channel in self.channels.items()
             ],
             "in_flight": self.in_flight,
+            **({"regions": (self.leave_free, self.enter_free)} if self.region_of else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -268,3 +340,5 @@ class Fabric:
         ]
         self.channels = {(src, dst): Channel(*values) for src, dst, *values in state["channels"]}
         self.in_flight = state["in_flight"]
+        if self.region_of:
+            self.leave_free[:], self.enter_free[:] = state["regions"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.cluster.machines import check_ranks
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Sim:
                 f"network=sim times whole nodes, which have {devices}: "
                 "leave gpus_per_node out, or use network=gloo.",
             )
-        check_ranks("cluster.node_factors", run.cluster.node_factors, run.nodes)
+        run.cluster.check(run.nodes, run.algo.servers)
         if run.faults.events and not run.model.trains and run.study.real != run.study.simulated:
             every = "a timing study repeats its sample of the schedule, and events have a time"
             raise ConfigError(

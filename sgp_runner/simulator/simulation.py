@@ -15,7 +15,7 @@ from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_the_rank
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
-from sgp_runner.simulator.fabric import Arrive, Fabric, Reach, Sent
+from sgp_runner.simulator.fabric import Arrive, Cross, Fabric, Reach, Sent
 from sgp_runner.utils.errors import Lost
 from sgp_runner.utils.memory import few_collections
 from sgp_runner.utils.seeding import seed_of
@@ -177,6 +177,7 @@ EVENTS: dict[str, Callable[..., Any]] = {
     Joins.kind: Joins,
     CollectiveEnds.kind: CollectiveEnds,
     Reach.kind: lambda sent, seconds, late: Reach(Sent(*sent), seconds, late),
+    Cross.kind: lambda sent, **values: Cross(Sent(*sent), **values),
     Arrive.kind: lambda sent: Arrive(Sent(*sent)),
     Served.kind: lambda sent: Served(Sent(*sent)),
 }

@@ -170,6 +170,21 @@ def test_own_clusters_and_single_settings_are_retimed_as_they_are_trained(tmp_pa
     assert lines(folders[0]) == lines(slow.directory) != lines(folders[1])
 
 
+def test_a_run_is_retimed_between_regions(tmp_path: Path) -> None:
+    far = "bandwidth_up: 5Mbit/s, bandwidth_down: 9Mbit/s, latency_seconds: 40ms"
+    words = [
+        f"cluster.regions=[{{nodes: 2, {far}}}, {{nodes: 3, {far}}}]",
+        "cluster.bandwidth_up=8Mbit/s",
+    ]
+    here = trained(tmp_path / "here", "algo=sgp", "cluster=laptop")
+    there = trained(tmp_path / "there", "algo=sgp", "cluster=laptop", *words)
+    (folder,) = retime_all([here.directory], words, tmp_path / "out")
+    assert lines(folder) == lines(there.directory) != lines(here.directory)
+    with pytest.raises(ConfigError) as refused:
+        retime_all([here.directory], ["cluster=regions_2x4"], tmp_path / "out")
+    assert refused.value.key == "cluster.regions"
+
+
 def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
     experiment = trained(tmp_path, "algo=sgp")
     path = experiment.directory / "metrics.jsonl"

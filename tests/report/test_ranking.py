@@ -95,6 +95,7 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
         (
             on("a", 1e10),
             on("a", 1e7),
+            on("a", 5e8, bandwidth_up=1.1e8),
             on("b", 1e9, overlap=0.0),
             on("b", 1e9, overlap=0.5),
             on("b", 1e9, overlap=0.5, fitted_on=["row"]),
@@ -106,6 +107,7 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
     assert [(each.cluster, each.clock) for each in ranked] == [
         ("a (10 Gbit/s)", "simulated"),
         ("a (10 Mbit/s)", "simulated"),
+        ("a (110 Mbit/s up, 500 Mbit/s down)", "simulated"),
         ("b (1 Gbit/s) cluster.overlap=0", "simulated"),
         ("b (1 Gbit/s) cluster.overlap=0.5", "simulated"),
         ("", "wall"),

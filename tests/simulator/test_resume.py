@@ -40,7 +40,12 @@ VARIANTS = {
     "ad_psgd, two averages": ("algo.averages_per_gradient=2", "algo.topology=ring"),
     "sgp": ("algo.topology.peers=2",),
     "osgp": ("algo.tau=2",),
-    "osgp, released": ("algo.layout=released", "algo.topology=complete"),
+    "osgp, released, between regions": (
+        *("algo.layout=released", "algo.topology=complete"),
+        "cluster.regions=[{nodes: 1, bandwidth_up: 3Mbit/s, bandwidth_down: 9Mbit/s, "
+        "latency_seconds: 20ms}, {nodes: 3, bandwidth_up: 2Mbit/s, bandwidth_down: 4Mbit/s, "
+        "latency_seconds: 30ms}]",
+    ),
     "slowmo": ("algo.tau=5", "algo.base=osgp"),
     "slowmo, own averages": ("algo.tau=3", "algo.exact_average=false", "algo.buffers=average"),
     "gap_aware": (),

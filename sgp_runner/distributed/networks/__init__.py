@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from sgp_runner.cluster.machines import check_positive
+from sgp_runner.cluster.checks import check_positive
 from sgp_runner.config.run import Network
 from sgp_runner.utils.errors import ConfigError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.cluster.machines import check_positive
+from sgp_runner.cluster.checks import check_positive
 from sgp_runner.distributed.networks import check_devices, check_real, leads
 from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.utils.errors import ConfigError

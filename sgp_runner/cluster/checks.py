@@ -1,0 +1,33 @@
+"""Checks of single numbers of machines and faults; each raises ConfigError for its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sgp_runner.utils.errors import ConfigError
+
+
+def check_positive(key: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ConfigError(key, f"{value} must be positive and finite.")
+
+
+def check_power(key: str, value: float, power: int) -> None:
+    """Raise ConfigError unless ``value`` to the ``power`` is finite."""
+    try:
+        _ = value**power
+    except OverflowError:
+        size = "large" if power > 0 else "small"
+        raise ConfigError(key, f"{value} is too {size}: times would not be finite.") from None
+
+
+def check_rate(key: str, bits_per_second: float) -> None:
+    check_positive(key, bits_per_second)
+    check_power(key, bits_per_second, -1)
+
+
+def check_ranks(key: str, values: Mapping[int, float], ranks: int) -> None:
+    """Raise ConfigError for a value of a rank that is not in 0 to ``ranks - 1``."""
+    for rank in values:
+        if not 0 <= rank < ranks:
+            raise ConfigError(f"{key}.{rank}", f"there is no such rank here; use 0 to {ranks - 1}.")

@@ -1,0 +1,101 @@
+"""Regions: groups of nodes that are close to each other, joined by slower links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from sgp_runner.cluster.checks import check_rate
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import BitsPerSecond, Seconds
+
+
+@dataclass(frozen=True)
+class Region:
+    """Nodes that are close to each other, and the link that joins them to the other regions.
+
+    All messages that leave a region share its link, in the order in which they reach it, and so do
+    all that enter it; both directions are free at once. Ranks are numbered region by region, and a
+    parameter server is in the last one.
+
+    nodes: how many there are
+    bandwidth_up: bits per second that leave the region
+    bandwidth_down: bits per second that enter it
+    latency_seconds: of messages to other regions, instead of the cluster's: one number, or one for
+        each region in their order, where that of the region itself has no effect
+    """
+
+    nodes: int
+    bandwidth_up: BitsPerSecond
+    bandwidth_down: BitsPerSecond
+    latency_seconds: Seconds | Sequence[Seconds]
+
+    def __post_init__(self) -> None:
+        key = "cluster.regions"
+        if self.nodes < 0:
+            raise ConfigError(f"{key}.nodes", f"{self.nodes} must be zero or positive.")
+        check_rate(f"{key}.bandwidth_up", self.bandwidth_up)
+        check_rate(f"{key}.bandwidth_down", self.bandwidth_down)
+        for seconds in self.latencies:
+            if not 0 <= seconds < float("inf"):
+                raise ConfigError(
+                    f"{key}.latency_seconds", f"{seconds} must be zero or positive, and finite."
+                )
+
+    @property
+    def latencies(self) -> Sequence[float]:
+        """The latency to each region, or the one to all."""
+        latency = self.latency_seconds
+        return latency if isinstance(latency, Sequence) else (latency,)
+
+    def latency_to(self, other: int) -> float:
+        return self.latencies[other if len(self.latencies) > 1 else 0]
+
+
+def check_regions(regions: Sequence[Region], nodes: int) -> None:
+    """Raise ConfigError unless ``nodes`` nodes are in ``regions``, with a latency between any two.
+
+    No regions fit any number of nodes.
+    """
+    key, sizes = "cluster.regions", [region.nodes for region in regions]
+    for number, region in enumerate(regions):
+        if len(region.latencies) not in (1, len(regions)):
+            raise ConfigError(
+                f"{key}[{number}].latency_seconds",
+                f"it has {len(region.latencies)} values; write one, or one for each of the "
+                f"{len(regions)} regions.",
+            )
+    if sizes and sum(sizes) != nodes:
+        raise ConfigError(
+            key,
+            f"they have {' + '.join(map(str, sizes))} = {sum(sizes)} nodes, but the run has "
+            f"{nodes}: use nodes={sum(sizes)}, or other regions.",
+        )
+
+
+def region_of_each(regions: Sequence[Region], ranks: int) -> list[int]:
+    """The region of each rank, servers in the last one; empty without regions."""
+    nodes = [number for number, region in enumerate(regions) for _ in range(region.nodes)]
+    return nodes + [len(regions) - 1] * (ranks - len(nodes)) if regions else []
+
+
+def left_in(regions: Sequence[Region], ranks: Iterable[int]) -> tuple[Region, ...]:
+    """The same regions with only their nodes among ``ranks``."""
+    own = region_of_each(regions, sum(region.nodes for region in regions))
+    left = [own[rank] for rank in ranks if rank < len(own)]
+    return tuple(replace(each, nodes=left.count(i)) for i, each in enumerate(regions))
+
+
+def crossings(regions: Sequence[Region]) -> list[tuple[float, float]]:
+    """Latency and bits per second wherever a ring of all ranks goes from a region to the next."""
+    inhabited = [number for number, region in enumerate(regions) if region.nodes]
+    if len(inhabited) < 2:
+        return []
+    return [
+        (
+            regions[here].latency_to(there),
+            min(regions[here].bandwidth_up, regions[there].bandwidth_down),
+        )
+        for here, there in pairwise([*inhabited, inhabited[0]])
+    ]

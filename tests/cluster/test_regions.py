@@ -1,0 +1,298 @@
+"""Links that differ by direction, by node and between regions: literal times of messages and
+collectives, and what cannot be is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from experiments import make_experiment
+from test_simulator import Custom, arrivals
+from tiny import D, run, sgd
+
+from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.cluster.faults import Event, Faults
+from sgp_runner.cluster.machines import Cluster, ConstantTime
+from sgp_runner.cluster.regions import Region
+from sgp_runner.core.scheduler import VirtualClock
+from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.fabric import Fabric
+from sgp_runner.utils.errors import ConfigError
+
+BYTE = 8.0  # bit/s at which one byte takes a second
+
+
+def cluster(**changes: Any) -> Cluster:
+    """One byte takes 1 s, the first bit 10 s."""
+    return Cluster({"default": 1.0}, ConstantTime(), BYTE, 10.0, {}, **changes)
+
+
+def network(
+    nodes: int, faults: Faults | None = None, **changes: Any
+) -> tuple[VirtualClock, Fabric]:
+    clock = VirtualClock(machines := SimpleNamespace())
+    machines.fabric = Fabric(
+        cluster(**changes), faults or Faults(), clock, nodes, lambda sent: None
+    )
+    return clock, machines.fabric
+
+
+def region(nodes: int, up: float = 0.5, down: float = 0.25, latency: Any = 100.0) -> Region:
+    """Two nodes whose messages to others take 2 s for each byte to leave, and 4 to enter."""
+    return Region(nodes, up * BYTE, down * BYTE, latency)
+
+
+TWO = (region(2), region(2))
+
+
+def test_a_message_takes_the_slower_of_its_two_directions() -> None:
+    assert arrivals(*network(2, bandwidth_up=BYTE / 2), (0, 1, 5)) == [20.0]
+    assert arrivals(*network(2, bandwidth_down=BYTE / 2), (0, 1, 5)) == [20.0]
+    assert arrivals(*network(2, bandwidth_up=BYTE / 2, bandwidth_down=2 * BYTE), (0, 1, 5)) == [
+        20.0
+    ]
+
+
+def test_each_direction_is_busy_for_its_own_time() -> None:
+    # Up, one after the other at 2 s a byte; down, at 1 s a byte.
+    assert arrivals(*network(3, bandwidth_up=BYTE / 2), (0, 1, 5), (0, 2, 5)) == [20.0, 30.0]
+    assert arrivals(*network(3, bandwidth_up=BYTE / 2), (0, 2, 5), (1, 2, 5)) == [20.0, 20.0]
+    assert arrivals(*network(3, bandwidth_down=BYTE / 2), (0, 2, 5), (1, 2, 5)) == [20.0, 30.0]
+    assert arrivals(*network(3, bandwidth_down=BYTE / 2), (0, 1, 5), (0, 2, 5)) == [20.0, 25.0]
+
+
+def test_a_node_may_have_rates_of_its_own() -> None:
+    slow = {"node_bandwidth_up": {1: BYTE / 3}, "node_bandwidth_down": {2: BYTE / 2}}
+    assert arrivals(*network(3, **slow), (0, 1, 5), (1, 0, 5)) == [15.0, 25.0]
+    assert arrivals(*network(3, **slow), (0, 2, 5), (2, 1, 5)) == [20.0, 15.0]
+
+
+def test_a_message_to_another_region_goes_through_both_links() -> None:
+    assert arrivals(*network(4, regions=TWO), (0, 1, 5), (2, 3, 5)) == [15.0, 15.0]  # as without
+    # 100 s, then 4 s a byte, the slowest on the way
+    assert arrivals(*network(4, regions=TWO), (0, 2, 5)) == [120.0]
+    # a sender of 6 s a byte, then a receiver of 6 s a byte
+    assert arrivals(*network(4, regions=TWO, node_bandwidth_up={0: BYTE / 6}), (0, 2, 5)) == [130.0]
+    assert arrivals(*network(4, regions=TWO, bandwidth_down=BYTE / 6), (0, 2, 5)) == [130.0]
+
+
+def test_two_messages_share_the_link_of_their_region() -> None:
+    fast = (region(2, up=0.5, down=2.0), region(2, up=2.0, down=2.0), region(2, up=2.0, down=0.25))
+    # Both leave region 0, one after the other: 10 s each. The second leaves from 10 to 20 s.
+    assert arrivals(*network(6, regions=fast), (0, 2, 5), (1, 3, 5)) == [110.0, 120.0]
+    # From two regions, each on its own link, into region 2: 20 s each.
+    assert arrivals(*network(6, regions=fast), (2, 4, 5), (3, 5, 5)) == [120.0, 140.0]
+    # One in each direction, and one within the region: nothing is shared.
+    assert arrivals(*network(4, regions=TWO), (0, 2, 5), (2, 0, 5), (2, 3, 5)) == [
+        120.0,
+        120.0,
+        20.0,
+    ]
+
+
+def test_the_link_of_a_region_serves_what_comes_first() -> None:
+    """The second message of node 0 leaves its interface after 5 s, that of node 1 at once."""
+    wide = (region(2, up=0.5, down=8.0), region(3, up=8.0, down=8.0))
+    assert arrivals(*network(5, regions=wide), (0, 2, 5), (0, 3, 5), (1, 4, 5)) == [
+        110.0,
+        130.0,
+        120.0,
+    ]
+
+
+def test_latencies_between_regions_are_one_number_or_a_matrix() -> None:
+    rows = [[0.0, 20.0, 30.0], [21.0, 0.0, 40.0], [31.0, 41.0, 0.0]]
+    three = tuple(region(1, 8.0, 8.0, row) for row in rows)
+    clock, fabric = network(3, regions=three)
+    pairs = [(0, 1, 1), (1, 2, 1), (2, 0, 1)]
+    assert arrivals(clock, fabric, *pairs) == [21.0, 41.0, 32.0]
+    mixed = (three[0], region(1, 8.0, 8.0, 50.0), three[2])
+    assert arrivals(*network(3, regions=mixed), (1, 0, 1), (1, 2, 2)) == [51.0, 53.0]
+
+
+def test_a_parameter_server_is_in_the_last_region() -> None:
+    assert arrivals(*network(5, regions=TWO), (2, 4, 5), (0, 4, 5)) == [15.0, 120.0]
+
+
+def test_faults_hold_up_messages_between_regions() -> None:
+    partition = Faults(events=[Event("partition", (0, 1), 50.0, 150.0)])
+    assert arrivals(*network(4, partition, regions=TWO), (0, 2, 5)) == [170.0]
+    crash = Faults(events=[Event("crash", (0,), 2.0, 12.0)])
+    assert arrivals(*network(4, crash, regions=TWO), (0, 2, 5)) == [120.0]  # 4 s a byte, till 20 s
+    delayed = Faults(delay_seconds=7.0)
+    assert arrivals(*network(4, delayed, regions=TWO), (0, 2, 5)) == [127.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reduced", "gathered"),
+    [
+        # 8 bytes on 4 nodes: 6 rounds of 2 bytes; 3 rounds of 8 bytes
+        ({}, 6 * (10 + 2), 3 * (10 + 8)),
+        ({"bandwidth_up": BYTE / 2}, 6 * (10 + 4), 3 * (10 + 16)),
+        ({"bandwidth_down": BYTE / 2}, 6 * (10 + 4), 3 * (10 + 16)),
+        ({"node_bandwidth_down": {3: BYTE / 5}}, 6 * (10 + 10), 3 * (10 + 40)),
+        ({"bandwidth_up": BYTE / 2, "duplex": "half"}, 6 * (10 + 6), 3 * (10 + 24)),
+        ({"regions": TWO}, 6 * (100 + 8), 3 * (100 + 32)),
+        ({"regions": TWO, "bandwidth": BYTE / 5}, 6 * (100 + 10), 3 * (100 + 40)),
+        ({"regions": (region(4), region(0))}, 6 * (10 + 2), 3 * (10 + 8)),
+        # from region 0 to 1: 2 s a byte and 20 s; back: 3 s a byte and 5 s
+        (
+            {"regions": (region(1, 0.5, 1 / 3, 20.0), region(3, 1.0, 1.0, 5.0))},
+            6 * (20 + 6),
+            3 * (20 + 24),
+        ),
+        ({"regions": TWO, "message_overhead_seconds": 1.0}, 6 * (101 + 8), 3 * (101 + 32)),
+        ({"all_reduce_bandwidth": BYTE / 2, "bandwidth_up": BYTE / 9}, 6 * (10 + 4), 3 * (10 + 16)),
+    ],
+)
+def test_a_ring_is_bounded_by_its_slowest_hop(
+    changes: dict[str, Any], reduced: float, gathered: float
+) -> None:
+    bandwidth = changes.pop("bandwidth", BYTE)
+    made = Cluster({"default": 1.0}, ConstantTime(), bandwidth, 10.0, {}, **changes)
+    assert made.all_reduce_seconds(4, 8.0) == pytest.approx(reduced)
+    assert made.all_gather_seconds(4, 8.0) == pytest.approx(gathered)
+
+
+def test_a_slow_interface_slows_a_ring_through_regions_only_below_their_rate() -> None:
+    made = cluster(regions=TWO)
+    assert [made.all_reduce_seconds(4, 8.0, slow) for slow in (1.0, 4.0, 5.0)] == [
+        6 * (100 + 8),
+        6 * (100 + 8),
+        6 * (100 + 10),
+    ]
+
+
+def test_an_all_reduce_occupies_the_links_of_regions() -> None:
+    """A message of 24 bytes is leaving node 0 when a ring begins, which takes the links from 24 s
+    on: it crosses afterwards, and before the next one.
+    """
+
+    async def body(worker: Worker) -> None:
+        message = worker.params.new_zeros(D)
+        if worker.rank == 0:
+            worker.comm.send(2, message)
+        await worker.comm.all_reduce(worker.params.clone())
+        if worker.rank == 0:
+            worker.comm.send(3, message)
+        if worker.rank in (2, 3):
+            await worker.comm.recv(0)
+
+    after = 24 + 6 * (100 + 4 * 6.0)
+    result = run(Custom(body), 4, 1, cluster=cluster(regions=TWO))
+    fabric = result.simulation.fabric
+    # Each needs 48 s to leave region 0, and 96 s to enter region 1.
+    assert fabric.leave_free == [after + 2 * 48, after]
+    assert fabric.enter_free == [after, after + 100 + 2 * 96]
+    assert result.simulation.clock.now == fabric.enter_free[1]
+
+
+def test_ar_sgd_over_two_regions_of_four() -> None:
+    four = (region(4), region(4))
+    result = run(ARSGD(), 8, 2, cluster=cluster(regions=four), optim=sgd())
+    each = 1 + 14 * (100 + 4 * 24 / 8)  # a gradient, then rounds of an eighth of 24 bytes
+    assert result.simulation.clock.now == pytest.approx(2 * each)
+
+
+def test_left_ranks_keep_their_regions_and_links() -> None:
+    made = cluster(regions=(region(2), region(3)), node_bandwidth_up={1: 5.0, 4: 6.0})
+    left = made.among({0: 0, 2: 1, 4: 2, 5: 3})  # rank 5 is a server
+    assert [each.nodes for each in left.regions] == [1, 2]
+    assert left.node_bandwidth_up == {2: 6.0}
+
+
+@pytest.mark.parametrize(
+    ("make", "key", "words"),
+    [
+        (lambda: cluster(bandwidth_up=0.0), "cluster.bandwidth_up", "0.0 must be positive"),
+        (
+            lambda: cluster(node_bandwidth_down={2: -1.0}),
+            "cluster.node_bandwidth_down.2",
+            "-1.0 must be positive",
+        ),
+        (
+            lambda: cluster(node_bandwidth_up={9: 1.0}).check(8, 1),
+            "cluster.node_bandwidth_up.9",
+            "there is no such rank here; use 0 to 8.",
+        ),
+        (lambda: region(-1), "cluster.regions.nodes", "-1 must be zero or positive"),
+        (lambda: region(1, up=0.0), "cluster.regions.bandwidth_up", "0.0 must be positive"),
+        (lambda: region(1, latency=-1.0), "cluster.regions.latency_seconds", "-1.0 must be zero"),
+        (
+            lambda: cluster(regions=TWO).check(8, 0),
+            "cluster.regions",
+            "they have 2 + 2 = 4 nodes, but the run has 8: use nodes=4, or other regions.",
+        ),
+        (
+            lambda: cluster(regions=(region(1, latency=(1.0, 2.0, 3.0)), region(1))).check(2, 0),
+            "cluster.regions[0].latency_seconds",
+            "it has 3 values; write one, or one for each of the 2 regions.",
+        ),
+        (
+            lambda: cluster(regions=TWO, collective="tree"),
+            "cluster.collective",
+            "only rings are modelled, not tree: use cluster.collective=ring.",
+        ),
+        (
+            lambda: cluster(bandwidth_down=1.0, contention_seconds_per_byte=1.0),
+            "cluster.bandwidth_down",
+            "use cluster.contention_seconds_per_byte=0, or bandwidth alone.",
+        ),
+    ],
+)
+def test_links_that_cannot_be_are_refused(make: Callable[[], object], key: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make()
+    assert refused.value.key == key
+    assert words in refused.value.sentence
+
+
+REGIONS = (
+    "cluster.regions=[{nodes: 1, bandwidth_up: 100Mbit/s, bandwidth_down: 1Gbit/s, "
+    "latency_seconds: 30ms}, {nodes: 2, bandwidth_up: 2e6, bandwidth_down: 3e6, "
+    "latency_seconds: [40ms, 0]}]"
+)
+
+
+def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
+    words = ("nodes=3", REGIONS, "cluster.node_bandwidth_up={2: 20Mbit/s}")
+    made = make_experiment(tmp_path, *words, "cluster.bandwidth_down=500Mbit/s")
+    assert made.run.cluster.regions == (
+        Region(1, 100e6, 1e9, 0.03),
+        Region(2, 2e6, 3e6, (0.04, 0.0)),
+    )
+    assert [made.run.cluster.up(rank) for rank in range(3)] == [10e9, 10e9, 20e6]
+    assert made.run.cluster.down(2) == 500e6
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "sentence"),
+    [
+        (
+            ("cluster.regions=[{nodes: 8, bandwidth_up: 1, bandwidth_down: 1, latency: 1}]",),
+            "cluster.regions[0].latency",
+            "there is no such setting. Did you mean 'cluster.regions[0].latency_seconds'?",
+        ),
+        (
+            ("cluster.regions=[{nodes: 8, bandwidth_up: fast, bandwidth_down: 1, "
+             "latency_seconds: 1}]",),
+            "cluster.regions[0].bandwidth_up",
+            "'fast' is not a number in bit/s (such as 100Mbit/s).",
+        ),
+        (
+            ("cluster=regions_2x4", "nodes=16"),
+            "cluster.regions",
+            "they have 4 + 4 = 8 nodes, but the run has 16: use nodes=8, or other regions.",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_regions_are_named(
+    words: tuple[str, ...], key: str, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_experiment(tmp_path, "model=timing_only", *words)
+    assert (refused.value.key, refused.value.sentence) == (key, sentence)
