@@ -85,6 +85,13 @@ simulator detects the deadlock and reports who waits for whom; real runs end and
 With `on_failure=continue` gossip and asynchronous algorithms detect the loss after 5 s and continue
 as a smaller run; here seven nodes then do the work of eight. Algorithms that need an all-reduce
 refuse that setting.
+
+With churn (`faults=churn`) every node leaves and comes back, again and again:
+`faults.churn_per_hour` says how often, `faults.absence_seconds` for how long on average. The times
+are exponential and depend on the seed. Each absence is a *crash and rejoin*: the node resumes from
+its state, synchronous algorithms wait for it, and asynchronous ones continue meanwhile;
+`on_failure=continue` is about permanent crashes alone. A timing study extends what its sample
+meets, so let it be long enough for many absences.
 """
 
 

@@ -1,19 +1,18 @@
 """The faults of a run, as data in ``configs/faults``.
 
-Faults are slow nodes and links, pauses, crashes, partitions, and late or lost messages. They depend
-only on the settings and the seed. The randomness of a message is a function of the seed, its
+Faults are slow nodes and links, pauses, crashes, partitions, churn, and late or lost messages. They
+depend only on the settings and the seed. The randomness of a message is a function of the seed, its
 sender, its receiver and its number, so it is the same whatever else happens and after a resumption.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.cluster.checks import check_positive, check_ranks
-from sgp_runner.cluster.rates import STEADY, RateSchedule, piecewise
+from sgp_runner.cluster.checks import check_positive, check_power, check_ranks
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import Seconds
 
@@ -91,6 +90,9 @@ class Faults:
         factor: ...}; what: slow_node, slow_link: gradients, messages take factor times longer;
         pause: they compute, send and read nothing; crash: as a pause, but nothing leaves or enters
         their interfaces; partition: messages between these ranks and all others wait
+    churn_per_hour: how often each node leaves in an hour of its presence, as in a crash, and comes
+        back; the times in between are exponential. A parameter server stays
+    absence_seconds: s; mean time until a node comes back, exponential too
     delay_seconds: s; mean extra time that each message travels. Messages of one sender to one
         receiver never overtake each other
     delay_law: constant | exponential | uniform (from 0 to twice the mean)
@@ -107,16 +109,21 @@ class Faults:
     delay_law: Literal["constant", "exponential", "uniform"] = "constant"
     drop_probability: float = 0.0
     resend_seconds: Seconds | None = 0.2
+    churn_per_hour: float = 0.0
+    absence_seconds: Seconds = 600.0
 
     def __post_init__(self) -> None:
         for key, factors in (("slow_nodes", self.slow_nodes), ("slow_links", self.slow_links)):
             for rank, factor in factors.items():
                 check_factor(f"faults.{key}.{rank}", factor)
-        if not 0 <= self.delay_seconds < inf:
-            raise ConfigError(
-                "faults.delay_seconds",
-                f"{self.delay_seconds} must be zero or positive, and finite.",
-            )
+        for key in ("delay_seconds", "churn_per_hour"):
+            if not 0 <= getattr(self, key) < inf:
+                raise ConfigError(
+                    f"faults.{key}", f"{getattr(self, key)} must be zero or positive, and finite."
+                )
+        check_positive("faults.absence_seconds", self.absence_seconds)
+        if self.churn_per_hour:
+            check_power("faults.churn_per_hour", self.churn_per_hour, -2)
         if not 0 <= self.drop_probability < 1:
             raise ConfigError(
                 "faults.drop_probability", f"{self.drop_probability} must be in [0, 1)."
@@ -175,6 +182,7 @@ class Faults:
             "slow_link": self.slow_links,
             "delay_seconds": self.delay_seconds,
             "drop_probability": self.drop_probability,
+            "churn_per_hour": self.churn_per_hour,
         }
         names = [name for name, value in others.items() if value] + [
             event.what for event in self.events if event.what not in REAL
@@ -195,7 +203,7 @@ class Faults:
 
     @property
     def any(self) -> bool:
-        return bool(self.all_events or self.disturbs_messages)
+        return bool(self.all_events or self.disturbs_messages or self.churn_per_hour)
 
     @property
     def disturbs_messages(self) -> bool:
@@ -246,85 +254,3 @@ class Faults:
 def check_factor(key: str, factor: float) -> None:
     if not 1 <= factor < inf:
         raise ConfigError(key, f"{factor} must be at least 1 and finite.")
-
-
-class Timetable:
-    """The rate schedules of compute, interfaces and paths that result from the faults."""
-
-    def __init__(self, faults: Faults) -> None:
-        self.events = faults.all_events
-        self.steady = not self.events  # lets frequent callers skip the lookup
-        self.known: dict[tuple[str, int, int], RateSchedule] = {}
-
-    def slow(self, rank: int) -> RateSchedule:
-        return self.look_up("slow", rank, rank, lambda now: slowness("slow_node", now, rank))
-
-    def computing(self, rank: int) -> RateSchedule:
-        return self.look_up(
-            "computing",
-            rank,
-            rank,
-            lambda now: inf if halted(now, rank) else slowness("slow_node", now, rank),
-        )
-
-    def awake(self, rank: int) -> RateSchedule:
-        return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
-
-    def link(self, rank: int) -> RateSchedule:
-        """The rate of the interface of ``rank``."""
-        return self.look_up(
-            "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
-        )
-
-    def path(self, src: int, dst: int) -> RateSchedule:
-        """The rate of the path between two interfaces."""
-        return self.look_up(
-            "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
-        )
-
-    def together(self, ranks: range, factor: Callable[[float], float]) -> RateSchedule:
-        """The rate of a collective of ``ranks``.
-
-        factor: how many times longer it takes on links that are so many times slower.
-        """
-
-        def slower(now: Sequence[Event]) -> float:
-            apart = any(
-                event.what == "partition" and len({rank in event.ranks for rank in ranks}) > 1
-                for event in now
-            )
-            return (
-                inf
-                if apart or any(halted(now, rank) for rank in ranks)
-                else factor(slower_link(now, ranks))
-            )
-
-        return piecewise(self.events, slower)
-
-    def look_up(
-        self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]
-    ) -> RateSchedule:
-        if self.steady:
-            return STEADY
-        key = what, src, dst
-        if key not in self.known:
-            self.known[key] = piecewise(self.events, factor)
-        return self.known[key]
-
-
-def halted(events: Iterable[Event], rank: int) -> bool:
-    return any(event.halts and rank in event.ranks for event in events)
-
-
-def down(events: Iterable[Event], rank: int) -> bool:
-    return any(event.what == "crash" and rank in event.ranks for event in events)
-
-
-def slowness(what: str, events: Iterable[Event], rank: int) -> float:
-    return prod(
-        event.factor or 1.0 for event in events if event.what == what and rank in event.ranks
-    )
-
-
-def slower_link(events: Sequence[Event], ranks: Iterable[int]) -> float:
-    return max(slowness("slow_link", events, rank) for rank in ranks)

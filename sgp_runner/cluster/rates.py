@@ -20,6 +20,13 @@ class Interval(Protocol):
 S = TypeVar("S", bound=Interval)
 
 
+class Schedule(Protocol):
+    """When work is done that slows down, stops and resumes."""
+
+    def finish(self, begin: float, end: float) -> float: ...
+    def clear(self, moment: float) -> float: ...
+
+
 @dataclass(frozen=True)
 class RateSchedule:
     """The time that a second of work takes, piece by piece.

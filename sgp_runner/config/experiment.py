@@ -22,8 +22,12 @@ NOT_IN_NAME = (
     *("network.vote_seconds", "network.silence_seconds"),
 )
 
-# Keys that came later -> what stands for the time before them. They are not in a digest then.
-LATER: Mapping[str, object] = {"codec": {"name": "none"}}
+# Keys that came later -> what stands for the time before them. They are no part of identity then.
+LATER: Mapping[str, object] = {
+    "codec": {"name": "none"},
+    "churn_per_hour": 0.0,
+    "absence_seconds": 600.0,
+}
 
 
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
@@ -48,17 +52,18 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
             yield f"{parent}{name}", value
 
 
+def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
+    """``settings`` without those that came later, as long as they have no effect."""
+    return {
+        key: identity_of(value) if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if key not in LATER or value != LATER[key]
+    }
+
+
 def digest_of(settings: Mapping[str, object]) -> str:
     """A hash that a setting which came later does not change, as long as it has no effect."""
-
-    def kept(node: Mapping[str, object]) -> dict[str, object]:
-        return {
-            key: kept(value) if isinstance(value, Mapping) else value
-            for key, value in node.items()
-            if key not in LATER or value != LATER[key]
-        }
-
-    settings = kept(settings)
+    settings = identity_of(settings)
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 

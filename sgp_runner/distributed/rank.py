@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.distributed.distributed_c10d import Store
 
-from sgp_runner.cluster.faults import Timetable
+from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.comm import Comm, Transport, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import Problem

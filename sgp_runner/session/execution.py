@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.config.corrections import KEY, since
-from sgp_runner.config.experiment import flat, settings_of
+from sgp_runner.config.experiment import flat, identity_of, settings_of
 from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.schema import FORMAT, shown, stored
@@ -158,14 +158,14 @@ def refuse_other_settings(experiment: Experiment) -> None:
     way_out = "choose another name, or replace that run with resume=never"
     try:
         config = read_yaml(path)
-        there = dict(flat(settings_of(config)))
+        there = dict(flat(identity_of(settings_of(config))))
     except (OSError, ValueError, AttributeError):
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
     if config.get("format") != FORMAT:
         raise ConfigError(
             "name", f"{experiment.directory} holds a run of another sgp-run version; {way_out}."
         )
-    here = dict(flat(experiment.settings))
+    here = dict(flat(identity_of(experiment.settings)))
     if there.pop(KEY, 0) != here.pop(KEY, 0) and there == here:
         what = (
             "; ".join(correction.what for correction in since(config))

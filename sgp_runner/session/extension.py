@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sgp_runner.config.experiment import digest_of, settings_of
+from sgp_runner.config.experiment import digest_of, identity_of, settings_of
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.core.optim import ends_with_run
 from sgp_runner.recording.checkpoint import adopt, for_longer
@@ -35,7 +35,7 @@ def shorter_run(experiment: Experiment) -> Settings | None:
         epochs = float(str(there["epochs"]))
     except (OSError, ValueError, AttributeError, KeyError):
         return None
-    same = {**there, "epochs": run.epochs} == experiment.settings
+    same = identity_of({**there, "epochs": run.epochs}) == identity_of(experiment.settings)
     if run.resume == "never" or config.get("format") != FORMAT or not same or epochs >= run.epochs:
         return None
     if (reason := obstacle(experiment, there)) is not None:

@@ -18,10 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from sgp_runner.cluster.faults import Faults, Timetable
+from sgp_runner.cluster.churn import Absences
+from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
-from sgp_runner.cluster.rates import RateSchedule
+from sgp_runner.cluster.rates import Schedule
 from sgp_runner.cluster.regions import region_of_each
+from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.mailbox import check_unwritten
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.utils.seeding import seed_of
@@ -163,6 +165,7 @@ class Fabric:
         deliver: Callable[[Sent], None],
         seed: int = 0,
         seconds_of: Callable[[int, int, float], float] | None = None,
+        absences: Absences | None = None,
     ) -> None:
         self.cluster, self.faults, self.seed, self.seconds_of = cluster, faults, seed, seconds_of
         self.up_seconds = [8 / cluster.up(rank) for rank in range(size)]  # to send a byte
@@ -171,7 +174,7 @@ class Fabric:
         self.seconds_per_byte = 8 / cluster.bandwidth
         self.region_of = region_of_each(cluster.regions, size)
         self.clock, self.deliver = clock, deliver
-        self.times = Timetable(faults)
+        self.times = Timetable(faults, absences)
         # When each direction of each interface has drained its queue.
         self.tx_free = [0.0] * size
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
@@ -280,7 +283,7 @@ class Fabric:
         return float(extra.max(axis=1).sum())
 
     def occupy(
-        self, ranks: range, start: float, seconds: float, num_bytes: float, course: RateSchedule
+        self, ranks: range, start: float, seconds: float, num_bytes: float, course: Schedule
     ) -> float:
         """Occupy the interfaces of ``ranks`` with a collective from ``start``, after their queues.
 

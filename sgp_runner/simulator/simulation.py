@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from sgp_runner.cluster.churn import Absences
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.core.comm import Comm, Transport
@@ -225,7 +226,14 @@ class Simulation:
         self.clock = VirtualClock(self)
         self.scheduler = Scheduler(self.clock)
         self.fabric = Fabric(
-            cluster, faults, self.clock, size + servers, self.deliver, seed, message_seconds
+            cluster,
+            faults,
+            self.clock,
+            size + servers,
+            self.deliver,
+            seed,
+            message_seconds,
+            Absences(faults, nodes, names[:size]) if faults.churn_per_hour else None,
         )
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(size + servers)]
         self.comms = [

@@ -276,6 +276,7 @@ FAULTS = {
     "crash": events(Event("crash", (1,), *WINDOW)),
     "crash of all": events(Event("crash", (0, 1, 2, 3), *WINDOW)),
     "partition": events(Event("partition", (0, 1), *WINDOW)),
+    "churn": Faults(churn_per_hour=1800.0, absence_seconds=0.7),
     "delay": Faults(delay_seconds=0.7),
     "exponential delay": Faults(delay_seconds=0.7, delay_law="exponential"),
     "reorder": Faults(delay_seconds=2.5, delay_law="uniform"),
@@ -444,6 +445,18 @@ def test_a_crashed_worker_goes_on_from_its_state() -> None:
             "no algorithm here survives",
         ),
         (lambda: Faults(resend_seconds=0.0), "faults.resend_seconds", "0.0 must be positive"),
+        (
+            lambda: Faults(churn_per_hour=-1.0),
+            "faults.churn_per_hour",
+            "-1.0 must be zero or positive",
+        ),
+        (lambda: Faults(churn_per_hour=1e-300), "faults.churn_per_hour", "1e-300 is too small"),
+        (lambda: Faults(absence_seconds=0.0), "faults.absence_seconds", "0.0 must be positive"),
+        (
+            lambda: Faults(churn_per_hour=1.0).check_real(2),
+            "faults",
+            "only the simulator has churn_per_hour: use network=sim",
+        ),
         (
             lambda: events(Event("crash", (1, 9))).check(8, 1),
             "faults.events[0].ranks",

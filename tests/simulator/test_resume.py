@@ -36,7 +36,9 @@ VARIANTS = {
     "ar_sgd, parameters": ("algo.average=parameters", "optim=adam"),
     "d_psgd": (),
     "d_psgd, adapting first": ("algo.order=adapt_then_combine", "algo.topology=torus"),
-    "ad_psgd": ("faults=slow_node",),
+    "ad_psgd": (
+        *("faults=slow_node", "faults.churn_per_hour=3600", "faults.absence_seconds=200ms"),
+    ),
     "ad_psgd, two averages": ("algo.averages_per_gradient=2", "algo.topology=ring"),
     "sgp": ("algo.topology.peers=2",),
     "osgp": ("algo.tau=2",),

@@ -1,0 +1,61 @@
+"""Churn: nodes that leave at random times and come back."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sgp_runner.cluster.faults import Event, Faults
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.seeding import seed_of
+from sgp_runner.utils.units import HOUR, duration
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+_CHURN = 206  # stream of random numbers
+MOST = 1_000_000  # absences of a node; more are a typing error and would exhaust the memory
+
+
+class Absences:
+    """The absences of nodes by churn, each a crash with an end, drawn as they are asked for.
+
+    Those of a node depend on the seed and on its original rank alone.
+
+    names: the original rank of each node.
+    """
+
+    def __init__(self, faults: Faults, seed: int, names: Sequence[int]) -> None:
+        self.faults, self.seed, self.names = faults, seed, names
+        self.drawn: dict[int, list[Event]] = {}  # by rank, in order
+        self.randoms: dict[int, Generator] = {}
+
+    def during(self, rank: int, begin: float, end: float) -> Iterator[Event]:
+        """Yield the absences of ``rank``, a server's none, from ``begin`` to ``end`` (seconds)."""
+        if rank >= len(self.names):
+            return
+        absences = self.drawn_until(rank, end)
+        for i in range(bisect_right(absences, begin, key=lambda each: each.stop), len(absences)):
+            if absences[i].start > end:
+                return
+            yield absences[i]
+
+    def drawn_until(self, rank: int, moment: float) -> list[Event]:
+        from numpy.random import default_rng
+
+        if rank not in self.drawn:
+            self.drawn[rank] = []
+            self.randoms[rank] = default_rng(seed_of(self.seed, _CHURN, self.names[rank]))
+        absences, random = self.drawn[rank], self.randoms[rank]
+        while (back := absences[-1].stop if absences else 0.0) <= moment:
+            if len(absences) == MOST:
+                raise ConfigError(
+                    "faults.churn_per_hour",
+                    f"a node would leave more than {MOST:,} times in {duration(moment)}: "
+                    "use a smaller number.",
+                )
+            leaves = back + float(random.exponential(HOUR / self.faults.churn_per_hour))
+            away = float(random.exponential(self.faults.absence_seconds))
+            absences.append(Event("crash", (rank,), leaves, leaves + away))
+        return absences

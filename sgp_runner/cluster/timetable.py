@@ -1,0 +1,134 @@
+"""The rate schedules that result from the faults of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+from sgp_runner.cluster.churn import Absences
+from sgp_runner.cluster.faults import Event, Faults
+from sgp_runner.cluster.rates import STEADY, Schedule, piecewise
+
+
+class Timetable:
+    """The rate schedules of compute, interfaces and paths that result from the faults."""
+
+    def __init__(self, faults: Faults, absences: Absences | None = None) -> None:
+        self.events, self.absences = faults.all_events, absences
+        # Lets frequent callers skip the lookup.
+        self.steady = not self.events and absences is None
+        self.known: dict[tuple[str, int, int], Schedule] = {}
+
+    def slow(self, rank: int) -> Schedule:
+        return self.look_up("slow", rank, rank, lambda now: slowness("slow_node", now, rank))
+
+    def computing(self, rank: int) -> Schedule:
+        return self.look_up(
+            "computing",
+            rank,
+            rank,
+            lambda now: inf if halted(now, rank) else slowness("slow_node", now, rank),
+        )
+
+    def awake(self, rank: int) -> Schedule:
+        return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
+
+    def link(self, rank: int) -> Schedule:
+        """The rate of the interface of ``rank``."""
+        return self.look_up(
+            "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
+        )
+
+    def path(self, src: int, dst: int) -> Schedule:
+        """The rate of the path between two interfaces."""
+        return self.look_up(
+            "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
+        )
+
+    def together(self, ranks: range, factor: Callable[[float], float]) -> Schedule:
+        """The rate of a collective of ``ranks``.
+
+        factor: how many times longer it takes on links that are so many times slower.
+        """
+
+        def slower(now: Sequence[Event]) -> float:
+            apart = any(
+                event.what == "partition" and len({rank in event.ranks for rank in ranks}) > 1
+                for event in now
+            )
+            return (
+                inf
+                if apart or any(halted(now, rank) for rank in ranks)
+                else factor(slower_link(now, ranks))
+            )
+
+        return self.schedule(ranks, slower)
+
+    def look_up(
+        self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]
+    ) -> Schedule:
+        if self.steady:
+            return STEADY
+        key = what, src, dst
+        if key not in self.known:
+            self.known[key] = self.schedule((dst,), factor)
+        return self.known[key]
+
+    def schedule(
+        self, ranks: Sequence[int], factor: Callable[[Sequence[Event]], float]
+    ) -> Schedule:
+        """The schedule of work that stands still while one of ``ranks`` is absent."""
+        usual = piecewise(self.events, factor)
+        if self.absences is None:
+            return usual
+        return Interrupted(usual, self.events, factor, ranks, self.absences)
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The schedule ``usual``, which results from ``events``, with the absences of ``ranks``.
+
+    factor: time that a second of work takes under some events
+    """
+
+    usual: Schedule
+    events: Sequence[Event]
+    factor: Callable[[Sequence[Event]], float]
+    ranks: Sequence[int]
+    absences: Absences
+
+    def finish(self, begin: float, end: float) -> float:
+        """See `RateSchedule.finish`; absences are drawn up to the end of the work."""
+        done = end
+        while done < inf:
+            absent = [
+                each for rank in self.ranks for each in self.absences.during(rank, begin, done)
+            ]
+            known = piecewise([*self.events, *absent], self.factor) if absent else self.usual
+            later = known.finish(begin, end)
+            if later <= done:
+                return later
+            done = later
+        return inf
+
+    def clear(self, moment: float) -> float:
+        return self.finish(moment, moment)
+
+
+def halted(events: Iterable[Event], rank: int) -> bool:
+    return any(event.halts and rank in event.ranks for event in events)
+
+
+def down(events: Iterable[Event], rank: int) -> bool:
+    return any(event.what == "crash" and rank in event.ranks for event in events)
+
+
+def slowness(what: str, events: Iterable[Event], rank: int) -> float:
+    return prod(
+        event.factor or 1.0 for event in events if event.what == what and rank in event.ranks
+    )
+
+
+def slower_link(events: Sequence[Event], ranks: Iterable[int]) -> float:
+    return max(slowness("slow_link", events, rank) for rank in ranks)
