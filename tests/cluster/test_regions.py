@@ -251,6 +251,14 @@ def test_links_that_cannot_be_are_refused(make: Callable[[], object], key: str, 
     assert words in refused.value.sentence
 
 
+def test_what_the_profiles_say_of_their_links(tmp_path: Path) -> None:
+    covenant = make_experiment(tmp_path, "cluster=covenant").run.cluster
+    assert covenant.all_gather_seconds(2, 1.97e9) == pytest.approx(0.05 + 143.3, abs=0.05)
+    assert covenant.all_gather_seconds(20, 1.97e9) == pytest.approx(2723, abs=0.5)
+    two = make_experiment(tmp_path, "cluster=regions_2x4").run.cluster
+    assert two.all_reduce_seconds(8, 1e9) == pytest.approx(14 * (0.035 + 1.0))
+
+
 REGIONS = (
     "cluster.regions=[{nodes: 1, bandwidth_up: 100Mbit/s, bandwidth_down: 1Gbit/s, "
     "latency_seconds: 30ms}, {nodes: 2, bandwidth_up: 2e6, bandwidth_down: 3e6, "
