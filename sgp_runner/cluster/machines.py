@@ -223,6 +223,8 @@ class Cluster:
                 (bit_rate(self.bandwidth), self.bandwidth == rate),
                 (counted(nodes, "node"), nodes <= limits.get("nodes", inf)),
                 (f"a model of {num_bytes(model_bytes)}", least <= model_bytes <= most),
+                ("unequal links", not limits or not self.unequal_links),
+                ("regions", not limits or not self.regions),
             )
             if not within
         ]
@@ -241,11 +243,9 @@ class Cluster:
 
     def check_unequal_links(self) -> None:
         """Raise ConfigError for what is modelled for equal links only."""
-        own = ("bandwidth_up", "bandwidth_down", "node_bandwidth_up", "node_bandwidth_down")
-        unequal = [key for key in own if getattr(self, key)]
-        if unequal and self.contention_seconds_per_byte:
+        if self.unequal_links and self.contention_seconds_per_byte:
             raise ConfigError(
-                f"cluster.{unequal[0]}",
+                f"cluster.{self.unequal_links[0]}",
                 "contention between messages and gradients is measured on links with one rate: "
                 "use cluster.contention_seconds_per_byte=0, or bandwidth alone.",
             )
@@ -255,6 +255,12 @@ class Cluster:
                 f"of all-reduces between regions only rings are modelled, not {self.collective}: "
                 "use cluster.collective=ring.",
             )
+
+    @property
+    def unequal_links(self) -> list[str]:
+        """The settings that give directions or nodes rates of their own."""
+        keys = ("bandwidth_up", "bandwidth_down", "node_bandwidth_up", "node_bandwidth_down")
+        return [key for key in keys if getattr(self, key)]
 
     def check(self, nodes: int, servers: int) -> None:
         """Raise ConfigError for ranks that the run does not have, or regions of other nodes.

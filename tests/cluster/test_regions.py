@@ -198,6 +198,12 @@ def test_ar_sgd_over_two_regions_of_four() -> None:
     assert result.simulation.clock.now == pytest.approx(2 * each)
 
 
+def test_times_are_not_validated_for_unequal_links_and_regions() -> None:
+    assert cluster(regions=TWO).beyond(4, 8.0) is None  # nothing was validated
+    words = cluster(regions=TWO, bandwidth_up=2.0, validated={"nodes": 8}).beyond(4, 8.0)
+    assert words is not None and words.endswith("(8 bit/s, up to 8 nodes): unequal links, regions.")
+
+
 def test_left_ranks_keep_their_regions_and_links() -> None:
     made = cluster(regions=(region(2), region(3)), node_bandwidth_up={1: 5.0, 4: 6.0})
     left = made.among({0: 0, 2: 1, 4: 2, 5: 3})  # rank 5 is a server
