@@ -63,6 +63,8 @@ LOW_COMMUNICATION = {
     "d_squared": (),
     "gradient_tracking": (),
     "gossip_pga": ("algo.period=3",),
+    "sgp over rounds": ("algo.topology=base", "nodes=5"),
+    "d_psgd over rounds": ("algo.topology=base", "nodes=5"),
 }
 Results = dict[str, tuple[Experiment, Experiment]]
 

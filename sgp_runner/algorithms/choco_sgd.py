@@ -50,7 +50,7 @@ class ChocoSGD(Algorithm):
             raise ConfigError("algo.gamma", f"{self.gamma} must be above 0 and at most 1.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        verify_symmetric(self.topology, nodes, self.title)
+        verify_symmetric(self.topology, nodes, self.title, weighted=False)
         if self.phases(nodes) != [(0.0, 1)]:
             raise ConfigError(
                 "algo.topology", f"{self.title} needs the same graph in every step: use ring."

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.gossip import shares
 from sgp_runner.topology.verify import verify_symmetric
 
 if TYPE_CHECKING:
@@ -40,18 +41,17 @@ class DPSGD(Algorithm):
     async def run(self, worker: Worker) -> None:
         x = worker.params
         for k in worker.steps():
-            peers = self.topology.at(worker.epoch).out_peers(worker.rank, worker.size, k)
             adapt_first = self.order == "adapt_then_combine"
             if adapt_first:
                 x -= worker.update(await worker.grad())
-            message = x / (len(peers) + 1)
-            for j in peers:
-                worker.comm.send(j, message)
+            kept, sent = shares(worker, self.topology, k, x)
+            for j, share in sent:
+                worker.comm.send(j, share)
             if adapt_first:
-                x.copy_(message)
+                x.copy_(kept)
             else:
                 d = worker.update(await worker.grad())
-                x.copy_(message).sub_(d)
+                x.copy_(kept).sub_(d)
                 del d  # not held while waiting
-            for j in peers:
+            for j, _ in sent:
                 x += await worker.comm.recv(j)

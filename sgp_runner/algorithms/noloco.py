@@ -67,7 +67,7 @@ class NoLoCo(Algorithm):
             )
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        verify_symmetric(self.topology, nodes, self.title)
+        verify_symmetric(self.topology, nodes, self.title, weighted=False)
         graph = self.topology.at(0.0)
         sizes = {len(graph.out_peers(rank, nodes, 0)) for rank in range(nodes)}
         if len(sizes) > 1:

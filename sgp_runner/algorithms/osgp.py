@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.core.push_sum import split, to_model, to_numerator
+from sgp_runner.core.push_sum import push, to_model, to_numerator
 from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
@@ -64,7 +64,7 @@ class OSGP(Algorithm):
             raise ConfigError("algo.interval", f"{self.interval} must be at least 1 step.")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        verify(self.topology, nodes)
+        verify(self.topology, nodes, weighted=True)
 
     def phases(self, size: int) -> list[Phase]:
         return [(epoch, self.interval * steps) for epoch, steps in self.topology.phases(size)]
@@ -99,10 +99,7 @@ class OSGP(Algorithm):
             return
         graph = self.topology.at(worker.epoch)
         send = k // self.interval  # counts sends: by ``k`` an even interval would skip hops
-        peers = graph.out_peers(worker.rank, worker.size, send)
-        message = split(x, len(peers) + 1)
-        for j in peers:
-            worker.comm.send(j, message)
+        push(worker, graph, send, x)
         if not self.push_sum_weight:
             x[-1] = 1
         expected.extend((k, j) for j in graph.in_peers(worker.rank, worker.size, send))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.core.push_sum import descend, split, to_model
+from sgp_runner.core.push_sum import descend, push, to_model
 from sgp_runner.topology.verify import verify
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class SGP(Algorithm):
     title: ClassVar[str] = "SGP"
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        verify(self.topology, nodes)
+        verify(self.topology, nodes, weighted=True)
 
     def phases(self, size: int) -> list[Phase]:
         return self.topology.phases(size)
@@ -40,10 +40,7 @@ class SGP(Algorithm):
         for k in worker.steps():
             descend(x, worker.update(await worker.grad()))  # at z; x = z w - d
             graph = self.topology.at(worker.epoch)
-            peers = graph.out_peers(worker.rank, worker.size, k)
-            message = split(x, len(peers) + 1)  # a copy of x = x / (peers + 1)
-            for j in peers:
-                worker.comm.send(j, message)
+            push(worker, graph, k, x)  # keeps the own share of x
             for j in graph.in_peers(worker.rank, worker.size, k):
                 x += await worker.comm.recv(j)
             to_model(x)

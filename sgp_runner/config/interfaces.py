@@ -70,7 +70,7 @@ INTERFACES = {
             "out_peers": "def out_peers(self, rank, size, step)",
             "symmetric": "symmetric: ClassVar[bool] = True",
         },
-        ("in_peers", "phases", "at", "check"),
+        ("in_peers", "weights", "phases", "at", "check"),
     ),
     "logger": Interface(
         "a logger", Logger, {"open": "def open(self, run_dir, name, config, tags, group)"}

@@ -11,16 +11,32 @@ if TYPE_CHECKING:
     from sgp_runner.topology.graphs import Topology
 
 
+def shares(
+    worker: Worker, topology: Topology, k: int, x: Tensor
+) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    """The share of ``x`` that a node keeps in step ``k``, and those that it sends, by peer.
+
+    Those with equal weights are one tensor, which must not be written to.
+    """
+    graph = topology.at(worker.epoch)
+    peers = graph.out_peers(worker.rank, worker.size, k)
+    weights = graph.weights(worker.rank, worker.size, k)
+    if weights is None:
+        equal = x / (len(peers) + 1)
+        return equal, [(j, equal) for j in peers]
+    sent = [(j, x * weight) for j, weight in zip(peers, weights, strict=True)]
+    return x * (1 - sum(weights)), sent
+
+
 async def gossip(worker: Worker, topology: Topology, k: int, x: Tensor) -> Tensor:
     """``sum_j w_ij x_j``, of the neighbours j in step ``k`` and the worker itself, in a new tensor.
 
-    All weights are equal: ``w_ij = 1 / (neighbours + 1)``.
+    The graph is symmetric, and so are its weights.
     """
-    peers = topology.at(worker.epoch).out_peers(worker.rank, worker.size, k)
-    message = x / (len(peers) + 1)
-    for j in peers:
-        worker.comm.send(j, message)
-    mean = message.clone()
-    for j in peers:
+    kept, sent = shares(worker, topology, k, x)
+    for j, share in sent:
+        worker.comm.send(j, share)
+    mean = kept.clone()
+    for j, _ in sent:
         mean += await worker.comm.recv(j)
     return mean

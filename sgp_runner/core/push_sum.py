@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Topology
 
 TOLERANCE = 1e-4  # deviation of the mean weight, which is 1 up to rounding
 
@@ -75,3 +76,17 @@ def split(x: Tensor, parts: int) -> Tensor:
     for kept, copy in in_pieces(x, message):
         copy.copy_(kept.mul_(1 / parts) if parts.bit_count() == 1 else kept.div_(parts))
     return message
+
+
+def push(worker: Worker, graph: Topology, step: int, x: Tensor) -> None:
+    """Send the shares of the worker's peers in ``step``; keep its own in ``x``."""
+    peers = graph.out_peers(worker.rank, worker.size, step)
+    weights = graph.weights(worker.rank, worker.size, step)
+    if weights is None:
+        message = split(x, len(peers) + 1)
+        for j in peers:
+            worker.comm.send(j, message)
+        return
+    for j, weight in zip(peers, weights, strict=True):
+        worker.comm.send(j, x * weight)
+    x *= 1 - sum(weights)

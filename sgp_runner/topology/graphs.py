@@ -3,7 +3,7 @@
 A topology gives the peers that the node ``rank`` of ``size`` sends to (``out_peers``) and receives
 from (``in_peers``) at ``step``. Both sides compute them independently, so the two must agree;
 `matrix` builds the resulting mixing matrix and is the oracle of the tests.
-Weights are uniform: a node keeps and sends ``1 / (peers + 1)``.
+Unless a graph says otherwise (``weights``), a node keeps and sends ``1 / (peers + 1)``.
 
 Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lian et al. 2018
 (bipartite pairs).
@@ -21,6 +21,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from sgp_runner.utils.errors import ConfigError
 
 Peers = tuple[int, ...]
+Weights = tuple[float, ...]
 Phase = tuple[float, int]  # the first epoch, and the period of the graph in steps
 
 
@@ -38,6 +39,14 @@ class Topology(Protocol):
     def in_peers(self, rank: int, size: int, step: int) -> Peers:
         return self.out_peers(rank, size, step)
 
+    def weights(self, rank: int, size: int, step: int) -> Weights | None:
+        """The shares that go to each of ``out_peers``; the node keeps the rest.
+
+        None: equal ones, also for the node itself. In a symmetric graph an edge has the same weight
+        in both directions.
+        """
+        return None
+
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 1)]
 
@@ -50,6 +59,15 @@ class Topology(Protocol):
         return None
 
 
+def sent_weights(topology: Topology, rank: int, size: int, step: int) -> Weights:
+    """The share that each of ``out_peers`` receives."""
+    weights = topology.weights(rank, size, step)
+    if weights is not None:
+        return weights
+    peers = len(topology.out_peers(rank, size, step))
+    return (1 / (peers + 1),) * peers
+
+
 def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
     """Mixing matrix ``P`` [size, size], whose columns sum to one.
 
@@ -57,9 +75,10 @@ def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
     """
     mixing = [[0.0] * size for _ in range(size)]
     for j in range(size):
-        peers = topology.out_peers(j, size, step)
-        for i in (j, *peers):
-            mixing[i][j] += 1 / (len(peers) + 1)
+        weights = sent_weights(topology, j, size, step)
+        mixing[j][j] += 1 - sum(weights)
+        for i, weight in zip(topology.out_peers(j, size, step), weights, strict=True):
+            mixing[i][j] += weight
     return mixing
 
 

@@ -6,8 +6,8 @@ For each step of the period, in each phase of a schedule by epoch:
   before it receives any, and sends never block, so a receive of step ``k`` waits only for
   earlier steps of other nodes: there is no cycle of waits;
 * no node sends to itself, to a node that does not exist, or twice to the same node;
-* columns of the mixing matrix sum to one, since a node with ``m`` peers keeps and sends shares of
-  ``1 / (m + 1)``; where an algorithm needs it, rows do as well.
+* columns of the mixing matrix sum to one, since a node keeps what it does not send; where an
+  algorithm needs it, rows do as well, or a node and its peers have equal weights.
 
 Over the period every node reaches every other. The cost is proportional to the edges of one period.
 
@@ -23,21 +23,28 @@ from typing import TYPE_CHECKING, Literal
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.topology.graphs import Peers, Topology
+    from sgp_runner.topology.graphs import Peers, Topology, Weights
 
 Need = Literal["columns", "doubly stochastic", "odd with even", "balanced"]
 KEY = "algo.topology"
 
 
 def verify(
-    topology: Topology, size: int, needs: Need = "columns", by: str = "this algorithm"
+    topology: Topology,
+    size: int,
+    needs: Need = "columns",
+    by: str = "this algorithm",
+    weighted: bool = False,
 ) -> None:
     """Raise ConfigError, naming step and edge, unless ``topology`` gives ``by`` what it ``needs``.
 
     needs: ``columns`` that sum to one; also rows (``doubly stochastic``); edges ``odd with even``
         ranks only, in both directions, one or more for each odd rank; or as many messages in as out
         at each node (``balanced``).
+    weighted: whether ``by`` asks the graph for its weights, and does not take equal ones.
     """
+    from sgp_runner.topology.graphs import sent_weights
+
     topology.check(size)
     for epoch, period in topology.phases(size):
         graph = topology.at(epoch)
@@ -47,35 +54,42 @@ def verify(
             into = [graph.in_peers(rank, size, step) for rank in range(size)]
             where = f"in step {step}" + (f" from epoch {epoch:g} on" if epoch else "")
             check_edges(out, into, where)
-            NEEDS[needs](out, into, f"{by} needs", where)
+            weights = [sent_weights(graph, rank, size, step) for rank in range(size)]
+            check_weights(out, weights, where)
+            if not weighted:
+                check_equal(weights, by, where)
+            NEEDS[needs](out, into, weights, f"{by} needs", where)
             for reached, peers in zip(reaches, out, strict=True):
                 reached.update(peers)
         check_connected(reaches, period)
 
 
-def verify_symmetric(topology: Topology, size: int, by: str) -> None:
-    """Raise ConfigError unless uniform weights on ``topology`` are doubly stochastic."""
+def verify_symmetric(topology: Topology, size: int, by: str, weighted: bool = True) -> None:
+    """Raise ConfigError unless the weights of ``topology`` are doubly stochastic."""
     if not topology.symmetric:
         raise ConfigError(
             KEY,
-            f"{by} needs a symmetric graph: ring, bipartite, complete, torus, "
-            "random_matching, or edges with each edge in both directions.",
+            f"{by} needs a symmetric graph: ring, bipartite, complete, torus, random_matching, "
+            "base, equi_dyn, hyper_hypercube, or edges with each edge in both directions.",
         )
-    verify(topology, size, "doubly stochastic", by)
+    verify(topology, size, "doubly stochastic", by, weighted)
 
 
 def smallest_eigenvalue(topology: Topology, size: int) -> float:
     """Smallest eigenvalue of the mixing matrix of a symmetric graph in its first step."""
     import numpy as np
-    from scipy.sparse import coo_array, eye_array
+    from scipy.sparse import coo_array, diags_array
     from scipy.sparse.linalg import eigsh
 
+    from sgp_runner.topology.graphs import sent_weights
+
     peers = [topology.out_peers(rank, size, 0) for rank in range(size)]
-    weights = [1 / (len(each) + 1) for each in peers]
+    weights = [sent_weights(topology, rank, size, 0) for rank in range(size)]
     rows = np.repeat(np.arange(size), [len(each) for each in peers])
     columns = np.array([peer for each in peers for peer in each], dtype=int)
-    shares = coo_array((np.array(weights)[rows], (rows, columns)), (size, size))
-    mixing = shares + eye_array(size) * weights[0] if size > 1 else eye_array(1)
+    shares = np.array([share for each in weights for share in each])
+    mixing = coo_array((shares, (rows, columns)), (size, size))
+    mixing = mixing + diags_array([1.0 - sum(each) for each in weights])
     if size < 64:
         return float(np.linalg.eigvalsh(mixing.toarray())[0])
     return float(eigsh(mixing, 1, which="SA", return_eigenvectors=False)[0])
@@ -120,13 +134,51 @@ def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None
             )
 
 
-def no_more(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
+def check_weights(out: Sequence[Peers], weights: Sequence[Weights], where: str) -> None:
+    """Check that each peer has a positive weight, and that the node keeps one."""
+    for rank, (peers, shares) in enumerate(zip(out, weights, strict=True)):
+        if len(shares) != len(peers):
+            raise ConfigError(
+                KEY, f"{where} node {rank} has {len(peers)} peers and {len(shares)} weights."
+            )
+        if any(share <= 0 for share in shares) or sum(shares) > 1 + 1e-9:
+            raise ConfigError(
+                KEY, f"{where} the weights of node {rank} must be positive, and at most 1 in all."
+            )
+
+
+def check_equal(weights: Sequence[Weights], by: str, where: str) -> None:
+    for rank, shares in enumerate(weights):
+        if any(abs(share * (len(shares) + 1) - 1) > 1e-9 for share in shares):
+            raise ConfigError(
+                KEY,
+                f"{by} gives a node and its peers equal weights, but {where} the graph gives node "
+                f"{rank} others: use ring, complete, random_matching or hyper_hypercube.",
+            )
+
+
+def no_more(
+    out: Sequence[Peers],
+    into: Sequence[Peers],
+    weights: Sequence[Weights],
+    needs: str,
+    where: str,
+) -> None:
     """Check nothing more: columns sum to one in any graph."""
 
 
-def check_rows(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
-    for rank, (peers, senders) in enumerate(zip(out, into, strict=True)):
-        total = 1 / (len(peers) + 1) + sum(1 / (len(out[src]) + 1) for src in senders)
+def check_rows(
+    out: Sequence[Peers],
+    into: Sequence[Peers],
+    weights: Sequence[Weights],
+    needs: str,
+    where: str,
+) -> None:
+    received = [1 - sum(shares) for shares in weights]
+    for peers, shares in zip(out, weights, strict=True):
+        for peer, share in zip(peers, shares, strict=True):
+            received[peer] += share
+    for rank, total in enumerate(received):
         if abs(total - 1) > 1e-9:
             raise ConfigError(
                 KEY,
@@ -135,7 +187,13 @@ def check_rows(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: s
             )
 
 
-def check_balance(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
+def check_balance(
+    out: Sequence[Peers],
+    into: Sequence[Peers],
+    weights: Sequence[Weights],
+    needs: str,
+    where: str,
+) -> None:
     for rank, (peers, senders) in enumerate(zip(out, into, strict=True)):
         if len(peers) != len(senders):
             counts = f"{where} node {rank} sends {len(peers)} and receives {len(senders)}"
@@ -144,7 +202,13 @@ def check_balance(out: Sequence[Peers], into: Sequence[Peers], needs: str, where
             )
 
 
-def check_pairs(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: str) -> None:
+def check_pairs(
+    out: Sequence[Peers],
+    into: Sequence[Peers],
+    weights: Sequence[Weights],
+    needs: str,
+    where: str,
+) -> None:
     """Check that the waits of AD-PSGD cannot form a cycle.
 
     Odd ranks wait for even ones, which wait for no particular rank.
@@ -169,7 +233,9 @@ def check_pairs(out: Sequence[Peers], into: Sequence[Peers], needs: str, where: 
             )
 
 
-NEEDS: dict[Need, Callable[[Sequence[Peers], Sequence[Peers], str, str], None]] = {
+NEEDS: dict[
+    Need, Callable[[Sequence[Peers], Sequence[Peers], Sequence[Weights], str, str], None]
+] = {
     "columns": no_more,
     "doubly stochastic": check_rows,
     "odd with even": check_pairs,

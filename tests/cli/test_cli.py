@@ -185,7 +185,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "algo=d_psgd algo.topology=exponential",
         "algo.topology",
-        "torus, random_matching, or edges with each edge in both directions.",
+        "base, equi_dyn, hyper_hypercube, or edges with each edge in both directions.",
     ),
     ("+experiment=x", "experiment", "'x' is none of ar_then_sgp, "),
     ("name=../up", "name", "'../up' cannot name a folder"),

@@ -205,7 +205,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=d_psgd algo.topology=exponential",
         "algo.topology",
-        "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus, random_matching, or",
+        "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus, random_matching, base",
     ),
     (
         "algo=ar_sgd on_failure=continue",

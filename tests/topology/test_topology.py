@@ -8,6 +8,8 @@ from fractions import Fraction
 
 import pytest
 
+from sgp_runner.topology.equi_topo import EquiDyn
+from sgp_runner.topology.finite_time import Base, HyperHypercube
 from sgp_runner.topology.graphs import (
     BidirectionalExponential,
     BipartiteExponential,
@@ -34,6 +36,11 @@ ALL: list[Topology] = [
     Complete(),
     Torus(),
     RandomMatching(),
+    Base(),
+    Base(peers=2, simple=True),
+    HyperHypercube(),
+    EquiDyn(),
+    EquiDyn(directed=True, eta=0.5),
 ]
 
 
@@ -150,7 +157,9 @@ def test_both_ends_agree_and_weights_sum_to_one(topology: Topology) -> None:
                 )
 
 
-@pytest.mark.parametrize("topology", [each for each in ALL if each != RandomMatching()], ids=str)
+@pytest.mark.parametrize(
+    "topology", [each for each in ALL if not isinstance(each, RandomMatching | EquiDyn)], ids=str
+)
 def test_a_graph_starts_over_after_its_period(topology: Topology) -> None:
     for size in (size for size in range(1, 20) if supported(topology, size)):
         ((_, period),) = topology.phases(size)

@@ -60,7 +60,7 @@ class Nccl:
             )
         check_devices(run, self.gossip, self.autocast)
         for topology in topologies(run.algo) if not leads(run, "auto") else ():
-            verify(topology, run.nodes, "balanced", "network=nccl")
+            verify(topology, run.nodes, "balanced", "network=nccl", weighted=True)
 
     def check_start(self, run: Run, process: Launched | None) -> None:
         if process is not None:
