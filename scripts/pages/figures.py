@@ -29,7 +29,8 @@ OWN = {
     "local_sgd": ("algo.tau=2",),
     "slowmo": ("algo.tau=2",),
     **dict.fromkeys(
-        ("diloco", "streaming_diloco", "noloco", "sparseloco", "gossip_pga"), ("algo.period=2",)
+        ("async_diloco", "diloco", "streaming_diloco", "noloco", "sparseloco", "gossip_pga"),
+        ("algo.period=2",),
     ),
 }
 GRADIENT, MESSAGE, ALL_REDUCE, TEXT = "#5b8fd6", "#d9793d", "#8c9aa8", "#808489"

@@ -34,6 +34,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "algo": {
         "ad_psgd": "sgp_runner.algorithms.ad_psgd:ADPSGD",
         "ar_sgd": "sgp_runner.algorithms.ar_sgd:ARSGD",
+        "async_diloco": "sgp_runner.algorithms.async_diloco:AsyncDiLoCo",
         "choco_sgd": "sgp_runner.algorithms.choco_sgd:ChocoSGD",
         "d_psgd": "sgp_runner.algorithms.d_psgd:DPSGD",
         "d_squared": "sgp_runner.algorithms.d_squared:DSquared",

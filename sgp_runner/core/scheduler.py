@@ -21,6 +21,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
+from threading import Timer
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from sgp_runner.utils.waits import waiting_for
@@ -185,12 +186,21 @@ class RealClock:
     def ends(self, collective: int) -> None:
         """Hook: a collective has ended."""
 
+    def wakes(self, number: int) -> None:
+        """Hook: the sleep ``number`` of this rank has ended."""
+
     @property
     def now(self) -> float:
         return time.monotonic() - self.start
 
     def post(self, callback: Callable[[], None]) -> None:
         self.posted.put(callback)
+
+    def post_after(self, seconds: float, number: int, callback: Callable[[], None]) -> None:
+        """Post ``callback``, the end of the sleep ``number``, in ``seconds``."""
+        timer = Timer(seconds, self.post, [callback])
+        timer.daemon = True
+        timer.start()
 
     def post_error(self, error: Exception) -> None:
         """Raise ``error`` on the scheduler's thread."""

@@ -70,6 +70,7 @@ class Runtime(Protocol):
     def grad(self, worker: Worker, at: Tensor) -> Awaitable[Tensor]: ...
     def mean_grad(self, worker: Worker) -> Awaitable[Tensor]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
+    def sleep(self, worker: Worker, number: int, seconds: float) -> Awaitable[None]: ...
     def now(self) -> float: ...
 
     def start_of_step(self, worker: Worker) -> None:
@@ -138,6 +139,8 @@ class Worker:
     shapes: of the model's parameter tensors, by name, in their order within the ``D`` entries.
     steps_per_epoch: in the unit of ``step``.
     learns: False in a timing study, where all gradients are zero.
+    own_pace: whether the learning rate follows the gradients of this worker, of which each worker
+        has its share, and not ``step``.
     """
 
     rank: int
@@ -156,6 +159,7 @@ class Worker:
     model_buffers: list[Tensor] = field(default_factory=list)
     until: int | None = None
     learns: bool = True
+    own_pace: bool = False
 
     def __post_init__(self) -> None:
         self.params = self.push_sum[:-1]  # [D], the model's parameters
@@ -189,7 +193,8 @@ class Worker:
 
     @property
     def lr(self) -> float:
-        return self.lr_at(max(self.step, 0))
+        step = (self.progress.gradients - 1) * self.size if self.own_pace else self.step
+        return self.lr_at(max(step, 0))
 
     def lr_at(self, step: int) -> float:
         return lr_at(self.optim, step / self.steps_per_epoch, self.horizon)
@@ -258,6 +263,10 @@ class Worker:
     def spawn(self, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]:
         """Start a second activity of this worker; await the result to join it."""
         return self.runtime.spawn(self, coroutine)
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Wait ``seconds`` of the run's clock; messages arrive meanwhile."""
+        return self.runtime.sleep(self, self.count("sleeps"), seconds)
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """Named state that outlives a coroutine: made on first use, the same object afterwards."""

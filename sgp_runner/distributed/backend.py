@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sgp_runner.distributed.gloo import GlooTransport, named
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.processes import DistributedWorld
-from sgp_runner.distributed.rank import Rank, SharedBudget
+from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
 from sgp_runner.distributed.recorded import Recorder
 from sgp_runner.distributed.saving import RankSaver, passed_on, restore
 from sgp_runner.distributed.watchdog import BUILT, Watchdog
@@ -171,7 +171,11 @@ class RankBackend:
         own = run.budget(problem)
         self.total = own.total
         shared = run.algo.asynchronous and world.place.node_rank < run.nodes
-        budget: Budget = SharedBudget(world.store, own.total) if shared else own
+        budget: Budget = own
+        if shared:
+            budget = SharedBudget(world.store, own.total)
+        elif run.algo.asynchronous:
+            budget = ServerBudget(world.store, own)
         if self.record is None:
             self.runtime = Rank(
                 problem, world, run.faults, survives=survives, listener=self.listener

@@ -21,7 +21,13 @@ from sgp_runner.core.comm import Comm, Transport, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler, resolved
-from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_the_rank
+from sgp_runner.core.worker import (
+    SILENT,
+    OwnBudget,
+    StepListener,
+    activity_name,
+    naming_the_rank,
+)
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.elastic.membership import step_snapshot
 from sgp_runner.utils.errors import Stopped
@@ -39,7 +45,7 @@ T = TypeVar("T")
 # Begin and duration of a gradient (seconds), and its value and loss.
 Timed = tuple[float, float, tuple["Tensor", "Tensor"]]
 
-NO_STEP_LEFT = "no step left"  # key in the store of a spent shared budget
+NO_STEP_LEFT = "no step left"  # key in the store: of workers together, or of a server
 
 
 def connect(
@@ -119,6 +125,16 @@ class Rank:
         return self.scheduler.spawn(
             naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
         )
+
+    def sleep(self, worker: Worker, number: int, seconds: float) -> Future[None]:
+        future: Future[None] = self.scheduler.future(("the end of its sleep",))
+
+        def wake() -> None:
+            self.clock.wakes(number)
+            self.scheduler.resolve(future, None)
+
+        self.clock.post_after(seconds, number, wake)
+        return future
 
     def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
         number = worker.progress.gradients
@@ -214,3 +230,31 @@ class SharedBudget:
             return number
         self.store.set(NO_STEP_LEFT, "")
         return None
+
+
+class ServerBudget:
+    """Budget ``own`` of a server, whose end is in the store of the run.
+
+    Once a server has ended, workers between steps must not wait for it to save a checkpoint.
+    """
+
+    def __init__(self, store: Store, own: OwnBudget) -> None:
+        self.store, self.own = store, own
+
+    @property
+    def spent(self) -> bool:
+        return self.own.spent
+
+    @property
+    def taken(self) -> int:
+        return self.own.taken
+
+    @taken.setter
+    def taken(self, number: int) -> None:
+        self.own.taken = number
+
+    def take(self) -> int | None:
+        number = self.own.take()
+        if number is None:
+            self.store.set(NO_STEP_LEFT, "")
+        return number

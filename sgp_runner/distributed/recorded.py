@@ -58,6 +58,9 @@ class RecordingClock(RealClock):
     def ends(self, collective: int) -> None:
         self.note("collective", collective)
 
+    def wakes(self, number: int) -> None:
+        self.note("sleep", number)
+
     def note(self, kind: str, *details: object) -> None:
         self.add(
             [kind, self.inside if self.handling else ON_THE_SPOT, round(self.now, 6), *details]

@@ -162,6 +162,12 @@ class DryRun:
             naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
         )
 
+    def sleep(self, worker: Worker, number: int, seconds: float) -> Future[None]:
+        future: Future[None] = Future(("the end of its sleep",))
+        wake = Call(partial(self.scheduler.resolve, future, None))
+        self.clock.at(self.clock.now + seconds, wake)
+        return future
+
     def start_of_step(self, worker: Worker) -> None:
         """Do nothing: no checkpoints are saved."""
 

@@ -7,6 +7,7 @@ recording (`Header`), the last one verifies the rest (`Footer`), and between the
 * ``["gradient", place, time, seconds]``: a gradient was complete after ``seconds``
 * ``["collective", place, time, number]``: an all-reduce or all-gather ended, the ``number``-th that
   the rank began
+* ``["sleep", place, time, number]``: the ``number``-th sleep of the rank ended
 * ``["step", number]``: drawn from the shared budget; null if the budget was spent
 * ``["send", dst, tag, bytes, sent]``
 
@@ -95,7 +96,7 @@ class TraceEvent:
 
     src, tag, arrived: of a message
     seconds: of a gradient
-    number: of a collective
+    number: of a collective or a sleep
     """
 
     kind: str
@@ -257,8 +258,8 @@ def read_recording(path: Path) -> Recording:
                 events.append(TraceEvent("message", place, time, src, tag, arrived=arrived))
             case ["gradient", place, time, seconds]:
                 events.append(TraceEvent("gradient", place, time, seconds=seconds))
-            case ["collective", place, time, number]:
-                events.append(TraceEvent("collective", place, time, number=number))
+            case ["collective" | "sleep" as kind, place, time, number]:
+                events.append(TraceEvent(kind, place, time, number=number))
             case ["step", number]:
                 steps.append(number)
             case ["send", dst, tag, num_bytes, sent]:

@@ -167,7 +167,8 @@ class ReplayClock(RealClock):
         self.moment = 0.0
         self.calls = 0
         self.delivering = False
-        self.make: dict[str, Callable[[TraceEvent], None]] = {}
+        self.sleeps: dict[int, Callable[[], None]] = {}  # what ends each sleep, by its number
+        self.make: dict[str, Callable[[TraceEvent], None]] = {"sleep": self.wake}
         if recording.header.polled:
             self.poll_with(lambda: None, 0.0)
 
@@ -177,6 +178,14 @@ class ReplayClock(RealClock):
 
     def exclude(self, seconds: float) -> None:
         """Do nothing: recorded time already leaves out evaluation."""
+
+    def post_after(self, seconds: float, number: int, callback: Callable[[], None]) -> None:
+        self.sleeps[number] = callback
+
+    def wake(self, sleep: TraceEvent) -> None:
+        if sleep.number not in self.sleeps:
+            raise ReplayMismatch(self.rank, sleep, "does not sleep")
+        self.sleeps.pop(sleep.number)()
 
     def advance(self) -> bool:
         self.happen(self.next("waits", WAITING))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # One entry of a journal: ("deliver", src, tag, message) | ("gradient", step) |
-# ("collective", number, value).
+# ("collective", number, value) | ("sleep", number).
 Entry = tuple[Any, ...]
 
 _COMPUTE, _NODE, _MEMBERS = 201, 202, 205  # streams of random numbers
@@ -160,6 +160,21 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Wakes:
+    """The sleep ``number`` of a rank ends."""
+
+    rank: int
+    number: int
+    kind: ClassVar[str] = "wakes"
+
+    def fire(self, machines: Simulation) -> None:
+        machines.wake(self.rank, self.number)
+
+    def state_dict(self) -> State:
+        return {"rank": self.rank, "number": self.number}
+
+
+@dataclass(frozen=True, slots=True)
 class Death:
     """Ranks have crashed permanently, and the others have noticed."""
 
@@ -181,6 +196,7 @@ EVENTS: dict[str, Callable[..., Any]] = {
     Cross.kind: lambda sent, **values: Cross(Sent(*sent), **values),
     Arrive.kind: lambda sent: Arrive(Sent(*sent)),
     Served.kind: lambda sent: Served(Sent(*sent)),
+    Wakes.kind: Wakes,
 }
 
 
@@ -263,6 +279,7 @@ class Simulation:
         # Gradients in flight, by rank and step.
         self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]] = {}
         self.collectives: dict[int, Collective] = {}  # under way, by number
+        self.sleeps: dict[tuple[int, int], Future[None]] = {}  # by rank and number
         # Collectives of a worker that repeats a step, by rank and number.
         self.repeated: dict[tuple[int, int], Future[Any]] = {}
         # While steps are repeated, requests of workers do not reach the outside.
@@ -294,6 +311,17 @@ class Simulation:
         return self.scheduler.spawn(
             naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
         )
+
+    def sleep(self, worker: Worker, number: int, seconds: float) -> Future[None]:
+        future = self.sleeps[worker.rank, number] = Future(("the end of its sleep",))
+        if not self.repeating:
+            end = self.fabric.times.awake(worker.rank).clear(self.clock.now + seconds)
+            self.clock.at(end, Wakes(worker.rank, number))
+        return future
+
+    def wake(self, rank: int, number: int) -> None:
+        self.note(rank, "sleep", number)
+        self.scheduler.resolve(self.sleeps.pop((rank, number)), None)
 
     def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
         future: Future[Tensor] = Future(("its gradient",))

@@ -76,6 +76,8 @@ def repeat(
             case "gradient", step:
                 _, gradient, future = simulation.gradients.pop((rank, step))
                 scheduler.resolve(future, recomputed(simulation, gradient))
+            case "sleep", number:
+                scheduler.resolve(simulation.sleeps.pop((rank, number)), None)
             case "collective", number, outcome:
                 future = simulation.repeated.pop((rank, number))
                 simulation.gradients = {

@@ -22,6 +22,7 @@ from torch import Tensor
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.hybrid import Hybrid
@@ -317,6 +318,7 @@ FREE: list[Algorithm] = [
     GapAware(),
     GapAware("staleness"),
     GapAware("none", momentum="per_worker"),
+    AsyncDiLoCo(period=3, grace=0.5),
 ]
 # A message takes some time, compute times differ, and interfaces have queues.
 ROUGH = machines(LogNormalTime(0.3), bandwidth=(D + 1) * 8 * 8 / 0.2, latency=0.1)
@@ -358,7 +360,7 @@ def test_what_depends_on_time_loses_nothing_and_computes_each_gradient_once(
     steps = [step for _, rank, step in result.trace if rank < 4]
     assert sorted(steps) == sorted(list(range(STEPS)) * 4 if push_sum else range(4 * STEPS))
     assert sum(worker.progress.gradients for worker in result.workers) == 4 * STEPS
-    if isinstance(algo, GapAware):
+    if isinstance(algo, GapAware | AsyncDiLoCo):
         assert result.workers[-1].steps_taken == 4 * STEPS
     else:
         check_sum(result, optim)

@@ -16,7 +16,14 @@ from sgp_runner.core.scheduler import Call, Future, VirtualClock, resolved
 from sgp_runner.core.state import futures_in, packed, unpacked
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.fabric import Arrive, Cross, Fabric, Reach, Sent
-from sgp_runner.simulator.simulation import EVENTS, CollectiveEnds, GradientEnds, Joins, Served
+from sgp_runner.simulator.simulation import (
+    EVENTS,
+    CollectiveEnds,
+    GradientEnds,
+    Joins,
+    Served,
+    Wakes,
+)
 
 
 def reloaded(state: Any) -> Any:
@@ -76,6 +83,7 @@ def test_events_are_saved_with_all_that_they_say() -> None:
     clock = VirtualClock(None)
     events = [
         GradientEnds(0, 3),
+        Wakes(2, 1),
         Joins(4, 1, 2, 80.0, 1.5),
         CollectiveEnds(4),
         Reach(Sent(0, 1, 5, message), 0.5, 0.25),

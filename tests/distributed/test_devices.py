@@ -73,7 +73,10 @@ def start(experiments: list[Experiment], program: str) -> None:
 
 
 Devices = tuple[dict[str, Results], dict[str, Experiment]]
-ASYNCHRONOUS = ("ad_psgd", "osgp", "gap_aware")
+ASYNCHRONOUS = (
+    *("ad_psgd", "osgp", "gap_aware"),
+    "async_diloco algo.period=2 algo.momentum=0 algo.lr=1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +93,7 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
     }
     words = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
     asynchronous = {
-        algorithm: make_experiment(folder, *words, f"algo={algorithm}")
+        algorithm: make_experiment(folder, *words, *f"algo={algorithm}".split())
         for algorithm in ASYNCHRONOUS
     }
     every_real = [

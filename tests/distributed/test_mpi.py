@@ -40,7 +40,10 @@ def run_ranks(*experiments: Experiment, fail_on_rank: int = -1) -> subprocess.Co
     return mpirun(experiments[0].run.ranks, str(HERE / "real_rank.py"), str(fail_on_rank), *configs)
 
 
-ASYNCHRONOUS = ("ad_psgd", "osgp", "gap_aware")
+ASYNCHRONOUS = (
+    *("ad_psgd", "osgp", "gap_aware"),
+    "async_diloco algo.period=2 algo.momentum=0 algo.lr=1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, E
     synchronous = simulate_all(folder, "mpi")
     words = ("network=mpi", "nodes=4", "model=mlp", "epochs=8")
     asynchronous = {
-        algorithm: make_experiment(folder, f"algo={algorithm}", *words)
+        algorithm: make_experiment(folder, *f"algo={algorithm}".split(), *words)
         for algorithm in ASYNCHRONOUS
     }
     every_real = [*(real for _, real in synchronous.values()), *asynchronous.values()]

@@ -154,7 +154,13 @@ def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", ["algo=ad_psgd", "algo=gap_aware", "algo=ad_psgd gpus_per_node=2"]
+    "settings",
+    [
+        "algo=ad_psgd",
+        "algo=gap_aware",
+        "algo=async_diloco algo.period=2 algo.momentum=0 algo.lr=1",
+        "algo=ad_psgd gpus_per_node=2",
+    ],
 )
 def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(
     settings: str, tmp_path: Path

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.distributed_c10d import PrefixStore
 
+from sgp_runner.core.worker import OwnBudget
+from sgp_runner.distributed.rank import NO_STEP_LEFT, ServerBudget
 from sgp_runner.distributed.store import LocalStore
 
 FORKSERVER = get_context("forkserver")
@@ -101,3 +103,14 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_store_in_order(tmp_
         count = inside.add("gradients", 0)
         assert inside.get(f"beat {attempt}") == b"x" * 5000
         assert inside.add("gradients", 1) == count + 1
+
+
+def test_a_server_that_has_taken_its_last_step_says_so(tmp_path: Path) -> None:
+    """Its workers, between steps, then save no checkpoint, for which they would wait for it."""
+    store = LocalStore(tmp_path / "store")
+    budget = ServerBudget(store, OwnBudget(2))
+    budget.taken = 1
+    assert (budget.take(), budget.taken, budget.spent) == (1, 2, True)
+    assert not store.check([NO_STEP_LEFT])
+    assert budget.take() is None
+    assert store.check([NO_STEP_LEFT])

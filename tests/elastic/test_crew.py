@@ -28,7 +28,8 @@ SETTINGS = (
     "log_every=1",
     "eval_every=100",
 )
-ALGORITHMS = ("sgp", "osgp", "d_psgd", "ad_psgd", "gap_aware", "slowmo")
+ALGORITHMS = ("sgp", "osgp", "d_psgd", "ad_psgd", "gap_aware", "async_diloco", "slowmo")
+ASYNCHRONOUS = ("ad_psgd", "gap_aware", "async_diloco")
 
 
 def simulate(folder: Path, *settings: str) -> tuple[Experiment, dict[str, object]]:
@@ -40,21 +41,21 @@ def simulate(folder: Path, *settings: str) -> tuple[Experiment, dict[str, object
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
-    experiment, summary = simulate(tmp_path, f"algo={algo}", "nodes=4", "epochs=2", DIES)
+    often = ("algo.period=3", "algo.momentum=0.5") if algo == "async_diloco" else ()
+    words = (f"algo={algo}", *often, "nodes=4", "epochs=2", DIES)
+    experiment, summary = simulate(tmp_path, *words)
     records = read_metrics(experiment.directory)
     (lost,) = (record for record in records if record["kind"] == "lost")
     assert (lost["ranks"], lost["nodes"], lost["time_s"], summary["lost"]) == ([2], 3, 8.0, [2])
-    assert lost["steps"] == 2 * 14 * (3 if algo in ("ad_psgd", "gap_aware") else 1)
+    assert lost["steps"] == 2 * 14 * (3 if algo in ASYNCHRONOUS else 1)
     steps = {
         rank: [record for record in records if record["kind"] == "train" and record["rank"] == rank]
         for rank in range(4)
     }
     assert max(float(str(record["time_s"])) for record in steps[2]) <= 3
     last = [int(str(steps[rank][-1]["step"])) for rank in (0, 1, 3)]
-    if algo in (
-        "ad_psgd",
-        "gap_aware",
-    ):  # 1437 samples in batches of 32 for three nodes: 14 steps of each in an epoch
+    # 1437 samples in batches of 32 for three nodes: 14 steps of each in an epoch
+    if algo in ASYNCHRONOUS:
         assert max(last) == 2 * 14 * 3 - 1
     else:
         assert last == [2 * 14 - 1] * 3

@@ -16,6 +16,7 @@ from experiments import make_experiment
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.hybrid import Hybrid
@@ -57,6 +58,7 @@ GOOD: dict[str, Algorithm] = {
     "pipe_sgd compressed": PipeSGD(depth=3, compression="quantize8", clip=1.0),
     "ps_sgd": PSSGD(),
     "gap_aware": GapAware(momentum="per_worker", gap="layer"),
+    "async_diloco": AsyncDiLoCo(period=3, grace=1.5),
     "hybrid": Hybrid(SlowMo(LocalSGD(None)), SGP_2_THEN_1, 5.0),
 }
 

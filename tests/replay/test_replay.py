@@ -31,6 +31,7 @@ REAL_RANK = str(TESTS / "real_rank.py")
 RECORDED = {
     "ad_psgd": ("nodes=4", "algo.averages_per_gradient=2", "model=resnet8", "epochs=0.2"),
     "gap_aware": ("nodes=3", "epochs=0.5"),
+    "async_diloco": ("nodes=3", "epochs=0.5", "algo.period=3", "algo.grace=0.01"),
     "osgp": ("nodes=4", "epochs=0.5", "algo.tau=2"),
     "slowmo": ("nodes=4", "epochs=0.5", "algo.base=osgp", "algo.tau=5", "dtype=float64"),
 }
@@ -60,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
     return out
 
 
-@pytest.mark.parametrize("algo", ["ad_psgd", "gap_aware", "osgp"])
+@pytest.mark.parametrize("algo", ["ad_psgd", "gap_aware", "async_diloco", "osgp"])
 def test_a_replay_ends_with_the_parameters_of_the_real_run(
     algo: str, runs: dict[str, Experiment]
 ) -> None:
@@ -425,7 +426,7 @@ def test_runs_over_mpi_are_repeated_too(tmp_path: Path) -> None:
     )
     done = run_ranks(*runs.values(), pipe)
     assert done.returncode == 0, done.stderr
-    for algo in ("ad_psgd", "gap_aware", "osgp"):
+    for algo in ("ad_psgd", "gap_aware", "async_diloco", "osgp"):
         check_same_bytes(runs[algo])
     check_rounding(runs["slowmo"])
     check_rounding(pipe)

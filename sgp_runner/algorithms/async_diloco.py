@@ -1,0 +1,169 @@
+"""Asynchronous DiLoCo (Liu et al. 2024): Delayed Nesterov and dynamic local updates.
+
+Workers make inner steps, send a server what these changed, ``g = theta - x`` with the ``theta``
+that they started from, and continue from its parameters. For the arrivals t = 0, 1, ... of ``g``,
+with ``N = delay``, B = 0 and m = 0 at first (Delayed Nesterov, Alg. 3):
+
+    B <- B + g
+    if N divides t + 1:  m <- beta m + B / N;  theta <- theta - lr ((1 - c N + c) beta m + g / N)
+                         B <- 0
+    else:                theta <- theta - lr (c beta m + g / N)
+
+Once one worker has finished, the server waits ``grace`` seconds; those that finish meanwhile are
+applied one by one, and all of them restart from the same parameters. Worker w makes
+``floor(period v_w / max v)`` inner steps, v its speed (DyLU), at least 1, which is ours. With equal
+speeds and ``N`` workers in every batch it is DiLoCo.
+
+Inner optimizers stay with their workers. The learning rate follows the steps on a worker's own
+shard; here each worker keeps its shard, where the authors draw one of those that lag behind, so
+that the shard of a fast worker is over early, and its rate stays at the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor, inf
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.diloco import check_outer
+from sgp_runner.core.optim import Horizon
+from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.units import Seconds
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.topology.graphs import Phase
+
+LONG = Horizon(1e6, 1.0, 1, 1)  # a run whose end shows the last learning rate of a schedule
+
+
+@dataclass(frozen=True)
+class AsyncDiLoCo(Algorithm):
+    """Local steps, and outer steps on a server as workers finish.
+
+    period: inner steps of the fastest worker between its outer gradients, H
+    lr: outer learning rate
+    momentum: outer momentum, beta
+    delay: outer gradients for each step of the momentum, N; null: as many as nodes
+    c: share of the momentum in the outer steps between, 0 to 1 / N
+    grace: how long the server waits for others when a worker has finished
+    speeds: of the workers, in steps per second or any other unit, as [4,4,2,1]: the slower take
+        fewer inner steps; null: all alike
+    """
+
+    period: int = 50
+    lr: float = 0.7
+    momentum: float = 0.9
+    delay: int | None = None
+    c: float = 0.0
+    grace: Seconds = 0.0
+    speeds: tuple[float, ...] | None = None
+    title: ClassVar[str] = "Async DiLoCo"
+    nesterov: ClassVar[bool] = True
+    asynchronous: ClassVar[bool] = True
+    servers: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_outer(self)
+        if self.delay is not None:
+            check_least(1, "algo", self, "delay")
+        if not 0 <= self.grace < inf:
+            raise ConfigError("algo.grace", f"{self.grace} must be zero or positive, and finite.")
+        if any(not 0 < speed < inf for speed in self.speeds or ()):
+            raise ConfigError("algo.speeds", f"{list(self.speeds or ())} must be positive numbers.")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        most = 1 / (self.delay or nodes)
+        if not 0 <= self.c <= most:
+            raise ConfigError("algo.c", f"{self.c} must be between 0 and 1 / N = {most:.4g}.")
+        if self.speeds is not None and len(self.speeds) != nodes:
+            raise ConfigError(
+                "algo.speeds", f"{len(self.speeds)} speeds for nodes={nodes}: give one for each."
+            )
+        if optim.schedule.factor(LONG.epochs, LONG) <= 0:
+            raise ConfigError(
+                "optim.schedule",
+                f"{self.title} needs a learning rate above 0 at the end, where the fast workers "
+                "wait for the slow ones: use optim.schedule=warmup_cosine, constant or steps.",
+            )
+
+    def phases(self, size: int) -> list[Phase]:
+        return [(0.0, self.period)]
+
+    def without_effect(self, steps: int, epochs: float) -> str | None:
+        if steps >= self.period:
+            return None
+        period = f"algo.period={self.period}"
+        return f"{self.title} exchanges once in {steps} steps: {period} is longer than the run."
+
+    def inner_steps(self, rank: int) -> int:
+        """Inner steps of worker ``rank`` between its outer gradients (DyLU)."""
+        if self.speeds is None:
+            return self.period
+        share = self.speeds[rank] / max(self.speeds)
+        return max(1, floor(self.period * share + 1e-9))  # 0.3 of 10 is 3, also in binary
+
+    async def run(self, worker: Worker) -> None:
+        await (self.serve(worker) if worker.is_server else self.work(worker))
+
+    async def work(self, worker: Worker) -> None:
+        x, worker.own_pace = worker.params, True
+        theta = worker.keep("start", x.clone)
+        for _ in worker.steps():
+            if not worker.count("inner"):
+                theta.copy_(x)
+            x -= worker.update(await worker.grad())
+            if worker.tally("inner") == self.inner_steps(worker.rank):
+                await self.push(worker, theta)
+        if worker.tally("inner"):
+            await self.push(worker, theta)
+
+    async def push(self, worker: Worker, theta: Tensor) -> None:
+        """Send the outer gradient and, last, its number of steps; continue from the answer."""
+        import torch
+
+        x, server = worker.params, worker.size
+        steps = x.new_full((1,), worker.state.pop("inner"))
+        worker.comm.send(server, torch.cat([theta - x, steps]))
+        x.copy_(await worker.comm.recv(server))
+
+    async def serve(self, server: Worker) -> None:
+        for _ in server.steps():  # the inner steps of all workers
+            if not server.tally("received"):
+                await self.exchange(server)
+            server.state["received"] -= 1
+
+    async def exchange(self, server: Worker) -> None:
+        """Receive and apply the outer gradients of a batch, and answer."""
+        first, message = await server.comm.recv_any()
+        await server.sleep(self.grace)
+        polled = {i: server.comm.poll(i) for i in range(server.size) if i != first}
+        batch = {first: message} | {i: each for i, each in polled.items() if each is not None}
+        sent = server.keep("sent", lambda: [0] * server.size)  # arrivals before each one's start
+        for i, each in batch.items():
+            server.observe("staleness", server.tally("arrivals") - sent[i])
+            self.outer_step(server, each[:-1])
+        server.state["received"] = sum(int(each[-1]) for each in batch.values())
+        theta = server.params.clone()
+        for i in batch:
+            sent[i] = server.tally("arrivals")
+            server.comm.send(i, theta)
+
+    def outer_step(self, server: Worker, g: Tensor) -> None:
+        """Apply the outer gradient ``g`` [D] by Delayed Nesterov."""
+        theta, n, beta = server.params, self.delay or server.size, self.momentum
+        m = server.keep("outer_momentum", lambda: theta.new_zeros(theta.shape))
+        delayed = server.keep("delayed", lambda: theta.new_zeros(theta.shape))
+        t = server.count("arrivals")
+        if t % n == 0:
+            delayed.zero_()
+        delayed += g
+        step, share = g / n, self.c
+        if (t + 1) % n == 0:
+            m.mul_(beta).add_(delayed, alpha=1 / n)
+            share = 1 - self.c * n + self.c
+        theta.sub_(step.add_(m, alpha=share * beta), alpha=self.lr)

@@ -1,0 +1,211 @@
+"""Asynchronous DiLoCo is DiLoCo where all workers are equally fast, and otherwise the recursion of
+Delayed Nesterov in the order of arrival, with as many steps as DyLU gives each.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from tiny import START, D, Momentum, gradient, machines, run, sgd
+from torch import Tensor
+
+from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
+from sgp_runner.algorithms.diloco import DiLoCo
+from sgp_runner.cluster.machines import LogNormalTime
+from sgp_runner.core.optim import (
+    SGD,
+    Adam,
+    AdamW,
+    Constant,
+    Cosine,
+    InverseSqrt,
+    Schedule,
+    WarmupCosine,
+)
+from sgp_runner.core.worker import Worker
+from sgp_runner.utils.errors import ConfigError
+
+TOY = (0.58, 0.75, 1.51, 3.33)  # seconds of a step in the paper's toy
+SPEEDS = tuple(1 / seconds for seconds in TOY)
+
+
+@pytest.mark.parametrize(
+    "optim",
+    [
+        sgd(momentum=0.8, nesterov=True, weight_decay=0.01, schedule=WarmupCosine()),
+        AdamW(WarmupCosine()),
+        Adam(InverseSqrt(2)),
+    ],
+    ids=lambda optim: optim.name,
+)
+@pytest.mark.parametrize("grace", [0.0, 0.3])
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_async_diloco_with_equal_speeds_is_diloco(n: int, grace: float, optim: SGD) -> None:
+    """Also with a last period of fewer steps, and a learning rate that changes."""
+    result = run(AsyncDiLoCo(period=4, grace=grace), n, 10, optim)
+    expected = run(DiLoCo(period=4), n, 10, optim).x[0]
+    np.testing.assert_allclose(result.x, np.tile(expected, (n + 1, 1)), rtol=0, atol=1e-12)
+    assert [worker.steps_taken for worker in result.workers] == [*([10] * n), 10 * n]
+    assert result.simulation.clock.now == pytest.approx(10 + 3 * grace)
+
+
+class DelayedNesterov:
+    """The oracle: the server's recursion in numpy."""
+
+    def __init__(self, algo: AsyncDiLoCo, nodes: int) -> None:
+        self.algo, self.n = algo, algo.delay or nodes
+        self.theta, self.m = START.copy(), np.zeros(D)
+        self.arrived: list[np.ndarray] = []
+
+    def arrive(self, g: np.ndarray) -> None:
+        algo, n, share = self.algo, self.n, self.algo.c
+        self.arrived.append(g)
+        if len(self.arrived) == n:
+            self.m = algo.momentum * self.m + np.mean(self.arrived, axis=0)
+            share = 1 - algo.c * n + algo.c
+            self.arrived = []
+        self.theta = self.theta - algo.lr * (share * algo.momentum * self.m + g / n)
+
+
+def simulated_by_hand(algo: AsyncDiLoCo, seconds: tuple[float, ...], total: int) -> np.ndarray:
+    """The server's parameters after ``total`` gradients of workers that take ``seconds`` each."""
+    n, optim = len(seconds), sgd(momentum=0.9, nesterov=True)
+    server, locals_ = DelayedNesterov(algo, n), [Momentum(optim) for _ in range(n)]
+    x, start = [START.copy() for _ in range(n)], [START.copy() for _ in range(n)]
+    inner, own, begun = [0] * n, [0] * n, n
+    ends = [(seconds[i], i) for i in range(n)]
+    heapq.heapify(ends)
+    batch: list[int] = []
+    closes = np.inf
+    while ends or batch:
+        if not ends or closes <= ends[0][0]:
+            now, answered, batch = closes, [batch[0], *sorted(batch[1:])], []
+            for i in answered:
+                server.arrive(start[i] - x[i])
+            for i in answered:
+                x[i], start[i], inner[i] = server.theta.copy(), server.theta.copy(), 0
+                if begun < total:
+                    heapq.heappush(ends, (now + seconds[i], i))
+                    begun += 1
+            closes = np.inf
+            continue
+        now, i = heapq.heappop(ends)
+        x[i] = x[i] - locals_[i].step(gradient(i, own[i], x[i]), x[i])
+        inner[i], own[i] = inner[i] + 1, own[i] + 1
+        if inner[i] < algo.inner_steps(i) and begun < total:
+            heapq.heappush(ends, (now + seconds[i], i))
+            begun += 1
+        else:
+            closes = min(closes, now + algo.grace)
+            batch.append(i)
+    return server.theta
+
+
+ALGORITHMS = [
+    AsyncDiLoCo(period=3),
+    AsyncDiLoCo(period=4, grace=0.69, c=0.2),
+    AsyncDiLoCo(period=2, delay=3, momentum=0.5, c=1 / 3, grace=2.0),
+    AsyncDiLoCo(period=6, speeds=SPEEDS, delay=1),
+    AsyncDiLoCo(period=6, speeds=SPEEDS, grace=0.5),
+]
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS, ids=str)
+def test_async_diloco_with_unequal_speeds_by_hand(algo: AsyncDiLoCo) -> None:
+    cluster = machines(factors=dict(enumerate(TOY)))
+    result = run(algo, 4, 12, sgd(momentum=0.9, nesterov=True), cluster)
+    expected = simulated_by_hand(algo, TOY, 48)
+    np.testing.assert_allclose(result.x[4], expected, rtol=0, atol=1e-12)
+    taken = [worker.steps_taken for worker in result.workers]
+    assert taken[4] == sum(taken[:4]) == 48
+
+
+@dataclass(frozen=True)
+class Noting(AsyncDiLoCo):
+    """Notes the outer gradients in the order in which they are applied."""
+
+    noted: list[np.ndarray] = field(default_factory=list)
+
+    def outer_step(self, server: Worker, g: Tensor) -> None:
+        self.noted.append(g.numpy().copy())
+        AsyncDiLoCo.outer_step(self, server, g)
+
+
+@pytest.mark.parametrize("c", [0.0, 0.1, 0.25])
+def test_async_diloco_is_delayed_nesterov_under_random_delays(c: float) -> None:
+    algo = Noting(period=3, c=c, grace=0.2)
+    cluster = machines(LogNormalTime(0.6), latency=0.3, factors={1: 2.0})
+    result = run(algo, 4, 20, sgd(momentum=0.9), cluster)
+    oracle = DelayedNesterov(algo, 4)
+    for g in algo.noted:
+        oracle.arrive(g)
+    np.testing.assert_allclose(result.x[4], oracle.theta, rtol=0, atol=1e-12)
+    assert result.workers[4].tally("arrivals") == len(algo.noted) > 80 / 3
+
+
+def test_the_steps_of_dylu() -> None:
+    def steps(algo: AsyncDiLoCo, nodes: int) -> list[int]:
+        algo.check(nodes, sgd())
+        return [algo.inner_steps(rank) for rank in range(nodes)]
+
+    assert steps(AsyncDiLoCo(), 3) == [50, 50, 50]
+    assert steps(AsyncDiLoCo(speeds=SPEEDS), 4) == [50, 38, 19, 8]
+    assert steps(AsyncDiLoCo(period=10, speeds=(0.1, 0.3, 1.0, 0.001)), 4) == [1, 3, 10, 1]
+
+
+def test_the_grace_period_batches_workers_that_finish_within_it() -> None:
+    """Workers take 1, 1.25 and 1.75 s; with 0.5 s the first two restart together, at 1.5 s."""
+
+    def restarts(grace: float) -> list[tuple[float, int]]:
+        cluster = machines(factors={1: 1.25, 2: 1.75})
+        trace = run(AsyncDiLoCo(period=1, grace=grace), 3, 2, cluster=cluster).trace
+        return [(time, rank) for time, rank, _ in trace if rank < 3][:4]
+
+    assert restarts(0.0) == [(1.0, 0), (1.25, 1), (1.75, 2), (2.0, 0)]
+    assert restarts(0.5) == [(1.5, 0), (1.5, 1), (2.25, 2), (3.0, 0)]
+    assert restarts(0.8) == [(1.8, 0), (1.8, 1), (1.8, 2), (3.6, 0)]
+
+
+def test_the_learning_rate_follows_the_own_shard() -> None:
+    """A worker of twice the speed is at the end of its shard when a third of the run is left."""
+    rates: dict[int, list[float]] = {0: [], 1: []}
+    schedule: Schedule = WarmupCosine(warmup=0.0, final=0.5)
+    run(
+        AsyncDiLoCo(period=1),
+        2,
+        12,
+        sgd(lr=1.0, schedule=schedule),
+        machines(factors={1: 2.0}),
+        each_step=lambda result, worker: rates.get(worker.rank, []).append(worker.lr),
+    )
+    assert [len(each) for each in rates.values()] == [16, 8]
+    assert rates[0][:8] == rates[1]
+    assert rates[0][11:] == [0.5] * 5
+    assert rates[1][-1] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "words"),
+    [
+        ({"delay": 0}, "algo.delay", "must be at least 1, not 0."),
+        ({"c": 0.3}, "algo.c", "0.3 must be between 0 and 1 / N = 0.25."),
+        ({"grace": -1.0}, "algo.grace", "-1.0 must be zero or positive, and finite."),
+        ({"speeds": (1.0, 0.0)}, "algo.speeds", "[1.0, 0.0] must be positive numbers."),
+        ({"speeds": (1.0,)}, "algo.speeds", "1 speeds for nodes=4: give one for each."),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], key: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AsyncDiLoCo(**settings).check(4, sgd())  # type: ignore[arg-type]
+    assert (caught.value.key, caught.value.sentence) == (key, words)
+
+
+def test_a_learning_rate_that_ends_at_zero_is_refused() -> None:
+    for schedule in (Cosine(), WarmupCosine(final=0.0)):
+        with pytest.raises(ConfigError, match="needs a learning rate above 0 at the end"):
+            AsyncDiLoCo().check(4, sgd(schedule=schedule))
+    for kept in (Constant(), InverseSqrt(), WarmupCosine()):
+        AsyncDiLoCo().check(4, sgd(schedule=kept))
