@@ -117,6 +117,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "optim": {
         "adam": "sgp_runner.core.optim:Adam",
         "adamw": "sgp_runner.core.optim:AdamW",
+        "muon": "sgp_runner.core.muon:Muon",
         "sgd": "sgp_runner.core.optim:SGD",
     },
     "schedule": {

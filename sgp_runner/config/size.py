@@ -156,7 +156,7 @@ def kept_by_optimizer(run: Run) -> int:
     """Vectors of each node's optimizer; a server's workers do not touch theirs."""
     if not run.model.trains or run.algo.servers:
         return 0
-    return 2 if run.optim.name in ("adam", "adamw") else int(run.optim.momentum > 0)
+    return 2 if run.optim.name in ("adam", "adamw", "muon") else int(run.optim.momentum > 0)
 
 
 def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int]]:

@@ -377,8 +377,7 @@ class AdamW:
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
         """The step to subtract [D]."""
-        if self.clip is not None:
-            g.mul_((self.clip / (g.norm() + 1e-6)).clamp(max=1.0))
+        clipped(g, self.clip)
         step = normalised(g, buffers, self.beta1, self.beta2, self.eps)
         if self.weight_decay:
             sizes = [prod(shape) for shape in shapes.values()]
@@ -395,6 +394,12 @@ def check_moments(beta1: float, beta2: float, eps: float) -> None:
             raise ConfigError(key, f"{beta} must be in [0, 1).")
     if eps <= 0:
         raise ConfigError("optim.eps", f"{eps} must be positive.")
+
+
+def clipped(g: Tensor, clip: float | None) -> None:
+    """Scale ``g`` down to the norm ``clip``, in place, if it is larger."""
+    if clip is not None:
+        g.mul_((clip / (g.norm() + 1e-6)).clamp(max=1.0))
 
 
 def moments(params: Tensor) -> dict[str, Tensor]:

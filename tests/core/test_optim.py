@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
 
 from sgp_runner.core import flat
 from sgp_runner.core.flat import PIECE, in_pieces
+from sgp_runner.core.muon import Muon
 from sgp_runner.core.optim import (
     SGD,
     Adam,
@@ -117,6 +120,45 @@ def test_adamw_equals_pytorchs_with_clipping_and_decay_of_matrices_alone() -> No
         expected = torch.cat([each.detach().reshape(-1) for each in theirs])
         assert torch.allclose(x, expected, rtol=0, atol=1e-13)
     assert min(norms) < 1 < max(norms)  # clipped in some steps only
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
+def test_muon_equals_pytorchs_and_leaves_the_rest_to_adamw(
+    adjust: Literal["original", "match_rms_adamw"], nesterov: bool
+) -> None:
+    """Matrices that are tall, wide and zero at first; an embedding, a head and a bias."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {
+        **{"tall": (5, 3), "wide": (2, 4), "token_embedding": (4, 2)},
+        **{"head.weight": (3, 2), "bias": (3,)},
+    }
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    x = torch.randn(sum(sizes), generator=generator).double()
+    theirs = [
+        each.view(shape).clone().requires_grad_()
+        for each, shape in zip(x.split_with_sizes(sizes), shapes.values(), strict=True)
+    ]
+    decay = [
+        {"params": theirs[2:4], "weight_decay": 0.2},
+        {"params": theirs[4:], "weight_decay": 0},
+    ]
+    references = (
+        torch.optim.Muon(theirs[:2], 0.05, 0.2, 0.9, nesterov, adjust_lr_fn=adjust),
+        torch.optim.AdamW(decay, 0.01, (0.9, 0.95), 1e-8),
+    )
+    ours = Muon(*(Constant(), 0.1, 0.02, None, 0.9, nesterov, adjust), weight_decay=0.2, clip=None)
+    buffers = ours.buffers(x)
+    for step in range(6):
+        g = torch.randn(sum(sizes), generator=generator).double()
+        g[:15] *= step > 0
+        for each, part in zip(theirs, g.split_with_sizes(sizes), strict=True):
+            each.grad = part.view(each.shape).clone()
+        for reference in references:
+            reference.step()
+        x -= ours.direction(g, x, buffers, 0.05, shapes)  # half of the peaks, 0.1 and 0.02
+        expected = torch.cat([each.detach().reshape(-1) for each in theirs])
+        assert torch.allclose(x, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

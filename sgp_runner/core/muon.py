@@ -1,0 +1,128 @@
+"""Muon (Jordan et al. 2024) for matrices, AdamW for the rest: the inner optimizer of MuLoCo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, prod, sqrt
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.core.optim import (
+    Schedule,
+    Shapes,
+    check_lr,
+    check_moments,
+    clipped,
+    moments,
+    normalised,
+)
+from sgp_runner.utils.errors import ConfigError, check_least
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Of the quintic Newton-Schulz iteration.
+A, B, C = 3.4445, -4.7750, 2.0315
+LEAST_NORM = 1e-7
+# In the names of matrices that stay with AdamW.
+NOT_INSIDE = ("embed", "head", "output")
+
+
+@dataclass(frozen=True)
+class Muon:
+    """Momentum whose matrices are orthogonalised; AdamW for vectors, embeddings and heads.
+
+    ``v <- m v + (1 - m) g``; the step is ``lr f O(m v + (1 - m) g)`` with Nesterov momentum, else
+    ``lr f O(v)``; O is Newton-Schulz in bfloat16, and the form is that of torch.optim.Muon.
+
+    schedule: how both learning rates change over a run
+    lr: peak learning rate of matrices
+    adam_lr: peak learning rate of the rest
+    lr_reference_batch: e.g. 256: both are meant for that global batch and scale with the real one
+        (Goyal et al. 2017); null: as they are
+    momentum: m, in [0, 1)
+    nesterov: whether the step looks ahead
+    adjust: f for a matrix of A rows and B columns: original is sqrt(max(1, A / B)), match_rms_adamw
+        0.2 sqrt(max(A, B))
+    iterations: of Newton-Schulz
+    beta1: decay of the mean of gradients, of the rest
+    beta2: decay of the mean of their squares, of the rest
+    eps: added to the root of the mean square, of the rest
+    weight_decay: times the learning rate and the parameters, of matrices only
+    clip: largest norm of a gradient, which is scaled down to it; null: no clipping
+    """
+
+    schedule: Schedule
+    lr: float = 0.02
+    adam_lr: float = 1e-3
+    lr_reference_batch: int | None = None
+    momentum: float = 0.95
+    nesterov: bool = True
+    adjust: Literal["original", "match_rms_adamw"] = "original"
+    iterations: int = 5
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float | None = 1.0
+    name: ClassVar[str] = "muon"
+    slow_buffers: ClassVar[Literal["reset", "keep"]] = "keep"
+
+    def __post_init__(self) -> None:
+        check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
+        check_moments(self.beta1, self.beta2, self.eps)
+        check_least(1, "optim", self, "iterations")
+        if not (isfinite(self.adam_lr) and self.adam_lr > 0):
+            raise ConfigError("optim.adam_lr", f"{self.adam_lr} must be a positive, finite number.")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError("optim.momentum", f"{self.momentum} must be in [0, 1).")
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(
+                "optim.clip", f"{self.clip} must be above 0, or null for no clipping."
+            )
+
+    def buffers(self, params: Tensor) -> dict[str, Tensor]:
+        return moments(params)
+
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
+        """The step to subtract [D], in the memory of ``g``."""
+        clipped(g, self.clip)
+        before, sizes = buffers["steps"].clone(), [prod(shape) for shape in shapes.values()]
+        buffers["steps"] += 1
+        vectors = (g, params, buffers["mean"], buffers["square"])
+        parts = zip(*(vector.split_with_sizes(sizes) for vector in vectors), strict=True)
+        for (name, shape), (d, x, mean, square) in zip(shapes.items(), parts, strict=True):
+            if len(shape) == 2 and not any(word in name for word in NOT_INSIDE):
+                mean.lerp_(d, 1 - self.momentum)
+                v = d.lerp(mean, self.momentum) if self.nesterov else mean
+                step = orthogonalised(v.view(shape), self.iterations).reshape(-1)
+                d.copy_(step).mul_(self.factor(*shape))
+                rate = lr
+            else:
+                own = {"mean": mean, "square": square, "steps": before.clone()}
+                d.copy_(normalised(d, own, self.beta1, self.beta2, self.eps))
+                rate = lr * self.adam_lr / self.lr
+            if len(shape) > 1:
+                d.add_(x, alpha=self.weight_decay)
+            d.mul_(rate)
+        return g
+
+    def factor(self, rows: int, columns: int) -> float:
+        if self.adjust == "original":
+            return sqrt(max(1, rows / columns))
+        return 0.2 * sqrt(max(rows, columns))
+
+
+def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:
+    """``matrix`` [A, B] with all its singular values moved to about 1, in bfloat16."""
+    import torch
+
+    tall = matrix.size(0) > matrix.size(1)
+    x = matrix.bfloat16()
+    x = x.T if tall else x
+    x = x / x.norm().clamp(min=LEAST_NORM)
+    for _ in range(iterations):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
+    return x.T if tall else x
