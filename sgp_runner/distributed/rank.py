@@ -235,11 +235,16 @@ class SharedBudget:
 class ServerBudget:
     """Budget ``own`` of a server, whose end is in the store of the run.
 
-    Once a server has ended, workers between steps must not wait for it to save a checkpoint.
+    Workers between steps must not wait for a server that has ended to save a checkpoint. One that
+    ends while it saves takes part, and says so afterwards.
+
+    ended: whether no step is left
+    saving: whether the server takes part in a checkpoint
     """
 
     def __init__(self, store: Store, own: OwnBudget) -> None:
         self.store, self.own = store, own
+        self.ended = self.saving = False
 
     @property
     def spent(self) -> bool:
@@ -255,6 +260,10 @@ class ServerBudget:
 
     def take(self) -> int | None:
         number = self.own.take()
-        if number is None:
-            self.store.set(NO_STEP_LEFT, "")
+        self.ended = number is None
+        self.tell()
         return number
+
+    def tell(self) -> None:
+        if self.ended and not self.saving:
+            self.store.set(NO_STEP_LEFT, "")

@@ -23,7 +23,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from sgp_runner.core.state import State, futures_in
-from sgp_runner.distributed.rank import NO_STEP_LEFT
+from sgp_runner.distributed.rank import NO_STEP_LEFT, ServerBudget
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
 from sgp_runner.utils.waits import waiting_for
@@ -115,7 +115,14 @@ class RankSaver:
         self.runtime.spawn(self.worker, self.save_between_gradients())
 
     async def save_between_gradients(self) -> None:
+        budget = self.worker.budget
+        assert isinstance(budget, ServerBudget)
+        if budget.ended:  # and the workers know
+            return
+        budget.saving = True
         self.save()
+        budget.saving = False
+        budget.tell()
 
     def save(self) -> None:
         """Wait until all ranks are quiesced, and save. Raises Stopped after a signal."""
@@ -187,7 +194,7 @@ class RankSaver:
                 self.serve()
         state = worker.state_dict()
         # A waiting server has already begun a step with the gradient that it waits for.
-        if self.asynchronous and worker.is_server:
+        if isinstance(budget := worker.budget, ServerBudget) and not budget.ended:
             state |= {key: state[key] - 1 for key in ("step", "steps_taken", "taken")}
         return {
             "worker": state,

@@ -112,5 +112,9 @@ def test_a_server_that_has_taken_its_last_step_says_so(tmp_path: Path) -> None:
     budget.taken = 1
     assert (budget.take(), budget.taken, budget.spent) == (1, 2, True)
     assert not store.check([NO_STEP_LEFT])
+    budget.saving = True
     assert budget.take() is None
+    assert not store.check([NO_STEP_LEFT])
+    budget.saving = False
+    budget.tell()
     assert store.check([NO_STEP_LEFT])
