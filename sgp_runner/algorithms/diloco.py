@@ -2,7 +2,7 @@
 
 Every ``period`` inner steps, with ``theta`` the outer parameters, the same on all workers:
 
-    delta = mean_i (theta - x_i)
+    delta = mean_i w_i (theta - x_i),  w_i = 1, or worker i's share of the examples times n
     v <- momentum v + delta
     theta <- theta - lr (delta + momentum v)        (Nesterov; heavy ball: theta - lr v)
     x_i <- theta
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.utils.errors import ConfigError, check_least
@@ -66,12 +66,14 @@ class DiLoCo(Algorithm):
     lr: outer learning rate
     momentum: outer momentum
     nesterov: false: heavy ball
+    weights: of the workers in the mean: uniform, or examples, by the sizes of their shards
     """
 
     period: int = 30
     lr: float = 0.7
     momentum: float = 0.9
     nesterov: bool = True
+    weights: Literal["uniform", "examples"] = "uniform"
     title: ClassVar[str] = "DiLoCo"
 
     def __post_init__(self) -> None:
@@ -93,6 +95,11 @@ class DiLoCo(Algorithm):
         for k in worker.steps():
             x -= worker.update(await worker.grad())
             if (k + 1) % self.period == 0 or worker.done:
-                delta = await worker.comm.all_reduce(theta - x)
+                delta = await worker.comm.all_reduce(self.change(worker, theta))
                 outer_step(self, theta, v, delta)
                 x.copy_(theta)
+
+    def change(self, worker: Worker, theta: Tensor) -> Tensor:
+        """The change of a worker by its inner steps [D], times its weight."""
+        change = theta - worker.params
+        return change.mul_(worker.examples) if self.weights == "examples" else change

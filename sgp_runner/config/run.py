@@ -318,6 +318,7 @@ class Run:
             horizon=Horizon(self.epochs, per_epoch, self.nodes, self.nodes * self.batch_size),
             steps_per_epoch=per_epoch * (self.nodes if self.algo.asynchronous else 1),
             runtime=runtime,
+            examples=problem.examples(rank) if rank < self.nodes else 1.0,
             learns=problem.trains,
         )
         worker.buffers = self.optim.buffers(worker.params)

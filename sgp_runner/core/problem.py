@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sgp_runner.core.flat import FlatModule
 from sgp_runner.data.dataset import read
-from sgp_runner.data.sampler import Sampler
+from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
 from sgp_runner.utils.place import WHOLE, Part
 from sgp_runner.utils.seeding import generator, seed_of
@@ -99,6 +99,13 @@ class Problem:
             if self.compute.channels_last and t.dim() == 4
             else t
         )
+
+    def examples(self, rank: int) -> float:
+        """The examples of a worker's shard, as a multiple of the mean shard's."""
+        if not isinstance(self.sampler, ShardSampler):
+            return 1.0
+        sizes = [len(shard) for shard in self.sampler.shards]
+        return sizes[rank] * len(sizes) / sum(sizes)
 
     def dropout_seed(self, rank: int, step: int) -> int:
         """The seed of a step's dropout on this device.

@@ -138,6 +138,7 @@ class Worker:
     buffers: the optimizer's. model_buffers: BatchNorm's statistics.
     shapes: of the model's parameter tensors, by name, in their order within the ``D`` entries.
     steps_per_epoch: in the unit of ``step``.
+    examples: of this worker's shard, as a multiple of the mean shard's.
     learns: False in a timing study, where all gradients are zero.
     own_pace: whether the learning rate follows the gradients of this worker, of which each worker
         has its share, and not ``step``.
@@ -158,6 +159,7 @@ class Worker:
     buffers: dict[str, Tensor] = field(default_factory=dict)
     model_buffers: list[Tensor] = field(default_factory=list)
     until: int | None = None
+    examples: float = 1.0
     learns: bool = True
     own_pace: bool = False
 

@@ -5,11 +5,13 @@ from the papers, and against each other where they coincide.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from experiments import make_experiment
 from test_matrix_recursion import SIZES, SYMMETRIC, Oracle, assert_equal
 from tiny import START, D, Momentum, Result, gradient, machines, run, sgd
 
@@ -33,6 +35,7 @@ from sgp_runner.cluster.machines import Cluster, GammaTime, LogNormalTime
 from sgp_runner.core.optim import SGD, Adam, AdamW, Constant, WarmupCosine
 from sgp_runner.core.worker import Worker
 from sgp_runner.data.grammar import Grammar
+from sgp_runner.data.sampler import ShardSampler
 from sgp_runner.models.gpt import GPT
 from sgp_runner.topology.graphs import Complete, RandomMatching, Ring, Torus, matrix
 from sgp_runner.topology.verify import smallest_eigenvalue
@@ -70,6 +73,36 @@ def test_diloco(cluster: Cluster, nesterov: bool) -> None:
             oracle.x = np.tile(theta, (3, 1))
     algo = DiLoCo(period=4, lr=0.6, momentum=0.8, nesterov=nesterov)
     assert_equal(run(algo, 3, STEPS, OPTIM, cluster).x, oracle.x)
+
+
+def test_diloco_weighted_by_the_examples_of_each_worker() -> None:
+    weights = (0.5, 0.75, 1.75)
+
+    def weigh(result: Result, worker: Worker) -> None:
+        worker.examples = weights[worker.rank]
+
+    oracle, theta, v = Oracle(3), START.copy(), np.zeros(D)
+    for k in range(8):
+        oracle.x = oracle.x - oracle.d(k)
+        if (k + 1) % 4 == 0:
+            delta = np.average(theta - oracle.x, axis=0, weights=weights)
+            v = 0.8 * v + delta
+            theta = theta - 0.6 * (delta + 0.8 * v)
+            oracle.x = np.tile(theta, (3, 1))
+    algo = DiLoCo(period=4, lr=0.6, momentum=0.8, weights="examples")
+    assert_equal(run(algo, 3, 8, OPTIM, each_step=weigh).x, oracle.x)
+
+
+def test_the_examples_of_a_diloco_worker_are_those_of_its_shard(tmp_path: Path) -> None:
+    settings = ("algo=diloco", "algo.weights=examples", "model=mlp", "nodes=3")
+    for partition, equal in (("iid", True), ("dirichlet", False)):
+        made = make_experiment(tmp_path / partition, *settings, f"data.partition={partition}")
+        problem = made.run.make_problem()
+        examples = [problem.examples(rank) for rank in range(3)]
+        assert sum(examples) == pytest.approx(3) and (examples == [1, 1, 1]) == equal
+        if isinstance(problem.sampler, ShardSampler):
+            sizes = [len(shard) for shard in problem.sampler.shards]
+            assert examples == [size * 3 / 1437 for size in sizes]
 
 
 def test_diloco_with_plain_outer_steps_is_local_sgd() -> None:
