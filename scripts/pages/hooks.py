@@ -14,12 +14,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pages import algorithms, api, figures, links, settings
+from pages import algorithms, api, features, figures, links, settings
 
 PARTS = {
     "api": api.module,
     "code": algorithms.code,
     "commands": lambda _: "",  # how tests/test_docs.py tests them
+    "features": features.features,
     "published": algorithms.published_figures,
     "reference": settings.reference,
     "settings": settings.of_choice,

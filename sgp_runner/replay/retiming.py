@@ -229,12 +229,17 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
         )
     if summary is None:
         refuse(folder, "it has not finished; run its command again to resume it")
+    check_decisions(run, folder)
+    return experiment, summary
+
+
+def check_decisions(run: Run, folder: Path) -> None:
+    """Raise ConfigError if workers share a budget; `replay` does if they poll for messages."""
     if run.algo.asynchronous:
         refuse(
             folder,
             f"the decisions of {run.algo.title} depend on time; train it on that cluster",
         )
-    return experiment, summary
 
 
 def refuse(folder: Path, why: str) -> NoReturn:

@@ -7,7 +7,7 @@ import re
 import pytest
 from places import ROOT
 
-from pages import algorithms, figures, links, settings
+from pages import algorithms, features, figures, links, settings
 from pages.hooks import PARTS, on_page_markdown
 from sgp_runner.config.choices import groups
 
@@ -63,6 +63,25 @@ def test_published_figures_stand_beside_simulated_times() -> None:
 def test_tests_are_told_as_sentences() -> None:
     assert algorithms.sentence("sgp_on_two_nodes_is_d_psgd", "") == "SGP on two nodes is D-PSGD"
     assert "- OSGP without delay is SGP" in algorithms.identities("osgp").splitlines()
+
+
+def test_the_features_of_an_algorithm_are_what_the_checks_say() -> None:
+    polls = (
+        "`--retime`: the run cannot be re-timed: OSGP with these settings polls for messages, so "
+        "its decisions depend on time; train it on that cluster."
+    )
+    needs_all = (
+        "`on_failure`: AR-SGD needs all of its ranks in its all-reduce: use on_failure=stop and "
+        "resume with the same command, or use a gossip algorithm."
+    )
+    told = {
+        ("osgp", "re-timing"): polls,
+        ("osgp", "`on_failure=continue`"): "yes",
+        ("ar_sgd", "`on_failure=continue`"): needs_all,
+        ("ar_sgd", "re-timing"): "yes",
+        ("gap_aware", "MPI"): "yes",
+    }
+    assert {cell: features.answer(*cell) for cell in told} == told
 
 
 def test_a_figure_shows_a_simulated_run() -> None:

@@ -1,0 +1,67 @@
+"""Table of what works with each algorithm, as the checks before a run answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from pages.settings import table
+
+if TYPE_CHECKING:
+    from sgp_runner.config.experiment import Experiment
+
+SMALL = ("model=mlp", "nodes=4", "epochs=0.2")
+# Column -> the settings that ask for it.
+FEATURES: Mapping[str, tuple[str, ...]] = {
+    "resume": ("checkpoint.every_steps=10",),
+    "faults": ("faults=crash",),
+    "record and replay": ("network=gloo", "record=true"),
+    "`on_failure=continue`": ("on_failure=continue",),
+    "re-timing": (),
+    "`gpus_per_node`": ("network=gloo", "gpus_per_node=2"),
+    "gloo": ("network=gloo",),
+    "NCCL": ("network=nccl",),
+    "MPI": ("network=mpi",),
+}
+
+
+def features(_: str) -> str:
+    """A row for each algorithm: ``yes``, or the sentence in which a feature is refused."""
+    from sgp_runner.config.choices import groups
+
+    rows = [
+        (f"[`{algo}`]({algo}.md)", *(answer(algo, feature) for feature in FEATURES))
+        for algo in groups()["algo"]
+    ]
+    return table(rows, ("`algo=`", *FEATURES))
+
+
+def answer(algo: str, feature: str) -> str:
+    """``yes``, or why the default settings of ``algo`` cannot have the feature."""
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.utils.errors import ConfigError
+
+    check = check_retiming if feature == "re-timing" else check_calls
+    try:
+        check(experiment_of([f"algo={algo}", *SMALL, *FEATURES[feature]]))
+    except ConfigError as error:
+        return f"`{error.key}`: {error.sentence}"
+    return "yes"
+
+
+def check_calls(experiment: Experiment) -> None:
+    from sgp_runner.elastic.dry_run import verify_calls
+
+    verify_calls(experiment.run)
+
+
+def check_retiming(experiment: Experiment) -> None:
+    """Re-time a run of the experiment, as if it had been trained."""
+    from sgp_runner.replay.retiming import check_decisions, replay
+
+    folder = Path("the run")
+    check_decisions(experiment.run, folder)
+    with TemporaryDirectory() as scratch:
+        replay(experiment, folder, Path(scratch))
