@@ -67,7 +67,7 @@ BAD: list[tuple[str, str, str]] = [
     ("algo.base=osgp", "algo.base", "there is no such setting; algo has topology."),
     ("topology=ring", "topology", "write algo.topology=..."),
     ("hydra.foo=1", "hydra.foo", "Hydra has no such setting."),
-    ("algo=sgpp", "algo", "'sgpp' is none of ad_psgd, ar_sgd, choco_sgd, "),
+    ("algo=sgpp", "algo", "'sgpp' is none of ad_psgd, ar_sgd, async_diloco, "),
     ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
     ("algo=", "algo", "'' is none of ad_psgd"),
     ("~algo", "algo", "nothing is chosen; use one of ad_psgd"),

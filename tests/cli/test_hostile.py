@@ -527,7 +527,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("+algo._args_=[1]", "algo._args_", "there is no such setting; algo has topology."),
     ("algo.name=os.system", "algo", "'os.system' is none of ad_psgd, "),
     ("algo.name={a:1}", "algo", "{'a': 1} is none of ad_psgd, "),
-    ("algo.topology.name=sgp", "algo.topology", "'sgp' is none of bipartite, "),
+    ("algo.topology.name=sgp", "algo.topology", "'sgp' is none of base, bipartite, "),
     (
         "algo.topology.name=edges",
         "algo.topology.path",
@@ -604,7 +604,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "1e-200 is too small: times would not be finite.",
     ),
     ("model.name=digits", "model", "'digits' is none of fairseq_transformer, "),
-    ("optim.name=null", "optim", "nothing is chosen; use one of adam, adamw, sgd."),
+    ("optim.name=null", "optim", "nothing is chosen; use one of adam, adamw, muon, sgd."),
     ("checkpoint.name=faults", "checkpoint.name", "there is no such setting. Did you mean 'name'?"),
     ("faults.name=none", "faults.name", "there is no such setting. Did you mean 'name'?"),
     (
