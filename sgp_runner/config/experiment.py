@@ -27,6 +27,7 @@ LATER: Mapping[str, object] = {
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,
     "absence_seconds": 600.0,
+    "bytes_per_parameter": None,
 }
 
 
