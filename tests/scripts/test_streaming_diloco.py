@@ -37,3 +37,4 @@ def test_the_page_has_the_simulated_cells_beside_the_published_ones() -> None:
     for model in script.NOMINAL:
         assert script.bandwidths_of(model) in text
     assert "**24 are met, 25 within one cell**" in script.bandwidths_of("1B")
+    assert "**16 are met, 25 within one cell**" in script.bandwidths_of("10B")
