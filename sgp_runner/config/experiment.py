@@ -28,6 +28,7 @@ LATER: Mapping[str, object] = {
     "churn_per_hour": 0.0,
     "absence_seconds": 600.0,
     "bytes_per_parameter": None,
+    "tokens": None,
 }
 
 
