@@ -4,6 +4,7 @@ profiles were not fitted on.
 
 from __future__ import annotations
 
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,23 @@ def test_a_sample_needs_at_least_one_step_and_an_epoch_at_least_one_batch(tmp_pa
         ),
     ):
         timed(tmp_path, "data.size=100")
+
+
+def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
+    tmp_path: Path,
+) -> None:
+    def seconds(algo: str) -> float:
+        words = ["experiment=noloco_barrier", f"algo={algo}", "algo.period=100"]
+        words += ["nodes=8", "model.sample_steps=200"]
+        experiment = make_experiment(tmp_path / algo, *words)
+        cluster = experiment.run.cluster
+        assert cluster.compute_time.cv**2 == pytest.approx(exp(0.5) - 1, rel=1e-4)
+        assert cluster.step_seconds["default"] == pytest.approx(exp(1 + 0.5 / 2), rel=1e-4)
+        summary = execute(experiment)
+        assert summary is not None
+        return float(str(summary["time_s"]))
+
+    assert 200 * exp(1.25) < seconds("noloco") <= seconds("diloco")
 
 
 LLAMA = 24 * 12 * 1792**2 + 32_000 * 1792  # parameters of llama_1b
