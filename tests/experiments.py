@@ -53,6 +53,10 @@ class Instrumented:
     measures: ClassVar[bool] = False
 
     @property
+    def sends(self) -> str:
+        return self.base.sends
+
+    @property
     def title(self) -> str:
         return self.base.title
 

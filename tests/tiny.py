@@ -17,6 +17,7 @@ from torch import Tensor
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster, ComputeTime, ConstantTime
+from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.core.flat import FlatModule
 from sgp_runner.core.optim import SGD, Adam, Constant, Horizon, Schedule
 from sgp_runner.core.problem import Problem
@@ -145,7 +146,7 @@ def run(
         servers=algo.servers,
         seed=seed,
         step_seconds=cluster.mean_step("tiny", 1),
-        wire_scale=1.0,
+        wire=TimedAs().wire(problem.start()),
         listener=listener,
     )
     total = steps * (nodes if algo.asynchronous else 1)

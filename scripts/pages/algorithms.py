@@ -92,7 +92,8 @@ def published_figures(algo: str) -> str:
 
 
 def shown(figure: Published) -> str:
-    unit = {"percent": " %", "hours": " h", "ms": " ms", "bleu": "", "times": " times"}[figure.unit]
+    units = {"percent": " %", "hours": " h", "bleu": ""}
+    unit = units.get(figure.unit, f" {figure.unit}")
     spread = f" ± {figure.spread:.4g}" if figure.spread is not None else ""
     return f"{'~' if figure.derived else ''}{figure.value:.4g}{spread}{unit}"
 

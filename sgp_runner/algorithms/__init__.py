@@ -6,7 +6,7 @@ run on real processes and in simulated time. `sgp_runner.core.worker.Worker` lis
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
@@ -25,6 +25,9 @@ class Algorithm(Protocol):
     asynchronous: ClassVar[bool] = False
     # Parameter servers, in addition to the nodes; their ranks follow the workers'.
     servers: ClassVar[int] = 0
+    # Its messages, before they are coded: all of the model, fragments of it in turn, or parts of
+    # chunks of its tensors.
+    sends: ClassVar[Literal["model", "fragments", "chunks"]] = "model"
     # Measures instead of training, and so has no progress to show.
     measures: ClassVar[bool] = False
 

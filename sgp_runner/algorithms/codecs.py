@@ -8,10 +8,11 @@ feedback) or says that it does not.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from sgp_runner.utils.errors import ConfigError, check_least
 
@@ -21,19 +22,48 @@ if TYPE_CHECKING:
 Shape: TypeAlias = tuple[int, ...]
 
 
-class Codec(Protocol):
-    """A frozen dataclass that encodes and decodes."""
+class Codec:
+    """A frozen dataclass that encodes and decodes, as its subclass says.
+
+    A vector without values, of a timing study, has a message without contents, of the same length.
+    """
 
     def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         """The message of ``x`` [n]; a random codec draws from ``seed``, which receivers know."""
+        return self.blank(shapes, x) if x.is_meta else self.to_message(x, shapes, seed)
 
     def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
         """The vector [n] in the type of ``like``, any tensor."""
+        if like.is_meta:
+            return like.new_empty(numel(shapes))
+        return self.from_message(message, shapes, like, seed)
+
+    @abstractmethod
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor: ...
+
+    @abstractmethod
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor: ...
+
+    @abstractmethod
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        """A message of a vector in the type of ``like``, of the right length; without contents."""
 
 
 def tensors_in(x: Tensor, shapes: Sequence[Shape]) -> Sequence[Tensor]:
     """The tensors that make up ``x``, each as a vector."""
     return x.split_with_sizes([prod(shape) for shape in shapes])
+
+
+def numel(shapes: Sequence[Shape]) -> int:
+    """The length of a vector that is made of tensors of these shapes."""
+    return sum(map(prod, shapes))
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """The bytes of ``count`` packed numbers."""
+    return -(-count * bits // 8)
 
 
 def pack(values: Tensor, bits: int) -> Tensor:
@@ -70,38 +100,50 @@ def from_bytes(message: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(Codec):
     """The vector as it is; unbiased."""
 
     name: ClassVar[str] = "none"
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         return x.clone()
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
         return message
+
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        return like.new_empty(numel(shapes))
 
 
 @dataclass(frozen=True)
-class BF16:
+class BF16(Codec):
     """bfloat16, 16 bits for a number, rounded to the nearest; biased."""
 
     name: ClassVar[str] = "bf16"
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         return x.bfloat16()
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
         return message.to(like.dtype)
+
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        import torch
+
+        return like.new_empty(numel(shapes), dtype=torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Int8:
+class Int8(Codec):
     """8 bits for a number: ``round(127 x / max|x|)`` and a scale for each tensor; biased."""
 
     name: ClassVar[str] = "int8"
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         import torch
 
         parts = [part.float() for part in tensors_in(x, shapes)]
@@ -112,7 +154,9 @@ class Int8:
         ]
         return torch.cat([as_bytes(scales), as_bytes(torch.cat(levels))])
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
         import torch
 
         scales, rest = from_bytes(message, len(shapes))
@@ -121,9 +165,14 @@ class Int8:
             [part * (s / 127).to(like) for part, s in zip(levels, scales, strict=True)]
         )
 
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        import torch
+
+        return like.new_empty(4 * len(shapes) + numel(shapes), dtype=torch.uint8)
+
 
 @dataclass(frozen=True)
-class FP4:
+class FP4(Codec):
     """4 bits for a number, E3M0: a sign, and zero or one of seven powers of two; biased.
 
     Magnitudes are ``s {0, 2^-6, ..., 2^0}`` with ``s = 2^floor(log2 max|x|)`` for each tensor, to
@@ -133,7 +182,7 @@ class FP4:
 
     name: ClassVar[str] = "fp4"
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         import torch
 
         parts = [part.float() for part in tensors_in(x, shapes)]
@@ -151,7 +200,9 @@ class FP4:
             levels.append(field + 8 * (part < 0))
         return torch.cat([as_bytes(scales), pack(torch.cat(levels), 4)])
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
         import torch
 
         scales, rest = from_bytes(message, len(shapes))
@@ -161,9 +212,14 @@ class FP4:
         parts = zip(tensors_in(values, shapes), scales, strict=True)
         return torch.cat([part * scale.to(like) for part, scale in parts])
 
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        import torch
+
+        return like.new_empty(4 * len(shapes) + packed_bytes(numel(shapes), 4), dtype=torch.uint8)
+
 
 @dataclass(frozen=True)
-class TwoBit:
+class TwoBit(Codec):
     """2 bits for a number, and five numbers for each tensor; biased, but the sum is kept.
 
     With s the mean of a tensor and w = 6/4 of its standard deviation, a number's code is
@@ -173,7 +229,7 @@ class TwoBit:
 
     name: ClassVar[str] = "two_bit"
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         import torch
 
         heads, codes = [], []
@@ -183,13 +239,20 @@ class TwoBit:
             codes.append(code)
         return torch.cat([as_bytes(torch.cat(heads)), pack(torch.cat(codes), 2)])
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
         import torch
 
         heads, rest = from_bytes(message, 5 * len(shapes))
         codes = tensors_in(unpack(rest, 2, sum(map(prod, shapes))), shapes)
         parts = zip(codes, heads.view(-1, 5), strict=True)
         return torch.cat([from_two_bits(code, means) for code, means in parts]).to(like.dtype)
+
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        import torch
+
+        return like.new_empty(20 * len(shapes) + packed_bytes(numel(shapes), 2), dtype=torch.uint8)
 
 
 def two_bits(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,7 +277,7 @@ def from_two_bits(code: Tensor, means: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Codec):
     """The ``k`` largest of every chunk, with their places; biased.
 
     Chunks are blocks of a matrix, ``side`` on each side, or ``side ** 2`` numbers of a vector in a
@@ -241,7 +304,7 @@ class TopK:
     def place_bits(self) -> int:
         return max(1, (self.side**2 - 1).bit_length())
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         import torch
 
         values, places = [], []
@@ -260,7 +323,9 @@ class TopK:
         heads = as_bytes(torch.cat([means for _, means in coded]))
         return torch.cat([heads, pack(torch.cat([code for code, _ in coded]), 2), packed])
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
         import torch
 
         chunks = [list(chunks_of(shape, self.side)) for shape in shapes]
@@ -286,6 +351,17 @@ class TopK:
             out.append(part)
         return torch.cat(out)
 
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        import torch
+
+        kept = sum(
+            count * min(self.k, size)
+            for shape in shapes
+            for size, count in chunk_sizes(shape, self.side)
+        )
+        values = 4 * kept if self.bits == 32 else 20 * len(shapes) + packed_bytes(kept, 2)
+        return like.new_empty(values + packed_bytes(kept, self.place_bits), dtype=torch.uint8)
+
 
 def chunks_of(shape: Shape, side: int) -> Iterator[Tensor]:
     """The places [m] within a flat tensor of each of its chunks."""
@@ -300,8 +376,24 @@ def chunks_of(shape: Shape, side: int) -> Iterator[Tensor]:
             yield block.reshape(-1)
 
 
+def chunk_sizes(shape: Shape, side: int) -> Iterator[tuple[int, int]]:
+    """Size and number of the chunks of `chunks_of`."""
+    if len(shape) < 2:
+        yield from pieces(prod(shape), side**2)
+        return
+    for height, rows in pieces(shape[0], side):
+        for width, columns in pieces(prod(shape[1:]), side):
+            yield height * width, rows * columns
+
+
+def pieces(length: int, most: int) -> Iterator[tuple[int, int]]:
+    """Length and number of the pieces of at most ``most``."""
+    full, rest = divmod(length, most)
+    yield from ((most, full), (rest, 1)) if rest else ((most, full),)
+
+
 @dataclass(frozen=True)
-class RandomK:
+class RandomK(Codec):
     """A random share of the numbers, scaled up by its inverse; unbiased.
 
     Receivers know the seed of the places, so these are not sent.
@@ -319,14 +411,19 @@ class RandomK:
     def places(self, count: int, seed: int) -> Tensor:
         import torch
 
-        kept = max(1, round(self.share * count))
-        return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:kept]
+        random = torch.Generator().manual_seed(seed)
+        return torch.randperm(count, generator=random)[: self.kept(count)]
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+    def kept(self, count: int) -> int:
+        return max(1, round(self.share * count))
+
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         places = self.places(len(x), seed)
         return x[places] * (len(x) / len(places))
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
         import torch
 
         count = sum(map(prod, shapes))
@@ -334,9 +431,12 @@ class RandomK:
         out[self.places(count, seed)] = message
         return out
 
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        return like.new_empty(self.kept(numel(shapes)))
+
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Codec):
     """A matrix as the product of two thin ones, from one power iteration; biased.
 
     ``p = orthonormal(m q)`` and ``m^T p`` are sent, with ``q`` random, from a seed that receivers
@@ -357,7 +457,7 @@ class LowRank:
         thin = (rows * self.rank, columns * self.rank)
         return thin if sum(thin) < rows * columns else (rows * columns,)
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         import torch
 
         generator, sent = torch.Generator().manual_seed(seed), []
@@ -371,7 +471,9 @@ class LowRank:
             sent += [p.reshape(-1), (matrix.T @ p).reshape(-1)]
         return torch.cat(sent)
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
         import torch
 
         out, sizes = [], [self.sizes(shape) for shape in shapes]
@@ -382,3 +484,12 @@ class LowRank:
                 first = (first.view(-1, self.rank) @ next(parts).view(-1, self.rank).T).reshape(-1)
             out.append(first)
         return torch.cat(out)
+
+    def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
+        return like.new_empty(sum(size for shape in shapes for size in self.sizes(shape)))
+
+
+def codes(algo: object) -> bool:
+    """Whether an algorithm has a codec that does something."""
+    own = [getattr(algo, field.name) for field in fields(algo)]  # type: ignore[arg-type]
+    return any(isinstance(each, Codec) and not isinstance(each, Identity) for each in own)

@@ -16,10 +16,10 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import cos, pi, prod, sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.codecs import Shape, as_bytes, from_bytes, pack, unpack
+from sgp_runner.algorithms.codecs import Shape, as_bytes, from_bytes, pack, packed_bytes, unpack
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class DeMo(Algorithm):
     side: int = 64
     beta: float = 0.999
     title: ClassVar[str] = "DeMo"
+    sends: ClassVar[Literal["model", "fragments", "chunks"]] = "chunks"
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "k", "side")
@@ -111,9 +112,16 @@ def cosines(n: int, dtype: torch.dtype) -> Tensor:
 
 
 def encode(m: Tensor, chunks: Sequence[Chunks], k: int) -> Tensor:
-    """The ``k`` largest coefficients of every chunk, and their places, as bytes."""
+    """The ``k`` largest coefficients of every chunk, and their places, as bytes.
+
+    A vector without values, of a timing study, has a message without contents, of the same length.
+    """
     import torch
 
+    if m.is_meta:
+        counts = [(each.count(k), each.bits) for each in chunks]
+        length = sum(4 * count + packed_bytes(count, bits) for count, bits in counts)
+        return m.new_empty(length, dtype=torch.uint8)
     values, places = [], []
     for part, each in zip(m.split_with_sizes([c.numel for c in chunks]), chunks, strict=True):
         coefficients = each.transform(part)
@@ -127,6 +135,8 @@ def decode(message: Tensor, chunks: Sequence[Chunks], k: int, like: Tensor) -> T
     """The coefficients [D] of a message, zero where none was sent."""
     import torch
 
+    if like.is_meta:
+        return like.new_empty(sum(each.numel for each in chunks))
     counts = [each.count(k) for each in chunks]
     values, rest = from_bytes(message, sum(counts))
     out = []
@@ -143,5 +153,7 @@ def transformed_back(coefficients: Tensor, chunks: Sequence[Chunks]) -> Tensor:
     """The vector [D] of the coefficients [D] of all tensors."""
     import torch
 
+    if coefficients.is_meta:
+        return coefficients
     parts = coefficients.split_with_sizes([each.numel for each in chunks])
     return torch.cat([each.transform_back(part) for each, part in zip(chunks, parts, strict=True)])

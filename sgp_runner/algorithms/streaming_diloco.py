@@ -119,6 +119,7 @@ class StreamingDiLoCo(Algorithm):
     momentum: float = 0.9
     nesterov: bool = True
     title: ClassVar[str] = "Streaming DiLoCo"
+    sends: ClassVar[Literal["model", "fragments", "chunks"]] = "fragments"
 
     def __post_init__(self) -> None:
         check_outer(self)

@@ -107,6 +107,10 @@ class Cluster:
     overlap: share of a gradient's compute time during which its all-reduce can already run
         (bucketed backward pass)
     bucket_bytes: size of the last bucket, which can only start when the gradient is complete
+    exchange_overlap: share of the compute time of its last gradient during which an all-reduce or
+        all-gather of what local steps changed can already run, layer by layer as the backward pass
+        ends; the algorithm is the same
+    fragment_overlap: the same of one fragment of the model
     host_seconds_per_byte: time for the processor to add up or copy one byte of a message, where the
         network stack is on the host: once for what each round of an all-reduce adds, and
         `ASYNC_HOST_PASSES` times for each gradient of an asynchronous algorithm, whose model lives
@@ -159,6 +163,8 @@ class Cluster:
     node_bandwidth_up: Mapping[int, BitsPerSecond] = field(default_factory=dict)
     node_bandwidth_down: Mapping[int, BitsPerSecond] = field(default_factory=dict)
     regions: Sequence[Region] = ()
+    exchange_overlap: float = 0.0
+    fragment_overlap: float = 0.0
 
     def __post_init__(self) -> None:
         check_rate("cluster.bandwidth", self.bandwidth)
@@ -209,8 +215,9 @@ class Cluster:
             check_power("cluster.heterogeneity", self.heterogeneity, -2)
         if self.bucket_bytes < 1:
             raise ConfigError("cluster.bucket_bytes", f"{self.bucket_bytes} must be at least 1.")
-        if not 0 <= self.overlap < 1:
-            raise ConfigError("cluster.overlap", f"{self.overlap} must be in [0, 1).")
+        for key in ("overlap", "exchange_overlap", "fragment_overlap"):
+            if not 0 <= (share := getattr(self, key)) < 1:
+                raise ConfigError(f"cluster.{key}", f"{share} must be in [0, 1).")
 
     def beyond(self, nodes: int, model_bytes: float) -> str | None:
         """A sentence that says what of a run has not been validated for this profile, if any."""
@@ -294,9 +301,13 @@ class Cluster:
         """Bits per second that ``rank`` receives."""
         return self.node_bandwidth_down.get(rank, self.bandwidth_down or self.bandwidth)
 
-    def mean_step(self, model: str, batch_size: int) -> float:
-        """Mean seconds of a gradient of ``model`` on ``batch_size`` samples per node."""
-        seconds = self.step_seconds.get(model, self.step_seconds.get("default"))
+    def mean_step(self, model: str, batch_size: int, unlisted: float | None = None) -> float:
+        """Mean seconds of a gradient of ``model`` on ``batch_size`` samples per node.
+
+        unlisted: of a model that step_seconds does not list, before its default.
+        """
+        default = self.step_seconds.get("default") if unlisted is None else unlisted
+        seconds = self.step_seconds.get(model, default)
         if seconds is None:
             raise ConfigError(
                 f"cluster.step_seconds.{model}",

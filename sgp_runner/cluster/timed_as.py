@@ -2,29 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import inf, prod
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from sgp_runner.cluster.machines import Cluster
 
 
 @dataclass(frozen=True)
+class LanguageModel:
+    """A decoder whose size is known without building it.
+
+    step_seconds: of a gradient, on machines that list no time for this model
+    """
+
+    layers: int
+    width: int
+    step_seconds: float
+    vocabulary: ClassVar[int] = 32_000
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Shapes of its matrices, by name; norms, under a thousandth of it, are left out."""
+        width = self.width
+        shapes = {"embedding": (self.vocabulary, width)}
+        for i in range(self.layers):
+            shapes |= {
+                f"blocks.{i}.attention": (4 * width, width),
+                f"blocks.{i}.widen": (4 * width, width),
+                f"blocks.{i}.narrow": (width, 4 * width),
+            }
+        return shapes
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(map(prod, self.shapes.values()))
+
+
+# Layers and seconds as in Streaming DiLoCo (Douillard et al. 2025, Table 4); the widths are those
+# with which a model has the parameters in its name, within 2 %.
+LANGUAGE_MODELS: Mapping[str, LanguageModel] = {
+    "llama_1b": LanguageModel(24, 1792, 0.1),
+    "llama_10b": LanguageModel(48, 4096, 0.8),
+    "llama_100b": LanguageModel(108, 8704, 4.9),
+}
+
+# Matrices that stand for a model whose shapes are not known, made of blocks of 64 x 64.
+MATRICES, SIDE = 60, 64
+
+
+@dataclass(frozen=True)
 class TimedAs:
     """The training that simulated time models. ``None``: the real one.
 
-    model: name in cluster.step_seconds
-    num_parameters: 4 bytes each on the wire
+    model: name in cluster.step_seconds; or llama_1b, llama_10b or llama_100b, which bring their
+        sizes and times
+    num_parameters: that travel in place of the real model's
     batch_size: samples per node and step
+    bytes_per_parameter: on the wire, of those that are sent without a codec: 2 for bfloat16; null:
+        4 with num_parameters
     """
 
     model: str | None = None
     num_parameters: int | None = None
     batch_size: int | None = None
+    bytes_per_parameter: float | None = None
 
     def __post_init__(self) -> None:
         for key in ("num_parameters", "batch_size"):
@@ -33,12 +82,64 @@ class TimedAs:
                 raise ConfigError(f"timed_as.{key}", f"{value} must be at least 1.")
             if value is not None and value >= 2**63:
                 raise ConfigError(f"timed_as.{key}", f"{value} must be less than 2**63.")
+        if not 0 < (self.bytes_per_parameter or 1) < inf or self.bytes_per_parameter == 0:
+            raise ConfigError(
+                "timed_as.bytes_per_parameter",
+                f"{self.bytes_per_parameter} must be positive, for example 2.",
+            )
+        if self.num_parameters is None and self.language_model is not None:
+            object.__setattr__(self, "num_parameters", self.language_model.num_parameters)
+
+    @property
+    def language_model(self) -> LanguageModel | None:
+        return LANGUAGE_MODELS.get(self.model or "")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Shapes of its tensors, by name: nearly equal matrices for a model not known here."""
+        if (known := self.language_model) is not None:
+            return {**known.shapes}
+        if self.num_parameters is None:
+            return None
+        blocks, rest = divmod(self.num_parameters, SIDE**2)
+        shapes: dict[str, tuple[int, ...]] = {
+            f"matrix{i}": (SIDE * (blocks // MATRICES + (i < blocks % MATRICES)), SIDE)
+            for i in range(min(blocks, MATRICES))
+        }
+        return shapes | ({"rest": (rest,)} if rest else {})
 
     def step_seconds(self, cluster: Cluster, model: str, batch_size: int) -> float:
         """Mean time of a gradient, by default of ``model`` on ``batch_size`` samples per node."""
-        return cluster.mean_step(self.model or model, self.batch_size or batch_size)
+        known = self.language_model
+        return cluster.mean_step(
+            self.model or model,
+            self.batch_size or batch_size,
+            None if known is None else known.step_seconds,
+        )
 
-    def wire_scale(self, params: Tensor) -> float:
-        """Factor of the size of every message, when ``params`` [D] is actually sent."""
-        num_bytes = params.numel() * params.element_size()
-        return 1.0 if self.num_parameters is None else 4 * self.num_parameters / num_bytes
+    def wire(self, params: Tensor) -> Wire:
+        """Sizes of the messages of a model with the parameters ``params`` [D]."""
+        own = params.element_size()
+        number: float = own if self.num_parameters is None else 4
+        if self.bytes_per_parameter is not None:
+            number = self.bytes_per_parameter
+        scale = 1.0 if self.num_parameters is None else self.num_parameters / params.numel()
+        return Wire(params.dtype, number, scale)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Bytes that messages count for.
+
+    dtype: of parameters that are sent without a codec; number: bytes that one of them counts for;
+    a coded message counts for its own bytes.
+    scale: parameters that each real one stands for
+    """
+
+    dtype: torch.dtype
+    number: float
+    scale: float
+
+    def num_bytes(self, tensor: Tensor) -> float:
+        each = self.number if tensor.dtype == self.dtype else tensor.element_size()
+        return tensor.numel() * each * self.scale

@@ -28,6 +28,8 @@ LATER: Mapping[str, object] = {
     "churn_per_hour": 0.0,
     "absence_seconds": 600.0,
     "weights": "uniform",
+    "bytes_per_parameter": None,
+    "tokens": None,
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.codecs import codes
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
@@ -16,10 +17,11 @@ from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.choices import class_of, groups
 from sgp_runner.config.logger import Logger
 from sgp_runner.core import timing_study as timing
-from sgp_runner.core.optim import Horizon, Optimizer, Steps
+from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Steps
 from sgp_runner.core.worker import OwnBudget, Worker
 from sgp_runner.data.dataset import DataConfig
 from sgp_runner.models.config import ModelConfig
+from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.memory import flush_denormals
@@ -116,6 +118,9 @@ class Run:
     model: ModelConfig
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, TimingOnly) and self.timed_as.num_parameters is None:
+            timed_as = replace(self.timed_as, num_parameters=self.model.num_parameters)
+            object.__setattr__(self, "timed_as", timed_as)
         for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
@@ -275,7 +280,13 @@ class Run:
             epochs=self.epochs,
             seed=self.seed,
             dtype=self.torch_dtype,
+            shapes=self.timed_shapes if model is None else None,
         )
+
+    @property
+    def timed_shapes(self) -> Shapes | None:
+        """The shapes of the model of ``timed_as``, if messages depend on them; else None."""
+        return self.timed_as.shapes if self.algo.sends != "model" or codes(self.algo) else None
 
     def steps(self, problem: Problem) -> int:
         """Steps of one node."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from sgp_runner.core.optim import Shapes
     from sgp_runner.core.problem import Problem
     from sgp_runner.data.dataset import Batch, DataConfig
     from sgp_runner.models.config import ModelConfig
@@ -75,16 +76,23 @@ def make_problem(
     epochs: float,
     seed: int,
     dtype: torch.dtype,
+    shapes: Shapes | None = None,
 ) -> Problem:
-    """A problem with the parameters of ``model`` and the length of an epoch; reads no data."""
+    """A problem with the parameters of ``model`` and the length of an epoch; reads no data.
+
+    study: its length is that of all ``epochs``.
+    shapes: of parameters without values in place of the model's own.
+    """
     from sgp_runner.core.flat import FlatModule
     from sgp_runner.core.problem import Problem
     from sgp_runner.data.dataset import Dataset
     from sgp_runner.data.tasks import Regression
+    from sgp_runner.models.vector import Hollow
 
     unread = Unread(study.simulated / epochs)
     dataset = Dataset(data.name, Regression(), unread, unread, (), 0)
-    flat = FlatModule(model.build(dataset).to(dtype))
+    module = model.build(dataset) if shapes is None else Hollow(shapes)
+    flat = FlatModule(module.to(dtype))
     return Problem(flat, dataset, unread, seed, trains=False, vectorizes=False)
 
 

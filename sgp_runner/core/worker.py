@@ -173,6 +173,11 @@ class Worker:
         return outer
 
     @property
+    def push_sum_weight(self) -> float:
+        """Its weight; 1 in a timing study whose vectors have no values."""
+        return 1.0 if self.push_sum.is_meta else float(self.push_sum[-1])
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """How many of the ``D`` entries each parameter tensor has."""
         return tuple(map(prod, self.shapes.values()))

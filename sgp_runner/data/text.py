@@ -61,6 +61,7 @@ class Text:
     path: the file or folder
     block: tokens of a sample
     vocabulary: number of different tokens of train.bin; null: bytes, or the largest token + 1
+    tokens: of an epoch, for the hours of timing studies, which read no files; null: not known
     valid_share: share of each file that validates; not for train.bin
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the files
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
@@ -69,6 +70,7 @@ class Text:
     path: str = ""
     block: int = 64
     vocabulary: int | None = None
+    tokens: int | None = None
     valid_share: float = 0.1
     partition: Literal["iid", "dirichlet"] = "iid"
     alpha: float = 0.1
@@ -76,10 +78,16 @@ class Text:
     name: ClassVar[str] = "text"
     task: ClassVar[str] = "language"
     stand_in: ClassVar[bool] = False
-    train_size: ClassVar[None] = None
+
+    @property
+    def train_size(self) -> int | None:
+        """Samples of an epoch, where they are known without reading files."""
+        return None if self.tokens is None else self.tokens // self.block
 
     def __post_init__(self) -> None:
         check_text(self)
+        if self.tokens is not None and self.tokens < self.block:
+            raise ConfigError("data.tokens", f"{self.tokens} do not make a block of {self.block}.")
         if not self.path:
             raise ConfigError(
                 "data.path", "name a file or a folder: data.path=book.txt; or use data=grammar."

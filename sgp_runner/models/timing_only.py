@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 class TimingOnly:
     """A vector in place of the model of ``timed_as``, so that thousands of nodes fit in memory.
 
-    There is no forward pass and no gradient, and no data is read. The default data set is
-    ``synthetic``, for the length of an ImageNet epoch.
+    Where messages depend on the shapes of tensors, as with a codec or fragments, tensors with the
+    shapes of that model, but without values, take its place. There is no forward pass and no
+    gradient, and no data is read. The default data set is ``synthetic``, for the length of an
+    ImageNet epoch.
 
-    grain: elements actually stored and sent per node
+    grain: elements of the vector, actually stored and sent per node
     sample_steps: simulated steps of a node, spread over the schedule; null: all
     """
 
     grain: int = 2048
     sample_steps: int | None = 1440
 
+    num_parameters: ClassVar[int] = 25_557_032  # of ResNet-50, unless timed_as says otherwise
     name: ClassVar[str] = "timing_only"
     tasks: ClassVar[tuple[str, ...]] = (
         "classification",

@@ -1,6 +1,8 @@
-"""Modules that are a single parameter vector."""
+"""Modules of parameters alone."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,3 +30,18 @@ class Placeholder(nn.Module):
         raise RuntimeError(
             "model=timing_only has no forward pass: it can be neither trained nor evaluated"
         )
+
+
+class Hollow(nn.Module):
+    """Parameters with names and shapes, but without values, so that they take no memory."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        nn.Module.__init__(self)
+        for name, shape in shapes.items():
+            owner: nn.Module = self
+            *parents, leaf = name.split(".")
+            for parent in parents:
+                if not hasattr(owner, parent):
+                    owner.add_module(parent, nn.Module())
+                owner = owner.get_submodule(parent)
+            owner.register_parameter(leaf, nn.Parameter(torch.empty(shape, device="meta")))

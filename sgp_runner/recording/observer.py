@@ -91,8 +91,7 @@ def extrapolated(run: Run, problem: Problem) -> list[str]:
     if run.network.clock == "wall" or not run.cluster.validated:
         return []
     params = problem.start()
-    size = params.numel() * params.element_size() * run.timed_as.wire_scale(params)
-    sentence = run.cluster.beyond(run.nodes, size)
+    sentence = run.cluster.beyond(run.nodes, run.timed_as.wire(params).num_bytes(params))
     return [] if sentence is None else [sentence]
 
 
@@ -325,7 +324,7 @@ class Observer:
         else:
             record |= {
                 "loss": float(progress.loss) if self.problem.trains else None,
-                "push_sum_weight": float(worker.push_sum[-1]),
+                "push_sum_weight": worker.push_sum_weight,
             }
             self.recorder.write(self.stamp(worker, "train") | {"rank": self.name(worker)} | record)
         if self.problem.trains and worker.steps_taken:

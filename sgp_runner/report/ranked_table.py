@@ -16,6 +16,7 @@ from sgp_runner.utils.units import counted, num_bytes
 
 if TYPE_CHECKING:
     from sgp_runner.report.ranking import Ranking, Row
+    from sgp_runner.report.settings import Setting
 
 RANK, ALGORITHM = "#", "algorithm"
 NEVER = "never"
@@ -40,6 +41,10 @@ def of_ranking(ranking: Ranking, name: str) -> Table:
     overs = {row.over for row in ranking.rows if row.over}
     head = [RANK, ALGORITHM, *(["nodes"] if len(nodes) > 1 else [])]
     head += [unit, *(["over seeds"] if several else []), "speed-up"]
+    computing = any(each.utilisation == each.utilisation for each in ranking.settings)
+    hours = computing and ranking.target is None and any(map(has_hours, ranking.settings))
+    head += ["computing"] if computing else []
+    head += ["hours"] if hours else []
     metric = ranking.settings[0].metric
     head += [] if ranking.target is None else [metric or "quality"]
     head += ["sent per iteration" if ranking.target is None else "sent per node"]
@@ -50,11 +55,17 @@ def of_ranking(ranking: Ranking, name: str) -> Table:
         line += [time_cell(row, size)]
         line += [text(range_text(row.times, size))] if several else []
         line += [speed_cell(row, overs)]
+        line += [text(percent_text(row.setting.utilisation))] if computing else []
+        line += [text(hours_text(row.setting))] if hours else []
         if ranking.target is not None:
             line += [text(quality_text(row.setting.mean("quality"), metric))]
         cells.append([*line, text(sent_text(row, per_iteration=ranking.target is None))])
     note = note_of(ranking, nodes, overs)
     raw = pd.DataFrame([raw_row(ranking, row) for row in ranking.rows]).astype({"rank": "Int64"})
+    if computing:
+        raw["compute_utilisation"] = [row.setting.utilisation for row in ranking.rows]
+    if hours:
+        raw["hours"] = [row.setting.mean("hours") for row in ranking.rows]
     return Table(name, title_of(ranking), note, raw, head, cells, (ALGORITHM,))
 
 
@@ -102,6 +113,19 @@ def speed_cell(row: Row, overs: set[str]) -> Cell:
     if row.speed_up is None:
         return text("")
     return text(f"{three_digits(row.speed_up)}×", f"over {row.over}" if len(overs) > 1 else "")
+
+
+def percent_text(share: float) -> str:
+    return f"{100 * share:.3g} %" if share == share else ""
+
+
+def has_hours(setting: Setting) -> bool:
+    """Whether a setting is a timing study of a schedule of known length."""
+    return setting.mean("hours") > 0
+
+
+def hours_text(setting: Setting) -> str:
+    return three_digits(setting.mean("hours")) if has_hours(setting) else ""
 
 
 def sent_text(row: Row, per_iteration: bool) -> str:

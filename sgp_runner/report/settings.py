@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.report.runs import FINISHED, RETIMED
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import bit_rate, counted, number
@@ -70,6 +71,19 @@ class Setting:
     def range(self, column: str) -> tuple[float, float]:
         values = self.runs[column].astype(float)
         return float(values.min()), float(values.max())
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the time of an iteration that its gradient computes, on average.
+
+        NaN unless the setting is timed as a language model in simulated time.
+        """
+        model = self.settings.get("timed_as.model")
+        if self.clock != "simulated" or model not in LANGUAGE_MODELS:
+            return math.nan
+        own = LANGUAGE_MODELS[model].step_seconds
+        seconds = number(self.settings.get(f"{CLUSTER}step_seconds.{model}", own))
+        return 1000 * (seconds or math.nan) / self.mean("ms_per_iteration")
 
     @property
     def better(self) -> float:

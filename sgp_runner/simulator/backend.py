@@ -127,9 +127,7 @@ class SimulatedBackend:
             self.engine.close()
             raise
         check_mass(
-            fmean(
-                float(worker.push_sum[-1]) for worker in self.workers[: self.membership.run.nodes]
-            )
+            fmean(worker.push_sum_weight for worker in self.workers[: self.membership.run.nodes])
         )
 
     def shrink(self, loss: Exception) -> tuple[Membership, float]:
@@ -257,11 +255,11 @@ def simulate(
     step_seconds: mean time of a gradient; None: the cluster's time for the model.
     """
     start = problem.start()
-    wire_scale = run.timed_as.wire_scale(start)
+    wire = run.timed_as.wire(start)
     if step_seconds is None:
         step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         if run.algo.asynchronous:
-            num_bytes = start.numel() * start.element_size() * wire_scale
+            num_bytes = wire.num_bytes(start)
             step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
     simulation = Simulation(
         run.cluster,
@@ -271,7 +269,10 @@ def simulate(
         servers=run.algo.servers,
         seed=run.seed,
         step_seconds=step_seconds,
-        wire_scale=wire_scale,
+        wire=wire,
+        exchange_overlap=run.cluster.fragment_overlap
+        if run.algo.sends == "fragments"
+        else run.cluster.exchange_overlap,
         names=names,
         gradient_seconds=gradient_seconds,
         message_seconds=message_seconds,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from sgp_runner.cluster.churn import Absences
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.timed_as import Wire
 from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox, check_unwritten
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
@@ -40,7 +41,8 @@ class Collective:
     """One all-reduce or all-gather.
 
     missing: ranks that have not joined. parts: by rank, a tensor and its version, or a gradient
-        still to be computed. futures: of the waiting ranks. ready: when the last part is complete.
+        still to be computed. futures: of the waiting ranks. begin: when it can begin. ready: when
+        the last part is complete.
     """
 
     number: int
@@ -48,6 +50,7 @@ class Collective:
     missing: set[int]
     parts: dict[int, tuple[Tensor, int] | Gradient] = field(default_factory=dict)
     futures: dict[int, Future[Any]] = field(default_factory=dict)
+    begin: float = 0.0
     ready: float = 0.0
     num_bytes: float = 0.0
 
@@ -85,7 +88,7 @@ class Collective:
             rank: None if isinstance(part, Gradient) else part[0]
             for rank, part in self.parts.items()
         }
-        names = ("number", "gathers", "missing", "ready", "num_bytes")
+        names = ("number", "gathers", "missing", "begin", "ready", "num_bytes")
         return {name: getattr(self, name) for name in names} | {
             "parts": parts,
             "futures": list(self.futures),
@@ -205,6 +208,7 @@ class Simulation:
 
     size: gradient workers. servers: further ranks, which take no part in collectives.
     seed: of compute times and messages.
+    wire: sizes of messages. exchange_overlap: that of the cluster for the algorithm's exchanges.
     names: original ranks of the present ranks, where some have been lost.
     listener: notified of the start and end of each step.
     gradient_seconds: duration of the next gradient of a rank, where that is known.
@@ -224,7 +228,8 @@ class Simulation:
         servers: int,
         seed: int,
         step_seconds: float,
-        wire_scale: float,
+        wire: Wire,
+        exchange_overlap: float = 0.0,
         names: Sequence[int] | None = None,
         gradient_seconds: Callable[[int], float] | None = None,
         message_seconds: Callable[[int, int, float], float] | None = None,
@@ -238,7 +243,7 @@ class Simulation:
         if tuple(names) != (*range(size + servers),):
             seed = seed_of(seed, _MEMBERS, *names)
         self.cluster, self.faults, self.engine = cluster, faults, engine
-        self.size, self.wire_scale = size, wire_scale
+        self.size, self.wire = size, wire
         self.clock = VirtualClock(self)
         self.scheduler = Scheduler(self.clock)
         self.fabric = Fabric(
@@ -268,6 +273,7 @@ class Simulation:
             step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0)
             for rank in range(size)
         ]
+        self.lead = [exchange_overlap * seconds for seconds in self.mean_seconds]
         self.gradient_seconds = gradient_seconds or self.sampled_seconds
         self.input_share = cluster.input_seconds / step_seconds
         # When each node last ended a gradient or a collective, or a server ends its messages.
@@ -400,7 +406,7 @@ class Simulation:
 
     def wire_bytes(self, tensor: Tensor) -> float:
         """Bytes that a tensor counts for on the network."""
-        return tensor.numel() * tensor.element_size() * self.wire_scale
+        return self.wire.num_bytes(tensor)
 
     def deliver(self, sent: Sent) -> None:
         num_bytes = self.wire_bytes(sent.message)
@@ -443,7 +449,14 @@ class Simulation:
     def join(
         self, number: int, rank: int, part: Tensor | Gradient, num_bytes: float, ready: float
     ) -> None:
+        """Join a collective with a part that is complete at ``ready``.
+
+        The mean of a gradient that is not complete begins now; what a gradient has changed may have
+        begun before, while that was computed.
+        """
         collective = self.collectives[number]
+        lead = 0.0 if isinstance(part, Gradient) else self.lead[rank]
+        collective.begin = max(collective.begin, self.clock.now - lead)
         collective.parts[rank] = part if isinstance(part, Gradient) else (part, part._version)
         collective.missing.discard(rank)
         collective.ready = max(collective.ready, ready)
@@ -468,8 +481,10 @@ class Simulation:
 
         together = self.fabric.times.together(range(size), slower)
         end = self.fabric.occupy(
-            range(size), self.clock.now, seconds, self.bytes_of(collective), together
+            range(size), collective.begin, seconds, self.bytes_of(collective), together
         )
+        if collective.begin < self.clock.now:
+            return max(end, self.clock.now)
         last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
         return max(end, together.finish(collective.ready, collective.ready + last_bucket))
 
@@ -552,6 +567,7 @@ class Simulation:
             number,
             saved["gathers"],
             set(saved["missing"]),
+            begin=saved["begin"],
             ready=saved["ready"],
             num_bytes=saved["num_bytes"],
         )

@@ -66,6 +66,11 @@ def test_a_message_has_the_bits_that_it_counts_for(
     assert message.numel() * message.element_size() == num_bytes * (2 if raw else 1)
     decoded = codec.decode(message, SHAPES, x, 3)
     assert decoded.shape == x.shape and decoded.dtype == dtype
+    # Without values, as in a timing study.
+    x = x.to("meta")
+    blank = codec.encode(x, SHAPES, 0)
+    assert blank.is_meta and blank.dtype == message.dtype and len(blank) == len(message)
+    assert codec.decode(blank, SHAPES, x, 0).shape == x.shape
 
 
 def test_literal_values() -> None:

@@ -4,6 +4,7 @@ profiles were not fitted on.
 
 from __future__ import annotations
 
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,16 @@ def timed(results: Path, *words: str) -> dict[str, object]:
 
 
 def test_messages_have_the_size_of_what_they_stand_for() -> None:
-    assert TimedAs(num_parameters=1000).wire_scale(torch.zeros(10)) == 100.0
-    assert TimedAs(num_parameters=1000).wire_scale(torch.zeros(10, dtype=torch.float64)) == 50.0
-    assert TimedAs().wire_scale(torch.zeros(10)) == 1.0
+    def num_bytes(timed_as: TimedAs, message: torch.Tensor, real: str = "float32") -> float:
+        return timed_as.wire(torch.zeros(10, dtype=getattr(torch, real))).num_bytes(message)
+
+    ten, coded = torch.zeros(10), torch.zeros(5, dtype=torch.uint8)
+    assert num_bytes(TimedAs(), ten) == 40 and num_bytes(TimedAs(), ten.double(), "float64") == 80
+    thousand = TimedAs(num_parameters=1000)
+    assert num_bytes(thousand, ten) == num_bytes(thousand, ten.double(), "float64") == 4000
+    assert num_bytes(thousand, coded) == num_bytes(thousand, coded, "float64") == 500
+    of_two = TimedAs(num_parameters=1000, bytes_per_parameter=2)
+    assert num_bytes(of_two, ten) == 2000 and num_bytes(of_two, coded) == 500
 
 
 def test_compute_time_is_proportional_to_the_batch_where_the_law_says_so() -> None:
@@ -133,6 +141,99 @@ def test_a_sample_needs_at_least_one_step_and_an_epoch_at_least_one_batch(tmp_pa
         ),
     ):
         timed(tmp_path, "data.size=100")
+
+
+def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
+    tmp_path: Path,
+) -> None:
+    def seconds(algo: str) -> float:
+        words = ["experiment=noloco_barrier", f"algo={algo}", "algo.period=100"]
+        words += ["nodes=8", "model.sample_steps=200"]
+        experiment = make_experiment(tmp_path / algo, *words)
+        cluster = experiment.run.cluster
+        assert cluster.compute_time.cv**2 == pytest.approx(exp(0.5) - 1, rel=1e-4)
+        assert cluster.step_seconds["default"] == pytest.approx(exp(1 + 0.5 / 2), rel=1e-4)
+        summary = execute(experiment)
+        assert summary is not None
+        return float(str(summary["time_s"]))
+
+    assert 200 * exp(1.25) < seconds("noloco") <= seconds("diloco")
+
+
+LLAMA = 24 * 12 * 1792**2 + 32_000 * 1792  # parameters of llama_1b
+WIDE = [
+    "cluster=ideal",  # but for its bandwidth
+    "cluster.bandwidth=1e9",
+    "nodes=2",
+    "timed_as.model=llama_1b",
+    "timed_as.bytes_per_parameter=2",
+]
+
+
+def test_an_exchange_of_local_changes_costs_its_bits_less_the_overlap(tmp_path: Path) -> None:
+    def seconds(name: str, *words: str) -> float:
+        words = (*WIDE, "algo=diloco", "algo.period=10", "model.sample_steps=20", *words)
+        summary = timed(tmp_path / name, *words)
+        assert summary["bytes_per_node"] == 2 * 2 * LLAMA
+        return float(str(summary["time_s"]))
+
+    # Two rings of two nodes: each sends every parameter once.
+    exchange = 16 * LLAMA / 1e9
+    assert seconds("plain") == pytest.approx(20 * 0.1 + 2 * exchange, rel=1e-12)
+    half = seconds("half", "cluster.exchange_overlap=0.5")
+    assert half == pytest.approx(20 * 0.1 + 2 * (exchange - 0.05), rel=1e-12)
+    assert seconds("fragment", "cluster.fragment_overlap=0.5") == seconds("again")
+    hidden = seconds("hidden", "cluster.exchange_overlap=0.5", "cluster.bandwidth=1e12")
+    assert hidden == pytest.approx(20 * 0.1, rel=1e-12)
+
+
+@pytest.mark.parametrize(("codec", "bits", "extra"), [("none", 16, 0), ("fp4", 4, 32)])
+def test_a_timing_study_cuts_the_fragments_of_the_model_that_it_times(
+    codec: str, bits: int, extra: int, tmp_path: Path
+) -> None:
+    # Nine fragments, eight of three blocks and the embedding, each sent once in nine steps.
+    words = ["algo=streaming_diloco", "algo.period=9", "algo.delay=0", f"codec@algo.codec={codec}"]
+    ends = [timed(tmp_path / f"{n}", *WIDE, *words, f"model.sample_steps={n}") for n in (18, 27)]
+    sent, seconds = (float(str(ends[1][key])) - float(str(ends[0][key])) for key in KEYS)
+    scales = extra * (24 * 3 + 1)  # of each matrix
+    assert sent == (bits * LLAMA + scales) / 8
+    assert seconds == pytest.approx(9 * 0.1 + (bits * LLAMA + scales) / 1e9, rel=1e-9)
+    overlapped = [
+        timed(
+            tmp_path / f"overlapped{n}",
+            *(*WIDE, *words, f"model.sample_steps={n}", "cluster.bandwidth=200e9"),
+            *("algo.delay=1", "cluster.fragment_overlap=0.5"),
+        )
+        for n in (18, 27)
+    ]
+    gained = float(str(overlapped[1]["time_s"])) - float(str(overlapped[0]["time_s"]))
+    assert gained == pytest.approx(9 * 0.1, rel=1e-9)
+
+
+KEYS = ("bytes_per_node", "time_s")
+
+
+NEW = {
+    "diloco": 4.0 / 30,
+    "streaming_diloco": 4.0 / 150 * 13 / 3,  # the first period sends one of three fragments
+    "noloco": 2 * 4.0 / 50,
+    # Of 4096 numbers 64 with 2 + 12 bits.
+    "sparseloco": 64 * 14 / 4096 / 8 / 30,
+    "demo": 32 * (32 + 12) / 4096 / 8,
+    "choco_sgd": 64 * (32 + 12) / 4096 / 8,
+    "qg_dsgdm": 4.0,
+    "d_squared": 4.0,
+    "gradient_tracking": 8.0,
+    "gossip_pga": 4.0,
+}
+
+
+@pytest.mark.parametrize("algo", NEW)
+def test_bytes_of_the_low_communication_algorithms(algo: str, tmp_path: Path) -> None:
+    words = ["cluster=ideal", "nodes=2", f"algo={algo}", "model.sample_steps=150"]
+    summary = timed(tmp_path, *words, "timed_as.num_parameters=4096000")
+    each = float(str(summary["bytes_per_node"])) / 150 / 4096000
+    assert each == pytest.approx(NEW[algo], rel=0.02)
 
 
 # Published milliseconds per iteration: of the SGP paper hours / (epochs x 1,281,167 / 8192

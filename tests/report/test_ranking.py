@@ -144,6 +144,35 @@ def test_timing_studies_are_ranked_by_time_per_iteration_within_each_number_of_n
     ]
 
 
+def test_runs_timed_as_a_language_model_say_how_much_of_the_time_is_computation(
+    tmp_path: Path,
+) -> None:
+    timed_as: dict[str, object] = {"timed_as": {"model": "llama_1b"}}  # 0.1 s a step
+    for name, ms in (("AR-SGD", 400), ("DiLoCo", 125)):
+        settings = timed_as | on("wan", 1e9)
+        write_run(
+            tmp_path, name, algorithm=name, ms_per_iteration=ms, hours=ms / 100, settings=settings
+        )
+    assert printed(tmp_path)[-4:] == [
+        "#  algorithm   ms  speed-up  computing  hours  per iteration",
+        "────────────────────────────────────────────────────────────",
+        "1  DiLoCo     125     3.20×       80 %   1.25           1 kB",
+        "2  AR-SGD     400     1.00×       25 %   4.00           1 kB",
+    ]
+    (table,) = ranked_tables(rankings(settings_of(tmp_path)))
+    assert list(table.raw["compute_utilisation"]) == [0.8, 0.25]
+    assert list(table.raw["hours"]) == [1.25, 4.0]
+
+
+def test_the_step_of_a_language_model_is_the_clusters_if_it_lists_one(tmp_path: Path) -> None:
+    own = on("wan", 1e9, step_seconds={"llama_1b": 0.2})
+    settings = {"timed_as": {"model": "llama_1b"}} | own
+    write_run(tmp_path, "a", FAST, seconds=1.0, settings=settings)
+    write_run(tmp_path, "real", FAST, clock="wall", settings=settings)
+    found = {each.clock: each.utilisation for each in settings_of(tmp_path)}
+    assert found["simulated"] == 0.2 and found["wall"] != found["wall"]
+
+
 def test_the_target_is_what_all_reach_unless_one_is_far_behind(tmp_path: Path) -> None:
     def targets(*bests: float) -> tuple[float, str]:
         folder = tmp_path / "-".join(map(str, bests))

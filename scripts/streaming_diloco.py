@@ -1,0 +1,262 @@
+#!/usr/bin/env python
+"""Compute utilisation and hours of Streaming DiLoCo's tables, simulated.
+
+scripts/streaming_diloco.py         simulate and write results/streaming_diloco/, some minutes
+scripts/streaming_diloco.py page    write its page from the simulated cells
+
+A cell of Table 4 is the smallest bandwidth of the paper's grid at which the simulated share of
+computation reaches the utilisation. Constants were fitted for 1B; see the cluster's profile.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pages.settings import table
+from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.run import Run
+from sgp_runner.core.timing_study import Study
+from sgp_runner.core.worker import Silent, Worker
+from sgp_runner.simulator.backend import simulate
+from sgp_runner.simulator.engine import NoGradients
+
+ROOT = Path(__file__).resolve().parents[1]
+PAPER, OURS = ROOT / "results" / "paper", ROOT / "results" / "streaming_diloco"
+GRID = np.logspace(-1, 3, 50)  # Gbit/s
+UTILISATIONS = (50, 80, 90, 95, 99)  # percent
+PERIOD = 100
+NOMINAL = {"1B": 10**9, "10B": 10**10, "100B": 10**11}
+TRAVELLING = 0.86  # of the nominal parameters; fitted: from 0.853 to 0.863 the cells are met
+BATCH = 2**20  # tokens of a step, of both replicas
+BY_FRAGMENTS = ("algo=streaming_diloco", f"algo.period={PERIOD}")
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "data_parallel": ("algo=ar_sgd",),
+    "diloco": ("algo=diloco", f"algo.period={PERIOD}"),
+    "streaming": (*BY_FRAGMENTS, "algo.delay=0"),
+    "streaming_overlapped": (*BY_FRAGMENTS, "algo.delay=1"),
+    "streaming_overlapped_fp4": (*BY_FRAGMENTS, "algo.delay=1", "codec@algo.codec=fp4"),
+}
+
+
+def study(model: str, method: str, travelling: float) -> Run:
+    """The timing study of a method.
+
+    travelling: share of the model's nominal parameters
+    """
+    known = LANGUAGE_MODELS[f"llama_{model.lower()}"]
+    num_parameters = round(travelling * NOMINAL[model])
+    block = 12 * known.width**2 / known.num_parameters * num_parameters
+    return experiment_of(
+        [
+            "model=timing_only",
+            "cluster=streaming_diloco",
+            "nodes=2",
+            f"timed_as.model=llama_{model.lower()}",
+            f"timed_as.num_parameters={num_parameters}",
+            "timed_as.bytes_per_parameter=2",
+            f"cluster.bucket_bytes={round(2 * block)}",
+            *METHODS[method],
+        ]
+    ).run
+
+
+class Ends(Silent):
+    """Times at which the first node ends its steps."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def end_of_step(self, worker: Worker) -> None:
+        if worker.rank == 0:
+            self.seconds.append(worker.now)
+
+
+def step_seconds(run: Run, gbit_per_s: float) -> float:
+    """Mean seconds of a step over a period in which every fragment is sent and lands."""
+    run = replace(run, cluster=replace(run.cluster, bandwidth=1e9 * gbit_per_s))
+    first = 2 * PERIOD - 1  # the end of the first period in which all fragments are sent
+    problem = run.timing_problem(Study(None, first + PERIOD + 2))
+    ends = Ends()
+    simulation, workers = simulate(run, problem, NoGradients(), listener=ends)
+    for worker in workers:
+        simulation.start(worker, run.algo.run(worker))
+    simulation.run()
+    return (ends.seconds[first + PERIOD] - ends.seconds[first]) / PERIOD
+
+
+def needed(run: Run, percent: float) -> float:
+    """The smallest bandwidth of the grid, in Gbit/s, that reaches a compute utilisation."""
+    compute = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+
+    def reaches(gbit_per_s: float) -> bool:
+        return 100 * compute / step_seconds(run, gbit_per_s) >= percent - 1e-9
+
+    return float(GRID[bisect_left(GRID, True, key=reaches)])
+
+
+def cells(model: str) -> Iterator[tuple[str, int, float]]:
+    """Method, utilisation and Gbit/s of each cell of Table 4."""
+    for method in METHODS:
+        run = study(model, method, TRAVELLING)
+        for percent in UTILISATIONS:
+            yield method, percent, needed(run, percent)
+
+
+def hours(method: str, tokens: float, gbit_per_s: float) -> float:
+    """Table 1's hours of the model of 1B, all of whose nominal parameters travel."""
+    return step_seconds(study("1B", method, 1.0), gbit_per_s) * tokens / BATCH / 3600
+
+
+# Published figures, and the page.
+
+
+def published(model: str) -> dict[tuple[str, int], float]:
+    """Published Gbit/s of a model by method and utilisation."""
+    return {
+        (line["method"], int(line["compute_utilisation_percent"])): float(line["gbit_per_s"])
+        for line in lines(PAPER / "streaming_diloco_bandwidth.csv")
+        if line["model"] == model
+    }
+
+
+def published_hours() -> Iterator[tuple[str, str, str, float]]:
+    """Tokens, method, rate and hours."""
+    for line in lines(PAPER / "streaming_diloco_tables.csv"):
+        if line["metric"].startswith("hours"):
+            yield line["tokens"], line["method"], line["metric"], float(line["value"])
+
+
+def lines(path: Path) -> Iterator[Mapping[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def cell_of(gbit_per_s: float) -> int:
+    """The cell of the grid that is nearest to a published figure."""
+    return int(np.abs(np.log(GRID / gbit_per_s)).argmin())
+
+
+def simulate_bandwidths() -> None:
+    """Write the simulated cells of all models."""
+    OURS.mkdir(exist_ok=True)
+    with (OURS / "bandwidth.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["model", "method", "compute_utilisation_percent", "gbit_per_s"])
+        for model in NOMINAL:
+            for method, percent, gbit_per_s in cells(model):
+                writer.writerow([model, method, percent, f"{gbit_per_s:.4g}"])
+
+
+def page() -> str:
+    """The tables, published beside simulated."""
+    return PAGE.format(
+        bandwidths="\n\n".join(map(bandwidths_of, NOMINAL)),
+        hours=table(
+            [
+                [tokens, METHOD[method], RATES[metric][0], f"{real:g}", f"{ours:.4g}", off]
+                for tokens, method, metric, real in published_hours()
+                for ours in [hours(method, 1e9 * float(tokens[:-1]), RATES[metric][1])]
+                for off in [f"{100 * (ours / real - 1):+.1f} %"]
+            ],
+            ("tokens", "method", "rate", "published, h", "simulated, h", "error"),
+        ),
+    )
+
+
+def bandwidths_of(model: str) -> str:
+    """The table of a model, and how many of its cells are met."""
+    theirs = published(model)
+    ours = {
+        (line["method"], int(line["compute_utilisation_percent"])): float(line["gbit_per_s"])
+        for line in lines(OURS / "bandwidth.csv")
+        if line["model"] == model
+    }
+    off = {key: abs(cell_of(ours[key]) - cell_of(real)) for key, real in theirs.items()}
+    body = [
+        [METHOD[method]]
+        + [beside(theirs.get((method, percent)), ours[method, percent]) for percent in UTILISATIONS]
+        for method in METHODS
+    ]
+    score = "There are no published figures here yet."
+    if off:
+        exact, within = (sum(each <= cells for each in off.values()) for cells in (0, 1))
+        score = f"Of {len(off)} cells **{exact} are met, {within} within one cell** of the grid."
+    kind = "fitted" if model == FITTED else "predicted"
+    head = ("method", *(f"{percent} %" for percent in UTILISATIONS))
+    return f"### {model} parameters, {kind}\n\n{table(body, head)}\n\n{score}"
+
+
+def beside(real: float | None, ours: float) -> str:
+    if real is None:
+        return f"{ours:.3g}"
+    mark = "" if cell_of(real) == cell_of(ours) else " ←"
+    return f"{real:g} / {ours:.3g}{mark}"
+
+
+METHOD = {
+    "data_parallel": "data parallel",
+    "diloco": "DiLoCo",
+    "streaming": "Streaming DiLoCo",
+    "streaming_overlapped": "overlapped",
+    "streaming_overlapped_fp4": "overlapped, FP4",
+}
+RATES = {"hours_unlimited": ("unlimited", 1e6), "hours_at_1_gbit_per_s": ("1 Gbit/s", 1.0)}
+FITTED = "1B"
+PAGE = """\
+<!-- Generated by scripts/streaming_diloco.py. -->
+# Streaming DiLoCo: bandwidth and hours, simulated
+
+Published figures are those of Douillard et al. 2025 ([paper/](../paper/README.md)), which are
+simulated too. Ours are timing studies of two replicas on the cluster profile `streaming_diloco`,
+with exchanges every 100 steps. Three constants are fitted on the model of 1 billion parameters: the
+share of the nominal parameters that travel, 0.86, and the parts of the last gradient during which
+an exchange of the model, 0.667, or of a fragment, 0.47, already runs. The fit was committed before
+the model of 10 billion was compared.
+
+## Gbit/s for a compute utilisation (Table 4)
+
+Published / simulated: the smallest of `numpy.logspace(-1, 3, 50)` that reaches the utilisation. A
+published figure counts as the nearest of them; an arrow marks cells that differ.
+
+{bandwidths}
+
+The predictions are as they were before the comparison; nothing was fitted again. Seven of the nine
+that are off by a cell ask for too much bandwidth, six of them for exchanges of fragments: these are
+hidden better in a model of 48 layers than constants from one of 24 say.
+
+That 0.86 of the parameters travel is a fit and no explanation. Table 1 below needs all of them,
+1.16 times as many, where neighbours of the grid differ by 1.21: the published cells may be the last
+ones below the utilisation.
+
+## Hours (Table 1)
+
+1B parameters in bfloat16, all of them, in steps of 2^20 tokens that take 0.1 s; nothing is fitted
+but the overlap.
+
+{hours}
+"""
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case []:
+            simulate_bandwidths()
+        case ["page"]:
+            pass
+        case _:
+            print(__doc__)
+            return 2
+    (OURS / "README.md").write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
