@@ -27,8 +27,11 @@ FILE = "diverged.json"
 
 
 def check_parameters(worker: Worker) -> None:
-    """Raise Diverged unless the parameters are finite. Waits for the device."""
-    if not isfinite(float(worker.params.abs().max())):
+    """Raise Diverged unless the parameters are finite. Waits for the device.
+
+    Those of a timing study may have no values.
+    """
+    if not worker.params.is_meta and not isfinite(float(worker.params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 
 

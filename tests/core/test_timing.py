@@ -213,6 +213,13 @@ def test_a_timing_study_cuts_the_fragments_of_the_model_that_it_times(
 KEYS = ("bytes_per_node", "time_s")
 
 
+def test_a_timing_study_without_values_saves_checkpoints(tmp_path: Path) -> None:
+    words = [*WIDE, "algo=streaming_diloco", "algo.period=3", "model.sample_steps=9"]
+    experiment = make_experiment(tmp_path, "model=timing_only", *words, "checkpoint.every_steps=4")
+    assert execute(experiment) is not None
+    assert any(experiment.checkpoints.iterdir())
+
+
 NEW = {
     "diloco": 4.0 / 30,
     "streaming_diloco": 4.0 / 150 * 13 / 3,  # the first period sends one of three fragments
