@@ -109,7 +109,8 @@ def on_cluster(settings: Sequence[Setting]) -> str:
 def scene(settings: Sequence[Setting]) -> str:
     """Say in a line what was trained, on whose clock, where: the title of a picture by itself.
 
-    For example ``mlp trained, clock of ResNet-50 on 16 nodes of sgp_ethernet (simulated)``.
+    For example ``mlp trained, clock of ResNet-50 on 16 nodes of sgp_ethernet (10 Gbit/s),
+    simulated``.
     """
     models = " and ".join(dict.fromkeys(str(each.model) for each in settings))
     nodes = sorted({int(each.nodes) for each in settings})
@@ -118,7 +119,7 @@ def scene(settings: Sequence[Setting]) -> str:
     where += f" of {' and '.join(names)}" if names else ""
     clock = timed_models(settings)
     how = "simulated" if settings[0].clock == "simulated" else "measured"
-    return f"{models} trained, {f'clock of {clock} on ' if clock else ''}{where} ({how})"
+    return f"{models} trained, {f'clock of {clock} on ' if clock else ''}{where}, {how}"
 
 
 def timed_models(settings: Sequence[Setting]) -> str:

@@ -7,6 +7,7 @@ near 1 is one of their errors, logarithmic too, as 98 % and 99 % differ more tha
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -99,7 +100,8 @@ def terminal_plot(ranking: Ranking) -> str:
     ticks = {column(tick): whole(tick) for tick in TIMES if first <= math.log(tick) <= last}
     ticks = ticks or {0: duration(times.min()), WIDTH - 1: duration(times.max())}
     names = [f"{mark} {name}" for mark, name, _ in rows]
-    return "\n".join([scene(ranking.settings), *picture, *time_axis(ticks), *wrapped(names)])
+    title = textwrap.wrap(scene(ranking.settings), MARGIN + 2 + WIDTH)
+    return "\n".join([*title, *picture, *time_axis(ticks), *wrapped(names)])
 
 
 def scale_of(metric: str, target: float, low: float, high: float) -> Scale:

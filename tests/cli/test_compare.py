@@ -88,7 +88,8 @@ def test_a_preset_that_sweeps_needs_no_option(capfd: pytest.CaptureFixture[str])
     out, error = capfd.readouterr()
     assert error == "" and out.startswith("2 runs; the sweep is in results/sweeps/")
     picture = out[out.index("mlp trained,") :].splitlines()
-    assert picture[0] == "mlp trained, clock of ResNet-50 on 4 nodes of sgp_ethernet (simulated)"
+    title = "mlp trained, clock of ResNet-50 on 4 nodes of sgp_ethernet (10 Gbit/s), simulated"
+    assert " ".join(picture[:2]) == title
     assert picture[-4] == "1 D-PSGD   2 AR-SGD"
     assert max(map(len, picture[:-3])) <= 80
     assert "\x1b" not in out

@@ -35,7 +35,7 @@ def test_settings_are_drawn_with_their_ranks_over_time_at_which_factors_are_dist
     write_run(tmp_path, "slow", curve, algorithm="AR-SGD", seconds=40.0, settings=LAB)
     write_run(tmp_path, "fast", curve, seconds=10.0, settings=LAB)
     assert drawn(tmp_path, 0.85).splitlines() == [
-        "mlp trained, clock of ResNet-50 on 2 nodes of lab (simulated)",
+        "mlp trained, clock of ResNet-50 on 2 nodes of lab, simulated",
         "    90 % ┤            1           2",
         "    80 % ┤···········1···········2·",
         "    70 % ┤     111111      222222",
@@ -62,7 +62,7 @@ def test_a_setting_that_never_reaches_the_target_is_drawn_and_a_measured_clock_i
     write_run(tmp_path, "never", [[0.5], [0.6]], algorithm="AR-SGD", clock="wall")
     lines = drawn(tmp_path, 0.9).splitlines()
     assert lines == [
-        "mlp trained, 2 nodes (measured)",
+        "mlp trained, 2 nodes, measured",
         "    95 % ┤                        1",
         "    90 % ┤······················11·",
         "    80 % ┤                    11",
