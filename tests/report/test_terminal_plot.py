@@ -35,7 +35,8 @@ def test_settings_are_drawn_with_their_ranks_over_time_at_which_factors_are_dist
     write_run(tmp_path, "slow", curve, algorithm="AR-SGD", seconds=40.0, settings=LAB)
     write_run(tmp_path, "fast", curve, seconds=10.0, settings=LAB)
     assert drawn(tmp_path, 0.85).splitlines() == [
-        "mlp trained, clock of ResNet-50 on 2 nodes of lab, simulated",
+        "mlp trained, clock of ResNet-50 on",
+        "2 nodes of lab, simulated",
         "    90 % ┤            1           2",
         "    80 % ┤···········1···········2·",
         "    70 % ┤     111111      222222",
