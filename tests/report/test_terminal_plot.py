@@ -47,7 +47,7 @@ def test_settings_are_drawn_with_their_ranks_over_time_at_which_factors_are_dist
         "1 SGP   2 AR-SGD",
     ]
     # Near 1 the axis is one of errors.
-    assert drawn(tmp_path, 0.9).splitlines()[1:6] == [
+    assert drawn(tmp_path, 0.9).splitlines()[2:7] == [
         "    90 % ┤············1···········2",
         "         ┤            1           2",
         "    80 % ┤           1           2",
