@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Sequence
 
-from sgp_runner.utils.signals import defer, hear
+from sgp_runner.utils.signals import end_at_once, hear_as_rank
+
+
+def main(words: Sequence[str]) -> int:
+    from sgp_runner.calibration import rank
+
+    return rank.main(words)
+
 
 if __name__ == "__main__":
-    hear("")
-    defer(speaks=True)  # under no name: the launching process reports
-    from sgp_runner.calibration.rank import main
-
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # threads that still wait for messages must not delay the exit
+    hear_as_rank()
+    end_at_once(main(sys.argv[1:]))

@@ -220,7 +220,7 @@ def run(words: Sequence[str]) -> int:
 
     experiment = replace(make_experiment(compose(words)), started=STARTED)
     try:
-        summary = perform(experiment)
+        summary = perform(experiment, fork=bool(hearing.command))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             f"before the end; what was recorded is in {experiment.directory}"

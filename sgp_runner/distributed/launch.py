@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,13 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from sgp_runner.config.plugins import OPTION
+from sgp_runner.distributed.children import Child, start
 from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
 from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES, STORE, loopback_interface
-from sgp_runner.utils.lock import held
 from sgp_runner.utils.signals import (
     ENDING,
     INTERRUPTED,
@@ -45,19 +43,25 @@ STARTED = "SGP_RUN_STARTED"  # environment variable of a rank: `Experiment.start
 
 
 def launch(
-    experiment: Experiment, program: Sequence[str] = ("-m", "sgp_runner.session.rank_process")
+    experiment: Experiment,
+    program: Sequence[str] = ("-m", "sgp_runner.session.rank_process"),
+    fork: bool = False,
 ) -> dict[str, object]:
     """Start one Python process per rank, and return the summary that rank 0 has written.
+
+    program, fork: as of `start`; ranks with GPUs, which do not work in forks, are not forked
 
     Each process reads the run's ``config.yaml`` and loads the plug-ins named by its options. Raises
     RankFailed or Diverged as the first failing rank, the ConfigError that all ranks agree on, or
     Stopped or KeyboardInterrupt after a signal.
     """
     with interruptible(), TemporaryDirectory(prefix="sgp-run-") as private:  # of mode 0700
-        return launch_with(experiment, program, Path(private) / "store")
+        return launch_with(experiment, program, fork, Path(private) / "store")
 
 
-def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> dict[str, object]:
+def launch_with(
+    experiment: Experiment, program: Sequence[str], fork: bool, path: Path
+) -> dict[str, object]:
     """Launch with a store in the file ``path``; the ranks talk over the loopback interface."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
@@ -65,8 +69,6 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
 
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
-    store = LocalStore(path)
-    alarm = PrefixStore("alarm 0", store)
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
     environment = {
         "OMP_NUM_THREADS": threads,
@@ -79,10 +81,11 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
         "WORLD_SIZE": str(ranks),
         STARTED: str(experiment.started),
     }
-    command = [sys.executable, *program, str(experiment.directory / "config.yaml")]
-    command += [experiment.group] if experiment.group else []
-    command += [f"{OPTION}={plugin.where}" for plugin in experiment.plugins]
-    children: list[subprocess.Popen[bytes]] = []
+    words = [str(experiment.directory / "config.yaml")]
+    words += [experiment.group] if experiment.group else []
+    words += [f"{OPTION}={plugin.where}" for plugin in experiment.plugins]
+    fork = fork and experiment.run.network.name == "gloo"
+    children: list[Child] = []
     heard: list[int] = []
 
     def forward(number: int, frame: FrameType | None = None) -> None:
@@ -95,11 +98,9 @@ def launch_with(experiment: Experiment, program: Sequence[str], path: Path) -> d
         try:
             for rank in range(ranks):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                children.append(
-                    subprocess.Popen(
-                        command, env={**environment, **own}, pass_fds=held, start_new_session=True
-                    )
-                )
+                children.append(start(program, words, {**environment, **own}, fork))
+            store = LocalStore(path)  # which must not be open in a fork
+            alarm = PrefixStore("alarm 0", store)
             for number in heard[:1]:  # also to ranks that had not been started
                 forward(number)
             survives = experiment.run.on_failure == "continue"
@@ -184,7 +185,7 @@ class Heartbeat:
 
 
 def wait_for(
-    children: list[subprocess.Popen[bytes]],
+    children: list[Child],
     tell: Callable[[list[int]], object] | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[int]:
@@ -211,7 +212,7 @@ def wait_for(
     return [child.returncode or 0 for child in children]
 
 
-def stop(children: list[subprocess.Popen[bytes]]) -> None:
+def stop(children: list[Child]) -> None:
     for child in children:
         if child.poll() is None:
             child.kill()

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from sgp_runner.config.run import Run
 
 
-def perform(experiment: Experiment) -> dict[str, object] | None:
+def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
     """Execute the run unless it has finished, and return its summary; None on ranks without one.
+
+    fork: whether ranks that are started here may be forked, as this process runs nothing else
 
     All ranks of a launcher call this; rank 0 writes and prints. Raises ConfigError, leaving nothing
     behind, if the settings do not fit the data, and any error of the run.
@@ -70,7 +72,7 @@ def perform(experiment: Experiment) -> dict[str, object] | None:
     with locked(experiment.directory) if rank in (None, 0) else nullcontext():
         if shorter is not None:
             extend(experiment, shorter)
-        return execute(experiment, rank)
+        return execute(experiment, rank, fork)
 
 
 def verify_memory(run: Run) -> None:
@@ -79,11 +81,11 @@ def verify_memory(run: Run) -> None:
     check_memory(run, here, most_bytes())
 
 
-def execute(experiment: Experiment, rank: int | None) -> dict[str, object] | None:
+def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, object] | None:
     """Execute the run in its folder, on which this process holds the lock."""
     made = prepare(experiment) if rank in (None, 0) else []
     try:
-        summary = start.execute(experiment)
+        summary = start.execute(experiment, fork)
     except ConfigError:
         remove(made)
         raise

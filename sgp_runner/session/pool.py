@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 
 from sgp_runner.utils.errors import Stopped
-from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, hear
+from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, hear
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -170,9 +169,7 @@ def work(connection: Connection, call: Callable[[], object], log: Path | None) -
     except Stopped as error:
         print(error)
         code = SAVED
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    end_at_once(code)
 
 
 def print_to(log: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sgp_runner.utils.signals import SAVED, defer, hear
+from sgp_runner.utils.signals import SAVED, end_at_once, hear_as_rank
 
 
 def main(words: Sequence[str]) -> int:
@@ -58,9 +58,5 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    hear("")
-    defer(speaks=True)  # under no name: the launching process reports
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # threads that still wait for messages must not delay the exit
+    hear_as_rank()
+    end_at_once(main(sys.argv[1:]))

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
 
 
-def execute(experiment: Experiment) -> dict[str, object] | None:
-    """Train, record and return the summary; None on ranks of a real run without one."""
+def execute(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
+    """Train, record and return the summary; None on ranks of a real run without one.
+
+    fork: ranks that are started here, from this process
+    """
     use_huge_pages()
     network, process = experiment.run.network, launched()
     network.check_start(experiment.run, process)
@@ -29,7 +32,7 @@ def execute(experiment: Experiment) -> dict[str, object] | None:
     if process is None:
         from sgp_runner.distributed.launch import launch
 
-        return launch(experiment)
+        return launch(experiment, fork=fork)
     from sgp_runner.session.rank import run_rank
 
     return run_rank(experiment, network.world(experiment.run, process))

@@ -72,8 +72,9 @@ def hear(command: str, deferred: bool = False) -> None:
     deferred: keep them until `defer` or `answer` is called: a rank that left before it has met the
     others could not tell them.
     A signal that is ignored, such as SIGINT of a command in the background, stays so.
+    A process forked from a command that hears may call this again, with its signals blocked.
     """
-    hearing.command, hearing.deferred = command, deferred
+    vars(hearing).update(vars(Hearing(command, deferred)))
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, unanswered)
@@ -83,6 +84,12 @@ def hear(command: str, deferred: bool = False) -> None:
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
     Thread(target=attend, args=(heard,), daemon=True).start()
+
+
+def hear_as_rank() -> None:
+    """Hear signals for the watchdog of this rank, whose launching process reports."""
+    hear("")
+    defer(speaks=True)
 
 
 def defer(speaks: bool) -> None:
@@ -236,6 +243,13 @@ def end(code: int) -> NoReturn:
     """End the command with ``code``, after the exit handlers of others."""
     hearing.code = code
     sys.exit(code)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End this process with ``code``, without waiting for its threads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def leave_at_exit() -> None:

@@ -24,6 +24,7 @@ from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.units import number
 
 FINISH_SECONDS = 60.0  # how long the last rows may delay the exit
+HEAD_START = 2.0  # seconds that training has, unless it records before, to start alone
 MOST_ROWS = 100_000  # waiting for the destination
 
 abandoned = Event()  # set if a thread still waits for a destination, which would delay the exit
@@ -68,11 +69,13 @@ class Mirror:
         self._title, self._run_dir, self._start = title, run_dir, start
         self._first = self._step = first_step
         self._rows: queue.SimpleQueue[Row | Mapping[str, object] | None] = queue.SimpleQueue()
+        self._recorded = Event()
         self._thread = Thread(target=self._follow, daemon=True)
         self._thread.start()
 
     def write(self, record: Mapping[str, object]) -> None:
         step, self._step = self._step, self._step + 1
+        self._recorded.set()
         if self.failed or not (row := row_of(record)):
             return
         if self._rows.qsize() >= MOST_ROWS:
@@ -82,6 +85,7 @@ class Mirror:
 
     def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
         """Give the destination ``seconds`` to accept the remaining rows."""
+        self._recorded.set()
         self._rows.put(summary)
         self._thread.join(FINISH_SECONDS if seconds is None else seconds)
         if self._thread.is_alive():
@@ -91,7 +95,11 @@ class Mirror:
             print(redacted(f"{self._title}: {self.where}"), flush=True)
 
     def _follow(self) -> None:
-        """Open the destination, send the rows and close it, on the mirror's thread."""
+        """Open the destination, send the rows and close it, on the mirror's thread.
+
+        A destination's package is half a second of imports, which would delay the first step.
+        """
+        self._recorded.wait(HEAD_START)
         try:
             destination = self._start()
         except Exception as error:
