@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.core.optim import (
     Schedule,
     Shapes,
+    check_clip,
     check_lr,
     check_moments,
     clipped,
@@ -75,10 +76,7 @@ class Muon:
             raise ConfigError("optim.adam_lr", f"{self.adam_lr} must be a positive, finite number.")
         if not 0 <= self.momentum < 1:
             raise ConfigError("optim.momentum", f"{self.momentum} must be in [0, 1).")
-        if self.clip is not None and not self.clip > 0:
-            raise ConfigError(
-                "optim.clip", f"{self.clip} must be above 0, or null for no clipping."
-            )
+        check_clip(self.clip)
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return moments(params)

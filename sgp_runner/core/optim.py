@@ -365,10 +365,7 @@ class AdamW:
     def __post_init__(self) -> None:
         check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
         check_moments(self.beta1, self.beta2, self.eps)
-        if self.clip is not None and not self.clip > 0:
-            raise ConfigError(
-                "optim.clip", f"{self.clip} must be above 0, or null for no clipping."
-            )
+        check_clip(self.clip)
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return moments(params)
@@ -394,6 +391,11 @@ def check_moments(beta1: float, beta2: float, eps: float) -> None:
             raise ConfigError(key, f"{beta} must be in [0, 1).")
     if eps <= 0:
         raise ConfigError("optim.eps", f"{eps} must be positive.")
+
+
+def check_clip(clip: float | None) -> None:
+    if clip is not None and not clip > 0:
+        raise ConfigError("optim.clip", f"{clip} must be above 0, or null for no clipping.")
 
 
 def clipped(g: Tensor, clip: float | None) -> None:
