@@ -30,18 +30,20 @@ def own_rank() -> str:
     return next((os.environ[name] for name in names if name in os.environ), "")
 
 
-SHOTS = {
-    where: (to, number, count)
-    for rank, to, number, where, count in json.loads(os.environ.get("SHOTS", "[]"))
-    if rank == own_rank()
-}
+SHOTS = [list(shot) for shot in json.loads(os.environ.get("SHOTS", "[]"))]
+PLACES = {where for *_, where, _ in SHOTS}
 
 
-def shoot(where: str) -> None:
-    to, number, count = SHOTS[where]
-    SHOTS[where] = to, number, count - 1
-    if count != 1:
-        return
+def shoot(here: str) -> None:
+    for shot in SHOTS:
+        rank, to, number, where, count = shot
+        if where == here and rank == own_rank():  # of this process, which may be a fork
+            shot[-1] -= 1
+            if count == 1:
+                fire(to, number)
+
+
+def fire(to: str, number: int) -> None:
     if to == "stuck":
         be_stuck(number)
     try:
@@ -74,9 +76,9 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in {where.partition(":")[0] for where in SHOTS}:
+        if name not in {place.partition(":")[0] for place in PLACES}:
             return None
-        if f"{name}:" in SHOTS:
+        if f"{name}:" in PLACES:
             shoot(f"{name}:")
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         assert spec is not None and spec.loader is not None
@@ -84,7 +86,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def execute_and_arm(module: ModuleType) -> None:
             execute(module)
-            for where in SHOTS:
+            for where in PLACES:
                 if where.startswith(f"{name}:") and where != f"{name}:":
                     *owners, last = where.partition(":")[2].split(".")
                     owner: Any = module

@@ -116,7 +116,8 @@ def test_a_signal_after_training_waits_for_the_last_evaluation(name: str, tmp_pa
     ("where", "rank", "to", "name"),
     [
         ("sgp_runner.distributed.launch:wait_for", "", "self", "SIGINT"),
-        ("sgp_runner.session.start:", "1", "self", "SIGUSR2"),
+        ("sgp_runner.session.rank_process:main", "1", "self", "SIGUSR2"),
+        ("sgp_runner.utils.signals:hear_as_rank", "1", "self", "SIGUSR2"),
         ("sgp_runner.distributed.processes:DistributedWorld.connect", "1", "launcher", "SIGUSR2"),
         ("sgp_runner.distributed.processes:DistributedWorld.make_groups", "1", "self", "SIGINT"),
         ("sgp_runner.distributed.backend:RankBackend.conclude", "1", "self", "SIGUSR2"),
@@ -166,9 +167,14 @@ def test_a_signal_to_a_sweep_saves_its_job_and_starts_no_other(name: str, tmp_pa
 
 
 def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Path) -> None:
-    """As if the signal had come while its interpreter started."""
+    """As if the signal had come while its interpreter started; it is no fork of a command."""
     where = "sgp_runner.utils.signals:"
-    code, error = run(tmp_path, *GLOO, shots=[shot(where, "SIGTERM", "1")])
+    start = (
+        sys.executable,
+        "-c",
+        "import sys; from sgp_runner.cli.main import main; sys.exit(main())",
+    )
+    code, error = run(tmp_path, *GLOO, shots=[shot(where, "SIGTERM", "1")], command=start)
     assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {UNSAVED}\n")
     assert not ranks_of(tmp_path)
 
