@@ -53,12 +53,13 @@ class ARSGD(Algorithm):
 
     async def mean(self, worker: Worker, k: int, g: Tensor) -> Tensor:
         """The mean of all nodes' coded gradients [D]; what is lost is kept for the next step."""
-        shapes, seed = [*worker.shapes.values()], seed_of(worker.rank, k)
+        codec, shapes = self.codec.contraction, [*worker.shapes.values()]
+        seed = seed_of(worker.rank, k)
         error = worker.keep("error", lambda: g.new_zeros(g.shape))
         error += g
-        message = self.codec.encode(error, shapes, seed)
-        error -= self.codec.decode(message, shapes, g, seed)
+        message = codec.encode(error, shapes, seed)
+        error -= codec.decode(message, shapes, g, seed)
         total = g.new_zeros(g.shape)
         for rank, each in enumerate(await worker.comm.all_gather(message)):
-            total += self.codec.decode(each, shapes, g, seed_of(rank, k))
+            total += codec.decode(each, shapes, g, seed_of(rank, k))
         return total.div_(worker.size)

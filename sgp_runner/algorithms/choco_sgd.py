@@ -76,9 +76,10 @@ class ChocoSGD(Algorithm):
 
     def send(self, worker: Worker, k: int, x: Tensor, own: Tensor, mixed: Tensor) -> None:
         """Code the difference to the own copy, add it there, and send it to the neighbours."""
-        shapes, seed = [*worker.shapes.values()], seed_of(worker.rank, k)
-        message = self.codec.encode(x - own, shapes, seed)
-        q = self.codec.decode(message, shapes, x, seed)
+        codec, shapes = self.codec.contraction, [*worker.shapes.values()]
+        seed = seed_of(worker.rank, k)
+        message = codec.encode(x - own, shapes, seed)
+        q = codec.decode(message, shapes, x, seed)
         own += q
         peers = self.topology.out_peers(worker.rank, worker.size, k)
         mixed.add_(q, alpha=1 / (len(peers) + 1))
@@ -87,8 +88,8 @@ class ChocoSGD(Algorithm):
 
     async def receive(self, worker: Worker, k: int, mixed: Tensor) -> None:
         """Add the neighbours' differences of step ``k`` to what this worker knows of them."""
+        codec, shapes = self.codec.contraction, [*worker.shapes.values()]
         peers = self.topology.in_peers(worker.rank, worker.size, k)
         for j in peers:
-            message = await worker.comm.recv(j)
-            q = self.codec.decode(message, [*worker.shapes.values()], mixed, seed_of(j, k))
+            q = codec.decode(await worker.comm.recv(j), shapes, mixed, seed_of(j, k))
             mixed.add_(q, alpha=1 / (len(peers) + 1))

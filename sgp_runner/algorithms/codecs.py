@@ -38,6 +38,11 @@ class Codec:
             return like.new_empty(numel(shapes))
         return self.from_message(message, shapes, like, seed)
 
+    @property
+    def contraction(self) -> Codec:
+        """This codec for algorithms that send later what it loses: E|Q(x) - x|^2 < |x|^2."""
+        return self
+
     @abstractmethod
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor: ...
 
@@ -396,7 +401,8 @@ def pieces(length: int, most: int) -> Iterator[tuple[int, int]]:
 class RandomK(Codec):
     """A random share of the numbers, scaled up by its inverse; unbiased.
 
-    Receivers know the seed of the places, so these are not sent.
+    Not scaled where an algorithm sends later what is lost. Receivers know the seed of the places,
+    so these are not sent.
 
     share: of the numbers that are sent
     """
@@ -417,9 +423,15 @@ class RandomK(Codec):
     def kept(self, count: int) -> int:
         return max(1, round(self.share * count))
 
+    def scale(self, count: int) -> float:
+        return count / self.kept(count)
+
+    @property
+    def contraction(self) -> Codec:
+        return UnscaledRandomK(self.share)
+
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
-        places = self.places(len(x), seed)
-        return x[places] * (len(x) / len(places))
+        return x[self.places(len(x), seed)] * self.scale(len(x))
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
@@ -433,6 +445,14 @@ class RandomK(Codec):
 
     def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
         return like.new_empty(self.kept(numel(shapes)))
+
+
+@dataclass(frozen=True)
+class UnscaledRandomK(RandomK):
+    """A random share of the numbers, as they are."""
+
+    def scale(self, count: int) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True)

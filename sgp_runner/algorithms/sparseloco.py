@@ -69,12 +69,13 @@ class SparseLoCo(Algorithm):
 
     async def mean(self, worker: Worker, k: int, e: Tensor) -> Tensor:
         """The mean of what the codec keeps of all workers' ``e``; the rest stays there."""
-        shapes, seed = [*worker.shapes.values()], seed_of(worker.rank, k)
-        message = self.codec.encode(e, shapes, seed)
-        e -= self.codec.decode(message, shapes, e, seed)
+        codec, shapes = self.codec.contraction, [*worker.shapes.values()]
+        seed = seed_of(worker.rank, k)
+        message = codec.encode(e, shapes, seed)
+        e -= codec.decode(message, shapes, e, seed)
         total, senders = e.new_zeros(e.shape), e.new_zeros(e.shape)
         for rank, each in enumerate(await worker.comm.all_gather(message)):
-            q = self.codec.decode(each, shapes, e, seed_of(rank, k))
+            q = codec.decode(each, shapes, e, seed_of(rank, k))
             total += q
             senders += q != 0
         return total / (worker.size if self.divide_by == "workers" else senders.clamp(min=1))

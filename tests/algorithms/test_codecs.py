@@ -119,6 +119,25 @@ def test_random_places_are_unbiased() -> None:
     assert torch.allclose(total / 4000, x, atol=0.3)
 
 
+def test_random_places_are_not_scaled_where_the_rest_is_sent_later() -> None:
+    codec = RandomK(0.4).contraction
+    for seed in range(20):
+        values = coded(codec, [1.0, -2.0, 3.0, 4.0, 0.5], seed)
+        assert values.count(0.0) == 3 and set(values) <= {0.0, 1.0, -2.0, 3.0, 4.0, 0.5}
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [Identity(), BF16(), Int8(), FP4(), TwoBit(), TopK(k=10), RandomK(0.01), LowRank(rank=1)],
+    ids=lambda codec: codec.name,
+)
+def test_what_is_sent_later_is_less_than_there_was(codec: Any) -> None:
+    x = torch.randn(COUNT, generator=torch.Generator().manual_seed(0))
+    kept = codec.contraction
+    lost = x - kept.decode(kept.encode(x, SHAPES, 1), SHAPES, x, 1)
+    assert float(lost.norm()) < float(x.norm())
+
+
 @pytest.mark.parametrize(
     ("make", "key"),
     [
