@@ -73,6 +73,13 @@ def has_batch_norm(config: Config) -> bool:
     return config["model"].get("name") in ("resnet8", "resnet18", "resnet20", "resnet50")
 
 
+def random_k_with_feedback(config: Config) -> bool:
+    algo = config["algo"]
+    return algo.get("name") in ("ar_sgd", "choco_sgd", "sparseloco") and any(
+        parts(algo.get("codec"), "random_k")
+    )
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -93,6 +100,10 @@ CORRECTIONS = (
         "BatchNorm statistics of averaged models are re-estimated on 5,000 training samples, "
         "not 512",
         has_batch_norm,
+    ),
+    Correction(
+        "random_k takes numbers as they are where the rest is sent later, not scaled up",
+        random_k_with_feedback,
     ),
 )
 
