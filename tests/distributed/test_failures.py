@@ -288,7 +288,7 @@ def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "where", ["sgp_runner.session.start:", "sgp_runner.config.run:Run.make_problem"]
+    "where", ["sgp_runner.session.rank_process:main", "sgp_runner.config.run:Run.make_problem"]
 )
 @pytest.mark.parametrize("failure", ["stop", "continue"])
 def test_a_rank_lost_before_training_ends_the_run(failure: str, where: str, tmp_path: Path) -> None:
