@@ -70,9 +70,7 @@ def split(x: Tensor, parts: int) -> Tensor:
 
     Multiplying by an exact fraction gives the same bits as dividing and costs a third.
     """
-    import torch
-
-    message = torch.empty_like(x)
+    message = x.new_empty(x.shape)
     for kept, copy in in_pieces(x, message):
         copy.copy_(kept.mul_(1 / parts) if parts.bit_count() == 1 else kept.div_(parts))
     return message
