@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil, inf, log, log2
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -50,9 +51,14 @@ class LogNormalTime:
         check_positive("cluster.compute_time.cv", self.cv)
         check_power("cluster.compute_time.cv", self.cv, 2)
 
-    def sample(self, mean: float, random: Generator) -> float:
+    @cached_property
+    def of_logarithm(self) -> tuple[float, float]:
+        """Mean and standard deviation of the logarithm of a time whose mean is 1."""
         variance = log(1 + self.cv**2)
-        return mean * float(random.lognormal(-variance / 2, variance**0.5))
+        return -variance / 2, variance**0.5
+
+    def sample(self, mean: float, random: Generator) -> float:
+        return mean * float(random.lognormal(*self.of_logarithm))
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,6 @@ def zeros(length: int, dtype: torch.dtype) -> Tensor:
     return cast("Tensor", Zeros(Memory(length, 0.0, dtype), 0, length))
 
 
-def single(number: float) -> float:
-    """Round to the nearest float32."""
-    return c_float(number).value
-
-
 class Memory:
     """The state that all views of a vector share.
 
@@ -45,18 +40,14 @@ class Memory:
         self.tensor: Tensor | None = None
 
     def rounded(self, number: float) -> float:
-        return single(number) if self.dtype is torch.float32 else number
-
-    def values(self) -> Tensor:
-        """A new tensor with the same entries."""
-        tensor = torch.zeros(self.size, dtype=self.dtype)
-        if self.number:
-            tensor[-1] = self.number
-        return tensor
+        return c_float(number).value if self.dtype is torch.float32 else float(number)
 
     def materialise(self) -> Tensor:
+        """The tensor with the same entries, made at the first call."""
         if self.tensor is None:
-            self.tensor = self.values()
+            self.tensor = torch.zeros(self.size, dtype=self.dtype)
+            if self.number:
+                self.tensor[-1] = self.number
             self.version -= self.tensor._version
         return self.tensor
 
@@ -84,13 +75,13 @@ class Zeros:
         return self.memory.dtype
 
     @property
-    def shape(self) -> torch.Size:
-        return torch.Size((self.length,) if self.ndim else ())
+    def shape(self) -> tuple[int, ...]:
+        return (self.length,) if self.ndim else ()
 
     @property
     def _version(self) -> int:
         memory = self.memory
-        return memory.version + (0 if memory.tensor is None else memory.tensor._version)
+        return memory.version if memory.tensor is None else memory.version + memory.tensor._version
 
     def numel(self) -> int:
         return self.length
@@ -148,11 +139,13 @@ class Zeros:
         return cast("Tensor", Zeros(copy, 0, self.length, self.ndim))
 
     def new_zeros(self, *shape: Any, **keywords: Any) -> Tensor:
-        if len(shape) == 1 and not keywords:
-            (length,) = shape if type(shape[0]) is int or len(shape[0]) != 1 else shape[0]
-            if type(length) is int:
-                return zeros(length, self.memory.dtype)
-        return torch.empty(0, dtype=self.memory.dtype).new_zeros(*shape, **keywords)
+        dtype = self.memory.dtype
+        (length,) = shape if len(shape) == 1 else (shape,)
+        if type(length) is tuple and len(length) == 1:
+            (length,) = length
+        if type(length) is int and not keywords:
+            return cast("Tensor", Zeros(Memory(length, 0.0, dtype), 0, length))
+        return torch.empty(0, dtype=dtype).new_zeros(*shape, **keywords)
 
     def new_empty(self, *shape: Any, **keywords: Any) -> Tensor:
         return self.new_zeros(*shape, **keywords)
@@ -166,12 +159,13 @@ class Zeros:
     # Views.
 
     def __getitem__(self, key: Any) -> Any:
-        if self.ndim:
-            if type(key) is slice and key.step in (None, 1):
-                start, stop, _ = key.indices(self.length)
-                return Zeros(self.memory, self.start + start, max(0, stop - start))
-            if type(key) is int and -self.length <= key < self.length:
-                return Zeros(self.memory, self.start + key % self.length, 1, 0)
+        length = self.length
+        if type(key) is int and self.ndim and -length <= key < length:
+            return Zeros(self.memory, self.start + key % length, 1, 0)
+        if type(key) is slice and self.ndim:
+            start, stop, step = key.indices(length)
+            if step == 1:
+                return Zeros(self.memory, self.start + start, stop - start if stop > start else 0)
         return self.tensor()[tensors_in(key)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -199,8 +193,9 @@ class Zeros:
         return self.memory.number if self.reaches else 0.0
 
     def item(self) -> float:
-        if self.length == 1 and self.memory.tensor is None:
-            return self.number
+        memory = self.memory
+        if self.length == 1 and memory.tensor is None:
+            return memory.number if self.reaches else 0.0
         return self.tensor().item()
 
     def __float__(self) -> float:
@@ -233,69 +228,82 @@ class Zeros:
             return None
         return number if isfinite(number) else None
 
-    def written(self, number: float | None = None) -> Zeros:
-        """Count a write; ``number`` is the last entry, if that has changed."""
-        memory = self.memory
-        if number is not None:
-            memory.number = memory.rounded(number)
-        memory.version += 1
-        return self
-
     def add_(self, other: Any, *, alpha: float = 1) -> Zeros:
-        other = compact(other)
-        if self.fits(other) and isfinite(alpha):
-            if not (number := other.number):
-                return self.written()
-            if self.reaches and alpha == 1:
-                return self.written(self.memory.number + number)
+        if type(other) is not Zeros:
+            other = compact(other)
+        if self.fits(other) and (alpha == 1 or isfinite(alpha)):
+            memory, number = self.memory, other.memory.number if other.reaches else 0.0
+            if not number or (self.reaches and alpha == 1):
+                if number:
+                    memory.number = memory.rounded(memory.number + number)
+                memory.version += 1
+                return self
         self.tensor().add_(tensors_in(other), alpha=alpha)
         return self
 
     def sub_(self, other: Any, *, alpha: float = 1) -> Zeros:
-        other = compact(other)
-        if self.fits(other) and isfinite(alpha):
-            if not (number := other.number):
-                return self.written()
-            if self.reaches and alpha == 1:
-                return self.written(self.memory.number - number)
+        if type(other) is not Zeros:
+            other = compact(other)
+        if self.fits(other) and (alpha == 1 or isfinite(alpha)):
+            memory, number = self.memory, other.memory.number if other.reaches else 0.0
+            if not number or (self.reaches and alpha == 1):
+                if number:
+                    memory.number = memory.rounded(memory.number - number)
+                memory.version += 1
+                return self
         self.tensor().sub_(tensors_in(other), alpha=alpha)
         return self
 
     def mul_(self, other: Any) -> Zeros:
+        memory = self.memory
         if (by := self.factor(other)) is not None:
-            return self.written(self.memory.number * by if self.number else None)
+            if self.reaches and memory.number:
+                memory.number = memory.rounded(memory.number * by)
+            memory.version += 1
+            return self
         self.tensor().mul_(tensors_in(other))
         return self
 
     def div_(self, other: Any) -> Zeros:
+        memory = self.memory
         if by := self.factor(other):
-            return self.written(self.memory.number / by if self.number else None)
+            if self.reaches and memory.number:
+                memory.number = memory.rounded(memory.number / by)
+            memory.version += 1
+            return self
         self.tensor().div_(tensors_in(other))
         return self
 
     def lerp_(self, end: Any, weight: Any) -> Zeros:
         end = compact(end)
-        if (
-            self.fits(end)
-            and not self.number
-            and not end.number
-            and self.factor(weight) is not None
-        ):
-            return self.written()
+        empty = self.fits(end) and not self.number and not end.number
+        if empty and self.factor(weight) is not None:
+            self.memory.version += 1
+            return self
         self.tensor().lerp_(tensors_in(end), tensors_in(weight))
         return self
 
     def copy_(self, other: Any) -> Zeros:
-        other = compact(other)
-        if self.fits(other) and (self.reaches or not other.number):
-            return self.written(other.number if self.reaches else None)
+        if type(other) is not Zeros:
+            other = compact(other)
+        if self.fits(other):
+            memory, number = self.memory, other.memory.number if other.reaches else 0.0
+            if self.reaches or not number:
+                if self.reaches:
+                    memory.number = memory.rounded(number)
+                memory.version += 1
+                return self
         self.tensor().copy_(tensors_in(other))
         return self
 
     def fill_(self, value: Any) -> Zeros:
+        memory = self.memory
         known = value == 0 or (self.reaches and self.length == 1)
-        if type(value) in (int, float) and known and self.memory.tensor is None:
-            return self.written(value if self.reaches else None)
+        if type(value) in (int, float) and known and memory.tensor is None:
+            if self.reaches:
+                memory.number = memory.rounded(value)
+            memory.version += 1
+            return self
         self.tensor().fill_(tensors_in(value))
         return self
 

@@ -33,6 +33,7 @@ T = TypeVar("T")
 Entry = tuple[Any, ...]
 
 _COMPUTE, _NODE, _MEMBERS = 201, 202, 205  # streams of random numbers
+ITS_GRADIENT = ("its gradient",)  # what a worker waits for
 LEAST_SECONDS = 1e-6  # shortest extension of a gradient
 
 
@@ -98,7 +99,7 @@ class Collective:
 # Events of the machines. A gradient is named by its rank and step.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GradientEnds:
     rank: int
     step: int
@@ -111,7 +112,7 @@ class GradientEnds:
         return {"rank": self.rank, "step": self.step}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Joins:
     """A gradient, complete at ``ready``, starts to be averaged in the collective ``number``."""
 
@@ -136,7 +137,7 @@ class Joins:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CollectiveEnds:
     number: int
     kind: ClassVar[str] = "collective ends"
@@ -148,7 +149,7 @@ class CollectiveEnds:
         return {"number": self.number}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Served:
     """A server has processed all messages before this one."""
 
@@ -162,7 +163,7 @@ class Served:
         return {"sent": self.sent.state_dict()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wakes:
     """The sleep ``number`` of a rank ends."""
 
@@ -177,7 +178,7 @@ class Wakes:
         return {"rank": self.rank, "number": self.number}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Death:
     """Ranks have crashed permanently, and the others have noticed."""
 
@@ -275,6 +276,7 @@ class Simulation:
         ]
         self.lead = [exchange_overlap * seconds for seconds in self.mean_seconds]
         self.gradient_seconds = gradient_seconds or self.sampled_seconds
+        self.contended = cluster.contention_seconds_per_byte > 0
         self.input_share = cluster.input_seconds / step_seconds
         # When each node last ended a gradient or a collective, or a server ends its messages.
         self.free_at = [0.0] * (size + servers)
@@ -330,12 +332,13 @@ class Simulation:
         self.scheduler.resolve(self.sleeps.pop((rank, number)), None)
 
     def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
-        future: Future[Tensor] = Future(("its gradient",))
+        future: Future[Tensor] = Future(ITS_GRADIENT)
         gradient = self.next_gradient(worker, at, future)
         if not self.repeating:
             self.engine.start(gradient)
             end, _ = self.gradient_times(worker.rank)
-            self.contention(worker.rank)
+            if self.contended:
+                self.contention(worker.rank)
             self.clock.at(end, GradientEnds(worker.rank, gradient.step))
         return future
 
@@ -372,20 +375,24 @@ class Simulation:
         Loading its batch may have begun earlier.
         """
         now, free = self.clock.now, self.free_at[rank]
-        computing = self.fabric.times.computing(rank)
         seconds = self.gradient_seconds(rank)
-        loading = self.input_share * seconds
-        begin = max(now, computing.finish(free, free + loading)) + self.mixing[rank]
+        loading, mixing = self.input_share * seconds, self.mixing[rank]
         self.mixing[rank] = 0.0
+        if self.fabric.times.steady:
+            end = max(now, free + loading) + mixing + (seconds - loading)
+            return end, max(now, end - self.cluster.overlap * seconds)
+        computing = self.fabric.times.computing(rank)
+        begin = max(now, computing.finish(free, free + loading)) + mixing
         end = begin + (seconds - loading)
         joins = max(now, end - self.cluster.overlap * seconds)
         return computing.finish(begin, end), computing.finish(min(begin, joins), joins)
 
     def end_gradient(self, rank: int, step: int) -> None:
-        if (late := self.contention(rank)) > LEAST_SECONDS:
+        if self.contended and (late := self.contention(rank)) > LEAST_SECONDS:
             self.clock.at(self.clock.now + late, GradientEnds(rank, step))
             return
-        self.note(rank, "gradient", step)
+        if self.journals:
+            self.note(rank, "gradient", step)
         worker, gradient, future = self.gradients.pop((rank, step))
         value = self.engine.finish(gradient)
         self.free_at[rank] = self.clock.now
@@ -394,8 +401,6 @@ class Simulation:
 
     def contention(self, rank: int) -> float:
         """Seconds that messages have taken from a gradient since the last call."""
-        if not self.cluster.contention_seconds_per_byte:
-            return 0.0
         before, self.passed[rank] = self.passed[rank], self.fabric.passed(rank)
         return self.cluster.contention_seconds_per_byte * (self.passed[rank] - before)
 
@@ -409,13 +414,16 @@ class Simulation:
         return self.wire.num_bytes(tensor)
 
     def deliver(self, sent: Sent) -> None:
-        num_bytes = self.wire_bytes(sent.message)
         rank, cluster = sent.dst, self.cluster
         if rank < self.size:
-            self.mixing[rank] += cluster.mixing_seconds_per_byte * num_bytes
+            if cluster.mixing_seconds_per_byte:
+                num_bytes = self.wire_bytes(sent.message)
+                self.mixing[rank] += cluster.mixing_seconds_per_byte * num_bytes
         elif cluster.serving_seconds_per_byte:
             seconds = (
-                num_bytes * cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
+                self.wire_bytes(sent.message)
+                * cluster.serving_seconds_per_byte
+                * cluster.node_factors.get(rank, 1.0)
             )
             begin = max(self.clock.now, self.free_at[rank])
             self.free_at[rank] = self.fabric.times.computing(rank).finish(begin, begin + seconds)
@@ -425,7 +433,8 @@ class Simulation:
 
     def receive(self, sent: Sent) -> None:
         message = sent.open()
-        self.note(sent.dst, "deliver", sent.src, sent.tag, message)
+        if self.journals:
+            self.note(sent.dst, "deliver", sent.src, sent.tag, message)
         self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
 
     # A collective begins when the last rank has joined and ends for all ranks at once, by the
@@ -617,7 +626,7 @@ class SimulatedTransport(Transport):
         simulation = self.simulation
         if simulation.repeating:
             return 0
-        num_bytes = simulation.wire_bytes(message)
+        num_bytes = simulation.wire.num_bytes(message)
         simulation.fabric.transmit(Sent(self.rank, dst, tag, message), num_bytes)
         return round(num_bytes)
 
