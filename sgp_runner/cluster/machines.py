@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import ceil, inf, log, log2
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -27,15 +26,15 @@ Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
 class ComputeTime(Protocol):
     """Variation of compute time around its mean (both in seconds)."""
 
-    def sample(self, mean: float, random: Generator) -> float: ...
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]: ...
 
 
 @dataclass(frozen=True)
 class ConstantTime:
     """Always the mean."""
 
-    def sample(self, mean: float, random: Generator) -> float:
-        return mean
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
+        return [mean] * count
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,10 @@ class LogNormalTime:
         check_positive("cluster.compute_time.cv", self.cv)
         check_power("cluster.compute_time.cv", self.cv, 2)
 
-    @cached_property
-    def of_logarithm(self) -> tuple[float, float]:
-        """Mean and standard deviation of the logarithm of a time whose mean is 1."""
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
         variance = log(1 + self.cv**2)
-        return -variance / 2, variance**0.5
-
-    def sample(self, mean: float, random: Generator) -> float:
-        return mean * float(random.lognormal(*self.of_logarithm))
+        times = mean * random.lognormal(-variance / 2, variance**0.5, count)
+        return list(map(float, times))
 
 
 @dataclass(frozen=True)
@@ -74,8 +69,8 @@ class GammaTime:
         check_positive("cluster.compute_time.shape", self.shape)
         check_power("cluster.compute_time.shape", self.shape, -1)
 
-    def sample(self, mean: float, random: Generator) -> float:
-        return mean * float(random.gamma(self.shape, 1 / self.shape))
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
+        return list(map(float, mean * random.gamma(self.shape, 1 / self.shape, count)))
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,17 @@ class Occupation:
 
 
 class Sent:
-    """A message on its way, with the version of its memory when it was given away."""
+    """A message on its way, with the version of its memory when it was given away.
 
-    __slots__ = ("dst", "message", "src", "tag", "version")
+    channel: its stream, once it is in the network.
+    """
+
+    __slots__ = ("channel", "dst", "message", "src", "tag", "version")
 
     def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
         self.src, self.dst, self.tag = src, dst, tag
         self.message, self.version = message, message._version
+        self.channel: Channel | None = None
 
     def open(self) -> Tensor:
         if self.message._version != self.version:
@@ -195,6 +199,7 @@ class Fabric:
         channel = self.channels.get((src, dst))
         if channel is None:
             channel = self.channels[src, dst] = Channel()
+        sent.channel = channel
         self.in_flight += 1
         if self.seconds_of is not None:
             channel.arrival = max(channel.arrival, clock.now + self.seconds_of(src, dst, num_bytes))
@@ -249,8 +254,9 @@ class Fabric:
 
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
         """Queue a message at its receiver's interface (see `Reach`)."""
-        now, times, src, dst = self.clock.now, self.times, sent.src, sent.dst
-        free, channel = self.rx_free[dst], self.channels[src, dst]
+        now, times, dst = self.clock.now, self.times, sent.dst
+        # A message from a checkpoint does not have its channel.
+        free, channel = self.rx_free[dst], sent.channel or self.channels[sent.src, dst]
         begin = free if free > now else now
         free = begin + seconds
         if not times.steady:

@@ -16,6 +16,7 @@ from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_the_rank
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
+from sgp_runner.simulator.compute_times import ComputeTimes
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
 from sgp_runner.simulator.fabric import Arrive, Cross, Fabric, Reach, Sent
 from sgp_runner.utils.errors import Lost
@@ -262,7 +263,6 @@ class Simulation:
             Comm(mailbox, wrap(SimulatedTransport(rank, self)))
             for rank, mailbox in enumerate(self.mailboxes)
         ]
-        self.randoms = [default_rng(seed_of(seed, _COMPUTE, rank)) for rank in range(size)]
         spread = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
         own = [
             default_rng(seed_of(nodes, _NODE, names[rank])).gamma(spread, 1 / spread)
@@ -273,6 +273,10 @@ class Simulation:
         self.mean_seconds = [
             step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0)
             for rank in range(size)
+        ]
+        self.compute_times = [
+            ComputeTimes(cluster.compute_time, mean, default_rng(seed_of(seed, _COMPUTE, rank)))
+            for rank, mean in enumerate(self.mean_seconds)
         ]
         self.lead = [exchange_overlap * seconds for seconds in self.mean_seconds]
         self.gradient_seconds = gradient_seconds or self.sampled_seconds
@@ -367,7 +371,7 @@ class Simulation:
         return gradient
 
     def sampled_seconds(self, rank: int) -> float:
-        return self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
+        return self.compute_times[rank].draw()
 
     def gradient_times(self, rank: int) -> tuple[float, float]:
         """When a gradient that begins now is complete, and when its all-reduce can begin.
@@ -553,7 +557,7 @@ class Simulation:
             "mixing": self.mixing,
             "passed": self.passed,
             "free_at": self.free_at,
-            "randoms": [random.bit_generator.state for random in self.randoms],
+            "randoms": [times.state for times in self.compute_times],
             "collectives": [collective.state_dict() for collective in self.collectives.values()],
         }
 
@@ -563,8 +567,8 @@ class Simulation:
         self.fabric.load_state_dict(state["fabric"])
         self.mixing[:], self.passed[:] = state["mixing"], state["passed"]
         self.free_at[:] = state["free_at"]
-        for random, saved in zip(self.randoms, state["randoms"], strict=True):
-            random.bit_generator.state = saved
+        for times, saved in zip(self.compute_times, state["randoms"], strict=True):
+            times.state = saved
         for saved in state["collectives"]:
             self.load_collective(saved)
         for _, gradient, _ in self.gradients.values():
