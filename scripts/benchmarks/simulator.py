@@ -1,31 +1,24 @@
 """Overhead of the simulator beside the gradients that it computes.
 
 Everything runs in one thread, and times are its processor time, which a busy machine stretches less
-than wall time. Timing studies are processes of their own, so that their memory can be measured;
-their time is that of the whole run with its records. Memory per worker is the growth of peak memory
-from one number of workers to another, divided by the difference.
+than wall time. Memory per worker is the growth of peak memory from one number of workers to
+another, divided by the difference.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
+from benchmarks.timing_studies import apart
 
 if TYPE_CHECKING:
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 WORKERS, SLEEPS = 256, 400
 LEARNING = ("model=resnet8", "batch_size=32", "algo=sgp")
 ENGINES = {
@@ -40,8 +33,6 @@ KEPT = {"algo=ar_sgd": 2, "algo=d_psgd": 3, "algo=sgp": 3, "algo=osgp": 3}
 
 def measure(
     repeats: int = REPEATS,
-    nodes: Sequence[int] = (256, 512, 1024, 2048, 4096),
-    steps: int = 200,
     learners: int = 32,
     workers: int = 64,
     few_and_many: tuple[int, int] = (4, 12),
@@ -50,7 +41,6 @@ def measure(
 
     torch.set_num_threads(1)
     yield kernel(repeats)
-    yield studies(repeats, nodes, steps)
     yield learning(repeats, learners)
     yield engines(repeats, workers)
     yield memory(repeats, few_and_many)
@@ -97,94 +87,6 @@ def sleeping() -> None:
     for rank in range(WORKERS):
         scheduler.spawn(sleeper(rank), f"sleeper {rank}")
     scheduler.run()
-
-
-def studies(repeats: int, nodes: Sequence[int], steps: int) -> Table:
-    """The time and memory of SGP without gradients, by number of workers."""
-    words = ("model=timing_only", "algo=sgp", "epochs=4000", f"model.sample_steps={steps}")
-    turns = interleaved({str(n): lambda n=n: apart(f"nodes={n}", *words) for n in nodes}, repeats)
-    results = []
-    for n in nodes:
-        times = tuple(one["seconds"] for one in turns[str(n)])
-        per_step = tuple(1e6 * time / n / steps for time in times)
-        most = n == nodes[-1]
-        results += [
-            Result(
-                f"{n} nodes, {steps} steps", "s", times, Goal("less than", 60) if most else None
-            ),
-            Result(f"{n} nodes, a step of one", "us", per_step),
-        ]
-        if most:
-            results.append(
-                Result(
-                    f"{n} nodes, memory",
-                    "GiB",
-                    tuple(one["bytes"] / 2**30 for one in turns[str(n)]),
-                    Goal("at most", 2),
-                )
-            )
-    growth = ratio(
-        f"a step at {nodes[-1]} nodes over one at {nodes[0]}",
-        (one["seconds"] / nodes[-1] for one in turns[str(nodes[-1])]),
-        (one["seconds"] / nodes[0] for one in turns[str(nodes[0])]),
-    )
-    plot(nodes, [sorted(one["seconds"] for one in turns[str(n)]) for n in nodes], steps)
-    text = "Growth with the number of nodes: [simulator.svg](simulator.svg)."
-    return Table("Timing studies", (*results, growth), text)
-
-
-def plot(nodes: Sequence[int], times: Sequence[Sequence[float]], steps: int) -> None:
-    """Plot seconds against nodes, with the line through the origin and the last point."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "simulator"
-    import matplotlib.pyplot as plt
-
-    middle = [each[len(each) // 2] for each in times]
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    around = [
-        [m - t[0] for m, t in zip(middle, times, strict=True)],
-        [t[-1] - m for m, t in zip(middle, times, strict=True)],
-    ]
-    axes.errorbar(nodes, middle, around, label="measured: median, least and greatest")
-    axes.plot([0, nodes[-1]], [0, middle[-1]], "--", label="proportional to nodes")
-    axes.set(xlabel="nodes", ylabel=f"seconds for {steps} steps", xlim=(0, None), ylim=(0, None))
-    axes.legend()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    figure.savefig(RESULTS / "simulator.svg", metadata={"Date": None})
-    plt.close(figure)
-
-
-def apart(*words: str) -> dict[str, float]:
-    """Processor time and peak memory of a run in a process of its own."""
-    with TemporaryDirectory() as folder:
-        program = "import sys; from benchmarks.simulator import alone; alone(sys.argv[1:])"
-        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        command = [sys.executable, "-c", program, f"results={folder}", "logger=jsonl", *words]
-        output = subprocess.run(
-            command, check=True, capture_output=True, text=True, env=environment
-        ).stdout
-    found: dict[str, float] = json.loads(output.splitlines()[-1])
-    return found
-
-
-def alone(words: Sequence[str]) -> None:
-    from sgp_runner.config.overrides import experiment_of
-    from sgp_runner.session.execution import perform
-
-    experiment = experiment_of(words)
-    start = time.process_time()
-    perform(experiment)
-    spent = time.process_time() - start
-    print(json.dumps({"seconds": spent, "bytes": peak_bytes()}))
-
-
-def peak_bytes() -> int:
-    """Peak memory of this program; getrusage would include that of its parent process."""
-    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])
 
 
 def make_run(*words: str) -> tuple[Run, Problem]:

@@ -26,15 +26,15 @@ Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
 class ComputeTime(Protocol):
     """Variation of compute time around its mean (both in seconds)."""
 
-    def sample(self, mean: float, random: Generator) -> float: ...
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]: ...
 
 
 @dataclass(frozen=True)
 class ConstantTime:
     """Always the mean."""
 
-    def sample(self, mean: float, random: Generator) -> float:
-        return mean
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
+        return [mean] * count
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class LogNormalTime:
         check_positive("cluster.compute_time.cv", self.cv)
         check_power("cluster.compute_time.cv", self.cv, 2)
 
-    def sample(self, mean: float, random: Generator) -> float:
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
         variance = log(1 + self.cv**2)
-        return mean * float(random.lognormal(-variance / 2, variance**0.5))
+        times = mean * random.lognormal(-variance / 2, variance**0.5, count)
+        return list(map(float, times))
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class GammaTime:
         check_positive("cluster.compute_time.shape", self.shape)
         check_power("cluster.compute_time.shape", self.shape, -1)
 
-    def sample(self, mean: float, random: Generator) -> float:
-        return mean * float(random.gamma(self.shape, 1 / self.shape))
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
+        return list(map(float, mean * random.gamma(self.shape, 1 / self.shape, count)))
 
 
 @dataclass(frozen=True)

@@ -314,9 +314,10 @@ class Run:
         model_buffers: list[torch.Tensor] | None = None,
     ) -> Worker:
         """Worker ``rank`` with its own parameters, and its own model buffers unless given."""
+        import torch
+
         start = problem.start()
-        push_sum = start.new_ones(start.numel() + 1)
-        push_sum[:-1] = start
+        push_sum = torch.cat([start, start.new_full((1,), 1)])
         per_epoch = problem.sampler.steps_per_epoch
         worker = Worker(
             rank=rank,

@@ -146,8 +146,9 @@ def model_need(run: Run) -> Need:
     simulated = run.network.clock == "simulated"
     on_cpu = simulated or (run.network.name in ("gloo", "mpi") and run.gpus_per_node == 1)
     nodes = run.nodes if simulated else 1  # in one process
-    # The module, and each node's own parameters.
-    copies = 1 + (nodes * (1 + kept_by_optimizer(run)) if on_cpu else 0)
+    # The module, and each node's own parameters, which take no memory in a timing study.
+    own = nodes * (1 + kept_by_optimizer(run)) if on_cpu and run.model.trains else 0
+    copies = 1 + own
     what = f"{run.model.name}, with {count:,} parameters or more,"
     return Need(what, count * copies * ITEM[run.dtype], {**keys, "nodes": run.nodes})
 

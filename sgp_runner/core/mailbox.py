@@ -54,7 +54,8 @@ class Mailbox:
         _, message, version = queue.popleft()
         if not queue:
             del self.queues[src, tag]
-        check_unwritten(message, version, f"a message from rank {src} (tag {tag})")
+        if message._version != version:
+            raise WrittenAfterSend(f"a message from rank {src} (tag {tag})")
         return message
 
     def recv(
@@ -62,7 +63,8 @@ class Mailbox:
     ) -> Future[Tensor]:
         """The next message; ``finish`` maps it when it is awaited."""
         future = self.scheduler.future(("message", src, tag), finish)
-        return self.settle(future, (src, tag), self.poll(src, tag))
+        message = self.poll(src, tag) if self.queues else None
+        return self.settle(future, (src, tag), message)
 
     def recv_any(self, tag: int) -> Future[tuple[int, Tensor]]:
         future: Future[tuple[int, Tensor]] = self.scheduler.future(("any message", tag))
@@ -112,9 +114,14 @@ class Mailbox:
 
 
 class WrittenAfterSend(RuntimeError):
-    """A tensor was written to after it had been given away."""
+    """The tensor ``what`` was written to after it had been given away."""
+
+    def __init__(self, what: str) -> None:
+        RuntimeError.__init__(
+            self, f"{what} was written to after it had been given away; send a clone."
+        )
 
 
 def check_unwritten(tensor: Tensor, version: int, what: str) -> None:
     if tensor._version != version:
-        raise WrittenAfterSend(f"{what} was written to after it had been given away; send a clone.")
+        raise WrittenAfterSend(what)

@@ -53,6 +53,7 @@ class Problem:
 
     part: the part of every batch that is read here.
     sums_of: computes the sums of each of the `chunks` at parameters [D] with buffers, elsewhere.
+    initial: the parameters [D] of a timing study, in place of the module's.
     """
 
     flat: FlatModule
@@ -64,6 +65,7 @@ class Problem:
     compute: Compute = ON_CPU
     part: Part = WHOLE
     sums_of: Callable[[Tensor, list[Tensor]], list[Sequence[float]]] | None = None
+    initial: Tensor | None = None
 
     def batch(self, rank: int, step: int) -> Batch:
         """This part of the batch of worker ``rank`` for its own ``step``."""
@@ -118,7 +120,7 @@ class Problem:
 
     def start(self) -> Tensor:
         """The initial parameters [D], the same on every worker."""
-        return self.flat.vector()
+        return self.flat.vector() if self.initial is None else self.initial.clone()
 
     def gradient(
         self,

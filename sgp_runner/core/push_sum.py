@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sgp_runner.core.flat import in_pieces
+from sgp_runner.core.flat import PIECE, in_pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,12 +70,16 @@ def split(x: Tensor, parts: int) -> Tensor:
 
     Multiplying by an exact fraction gives the same bits as dividing and costs a third.
     """
-    import torch
-
-    message = torch.empty_like(x)
+    if x.numel() <= PIECE:
+        return divided(x, parts).clone()
+    message = x.new_empty(x.shape)
     for kept, copy in in_pieces(x, message):
-        copy.copy_(kept.mul_(1 / parts) if parts.bit_count() == 1 else kept.div_(parts))
+        copy.copy_(divided(kept, parts))
     return message
+
+
+def divided(x: Tensor, parts: int) -> Tensor:
+    return x.mul_(1 / parts) if parts.bit_count() == 1 else x.div_(parts)
 
 
 def push(worker: Worker, graph: Topology, step: int, x: Tensor) -> None:

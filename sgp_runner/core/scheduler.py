@@ -48,7 +48,7 @@ class Future(Generic[T]):
     def __await__(self) -> Generator[Future[T], None, T]:
         if self.held or not self.done:
             yield self
-        return self.result()
+        return self.value if self.finish is None else self.result()
 
     def result(self) -> T:
         """The value of a future that is done; it goes through ``finish`` once."""
@@ -93,7 +93,7 @@ class Event(Protocol):
     def fire(self, machines: Any) -> None: ...  # apply it to the simulated machines
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """Calls a function. The only event that cannot be saved."""
 
@@ -292,12 +292,13 @@ class Scheduler:
 
         Raises the errors of coroutines, and `Deadlock`, which lists what each waits for.
         """
-        advance = self.clock.advance
+        advance, ready, tasks, held = self.clock.advance, self.ready, self.tasks, self.held
         while True:
-            self.settle()
-            if not self.tasks:
+            if ready:
+                self.settle()
+            if not tasks:
                 return
-            if self.held and self.wake_next():
+            if held and self.wake_next():
                 continue
             if not advance():
                 raise Deadlock(self.report())
@@ -306,18 +307,15 @@ class Scheduler:
         """Run ready coroutines until all wait."""
         ready = self.ready
         while ready:
-            self.step(ready.popleft())
-
-    def step(self, task: Task) -> None:
-        """Let one coroutine run to its next wait."""
-        try:
-            future = task.coroutine.send(None)
-        except StopIteration as stop:
-            del self.tasks[task]
-            self.resolve(task.finished, stop.value)
-            return
-        future.task = task
-        task.waiting = future
+            task = ready.popleft()
+            try:
+                future = task.coroutine.send(None)
+            except StopIteration as stop:
+                del self.tasks[task]
+                self.resolve(task.finished, stop.value)
+            else:
+                future.task = task
+                task.waiting = future
 
     def report(self) -> str:
         lines = [f"  {task.name} waits for {describe(task.waiting)}" for task in self.tasks]

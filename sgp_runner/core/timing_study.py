@@ -85,6 +85,7 @@ def make_problem(
     """
     from sgp_runner.core.flat import FlatModule
     from sgp_runner.core.problem import Problem
+    from sgp_runner.core.zeros import zeros
     from sgp_runner.data.dataset import Dataset
     from sgp_runner.data.tasks import Regression
     from sgp_runner.models.vector import Hollow
@@ -93,7 +94,8 @@ def make_problem(
     dataset = Dataset(data.name, Regression(), unread, unread, (), 0)
     module = model.build(dataset) if shapes is None else Hollow(shapes)
     flat = FlatModule(module.to(dtype))
-    return Problem(flat, dataset, unread, seed, trains=False, vectorizes=False)
+    initial = zeros(sum(flat.layers), dtype) if shapes is None else None
+    return Problem(flat, dataset, unread, seed, trains=False, vectorizes=False, initial=initial)
 
 
 @dataclass(frozen=True)

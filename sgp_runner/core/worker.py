@@ -226,16 +226,16 @@ class Worker:
         Between two steps the worker is at rest: a resumed run starts `Algorithm.run` again at such
         a point, with the named state (`keep`, `count`) as it was.
         """
-        progress = self.progress
+        progress, runtime, budget = self.progress, self.runtime, self.budget
         while not self.at_limit:
-            self.runtime.start_of_step(self)
-            step = self.budget.take()
+            runtime.start_of_step(self)
+            step = budget.take()
             if step is None:
                 return
             progress.step = step
             progress.steps_taken += 1
             yield step
-            self.runtime.end_of_step(self)
+            runtime.end_of_step(self)
 
     def limit(self, steps: int) -> Worker:
         """The same worker, for at most ``steps`` more steps."""

@@ -32,6 +32,7 @@ from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import activity_name, naming_the_rank
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.utils.errors import CallMismatch, ConfigError, RankFailed
+from sgp_runner.utils.memory import few_collections
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,16 +52,19 @@ def verify_calls(run: Run) -> None:
     batch = run.nodes * run.batch_size
     if run.model.trains and (run.data.train_size or batch) < batch:
         return  # too few samples, which is reported when they are read
-    attempt = DryRun(run)
-    try:
-        attempt.run()
-    except CallMismatch as error:
-        nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}"
-        raise ConfigError("algo", f"{run.algo.title} cannot run on {nodes}: {error}.") from error
-    except RankFailed as error:
-        raise ConfigError(
-            "algo", f"{run.algo.title} failed when it was tried without gradients: {error}."
-        ) from error
+    with few_collections(none=True):
+        attempt = DryRun(run)
+        try:
+            attempt.run()
+        except CallMismatch as error:
+            nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}"
+            what = f"{run.algo.title} cannot run on {nodes}: {error}."
+            raise ConfigError("algo", what) from error
+        except RankFailed as error:
+            what = f"{run.algo.title} failed when it was tried without gradients: {error}."
+            raise ConfigError("algo", what) from error
+        finally:
+            attempt.close()
 
 
 def steps_of(run: Run) -> int:
@@ -137,6 +141,11 @@ class DryRun:
                 rank = min(collective.missing)
                 raise CallMismatch(f"{collective.begun}, in which rank {rank} does not take part")
 
+    def close(self) -> None:
+        """Drop the workers, which hold this object, so that their memory is free at once."""
+        self.workers.clear()
+        self.mailboxes.clear()
+
     # The runtime of the workers.
 
     def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
@@ -209,13 +218,14 @@ class DryRun:
             raise CallMismatch(
                 f"{collective.begun}, but rank {rank} next {what}, {when(worker)}; {order}"
             )
-        future: Future[T] = Future(("collective", number, collective.missing))
+        future: Future[T] = Future(("collective", number, collective.missing), copied)
         collective.joined[rank] = future, tensor
         collective.missing.discard(rank)
         if not collective.missing:
             tensors = [collective.joined[each][1] for each in range(self.size)]
+            value = outcome(tensors)
             for each, _ in collective.joined.values():
-                self.scheduler.resolve(each, outcome(tensors))
+                self.scheduler.resolve(each, value)
             collective.joined.clear()
         return future
 
@@ -263,10 +273,16 @@ def when(worker: Worker) -> str:
     return f"in step {worker.step}" if worker.step >= 0 else "before step 0"
 
 
-def mean_of(tensors: list[Tensor]) -> Tensor:
-    import torch
+def copied(value: Any) -> Any:
+    """A copy of the outcome of a collective for one rank, of a list without its tensors."""
+    return list(value) if isinstance(value, list) else value.clone()
 
-    return torch.stack(tensors).mean(0)
+
+def mean_of(tensors: list[Tensor]) -> Tensor:
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total.div_(len(tensors))
 
 
 class DryTransport(Transport):

@@ -99,8 +99,12 @@ def kept(state: State) -> State:
     """Return the state of a worker without pending messages and named state but for tensors."""
     from torch import Tensor
 
-    named = {name: value for name, value in state["state"].items() if isinstance(value, Tensor)}
-    return {**state, "state": named, "comm": {"mailbox": [], "collectives": 0}}
+    from sgp_runner.core.zeros import Zeros
+
+    vectors = {
+        name: value for name, value in state["state"].items() if isinstance(value, Tensor | Zeros)
+    }
+    return {**state, "state": vectors, "comm": {"mailbox": [], "collectives": 0}}
 
 
 def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:

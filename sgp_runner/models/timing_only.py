@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimingOnly:
-    """A vector in place of the model of ``timed_as``, so that thousands of nodes fit in memory.
+    """Zeros in place of the model of ``timed_as``, which take neither memory nor time.
 
-    Where messages depend on the shapes of tensors, as with a codec or fragments, tensors with the
-    shapes of that model, but without values, take its place. There is no forward pass and no
-    gradient, and no data is read. The default data set is ``synthetic``, for the length of an
-    ImageNet epoch.
+    They become tensors once an algorithm needs values. Where messages depend on the shapes of
+    tensors, as with a codec or fragments, tensors with the shapes of that model, but without
+    values, take its place. There is no forward pass and no gradient, and no data is read. The
+    default data set is ``synthetic``, for the length of an ImageNet epoch.
 
-    grain: elements of the vector, actually stored and sent per node
+    grain: elements of the vector of zeros
     sample_steps: simulated steps of a node, spread over the schedule; null: all
     """
 

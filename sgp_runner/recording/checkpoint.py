@@ -52,7 +52,9 @@ class Trigger:
         self.deadline = time.monotonic() + 60 * (self.checkpoints.every_minutes or float("inf"))
 
     def due(self, steps: int) -> bool:
-        return steps >= self.next_step or self.signal is not None or self.late
+        return (
+            steps >= self.next_step or self.signal is not None or time.monotonic() >= self.deadline
+        )
 
     @property
     def late(self) -> bool:

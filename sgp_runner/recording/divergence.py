@@ -29,9 +29,9 @@ FILE = "diverged.json"
 def check_parameters(worker: Worker) -> None:
     """Raise Diverged unless the parameters are finite. Waits for the device.
 
-    Those of a timing study may have no values.
+    Those of a timing study are not looked at.
     """
-    if not worker.params.is_meta and not isfinite(float(worker.params.abs().max())):
+    if worker.learns and not isfinite(float(worker.params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 
 

@@ -68,11 +68,12 @@ def memory_bytes(run: Run, problem: Problem) -> int:
     """The memory of the processes on this machine, or what this one has needed so far if more.
 
     A process has the model and its gradient, and for each of its nodes the parameters, what the
-    optimizer keeps, and a message.
+    optimizer keeps, and a message; those of a timing study take no memory.
     """
     simulated = run.network.clock == "simulated"
     nodes, processes = (run.nodes, 1) if simulated else (1, local_ranks(run.ranks))
-    needed = vector_bytes(run, problem) * (2 + nodes * (2 + kept_by_optimizer(run)))
+    own = nodes * (2 + kept_by_optimizer(run)) if problem.trains else 0
+    needed = vector_bytes(run, problem) * (2 + own)
     return processes * max(needed, peak_bytes())
 
 

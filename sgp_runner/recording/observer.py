@@ -290,12 +290,12 @@ class Observer:
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (worker.size if worker.is_server else 1)
         record = worker.steps_taken % every == 0 or worker.steps_taken == 1
+        if not self.problem.trains:
+            if record:
+                self.record_training(worker)
+            return
         epoch = self.grid.before(worker.step + 1, worker.steps_per_epoch)
-        due = (
-            self.problem.trains
-            and epoch > self.evaluated.get(self.name(worker), 0)
-            and self.grid.has(epoch)
-        )
+        due = epoch > self.evaluated.get(self.name(worker), 0) and self.grid.has(epoch)
         evaluate = due and not worker.budget.spent
         if record or evaluate:
             self.settle()

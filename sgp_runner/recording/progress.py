@@ -186,7 +186,7 @@ class ConsoleListener:
 
     @property
     def _epoch(self) -> float:
-        return self._epochs * self._present.share
+        return self._epochs * (1.0 if self._done else self._work().share)
 
     def _progress(self) -> str:
         work = self._present

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
 
 OPENING = os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not block
+ONE_LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 KINDS = ("train", "server", "eval", "average", "lost", "rejoined", "summary")
 
 
@@ -296,6 +297,8 @@ def as_json(record: Mapping[str, object], indent: int | None = None) -> str:
     }
     if bad:
         record = {**record, **dict.fromkeys(bad), "nonfinite": bad}
+    if indent is None:
+        return ONE_LINE.encode(record)
     return json.dumps(record, allow_nan=False, ensure_ascii=False, indent=indent)
 
 

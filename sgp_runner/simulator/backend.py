@@ -281,7 +281,8 @@ def simulate(
         listener=listener,
     )
     budgets = run.budgets(problem)
-    return simulation, [
+    workers = [
         run.make_worker(problem, rank, simulation.comms[rank], own, simulation)
         for rank, own in enumerate(budgets)
     ]
+    return simulation, workers

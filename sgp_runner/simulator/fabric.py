@@ -24,7 +24,7 @@ from sgp_runner.cluster.machines import Cluster
 from sgp_runner.cluster.rates import Schedule
 from sgp_runner.cluster.regions import region_of_each
 from sgp_runner.cluster.timetable import Timetable
-from sgp_runner.core.mailbox import check_unwritten
+from sgp_runner.core.mailbox import WrittenAfterSend
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.utils.seeding import seed_of
 
@@ -65,24 +65,30 @@ class Occupation:
 
 
 class Sent:
-    """A message on its way, with the version of its memory when it was given away."""
+    """A message on its way, with the version of its memory when it was given away.
 
-    __slots__ = ("dst", "message", "src", "tag", "version")
+    channel: its stream, once it is in the network.
+    """
+
+    __slots__ = ("channel", "dst", "message", "src", "tag", "version")
 
     def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
         self.src, self.dst, self.tag = src, dst, tag
         self.message, self.version = message, message._version
+        self.channel: Channel | None = None
 
     def open(self) -> Tensor:
-        what = f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})"
-        check_unwritten(self.message, self.version, what)
+        if self.message._version != self.version:
+            raise WrittenAfterSend(
+                f"a message from rank {self.src} to rank {self.dst} (tag {self.tag})"
+            )
         return self.message
 
     def state_dict(self) -> tuple[int, int, int, Tensor]:
         return self.src, self.dst, self.tag, self.message
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reach:
     """The first bit reaches the receiver's interface, which it will occupy for ``seconds``.
 
@@ -101,7 +107,7 @@ class Reach:
         machines.fabric.reach(self.sent, self.seconds, self.late)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cross:
     """The first bit of a message to another region reaches the link of a region.
 
@@ -127,7 +133,7 @@ class Cross:
         machines.fabric.cross(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrive:
     """The last bit arrives."""
 
@@ -174,6 +180,7 @@ class Fabric:
         self.seconds_per_byte = 8 / cluster.bandwidth
         self.region_of = region_of_each(cluster.regions, size)
         self.clock, self.deliver = clock, deliver
+        self.disturbs = faults.disturbs_messages
         self.times = Timetable(faults, absences)
         # When each direction of each interface has drained its queue.
         self.tx_free = [0.0] * size
@@ -192,26 +199,26 @@ class Fabric:
         channel = self.channels.get((src, dst))
         if channel is None:
             channel = self.channels[src, dst] = Channel()
+        sent.channel = channel
         self.in_flight += 1
         if self.seconds_of is not None:
             channel.arrival = max(channel.arrival, clock.now + self.seconds_of(src, dst, num_bytes))
             clock.at(channel.arrival, Arrive(sent))
             return
-        seconds = num_bytes * self.up_seconds[src]
+        seconds, free = num_bytes * self.up_seconds[src], self.tx_free[src]
         if times.steady:
-            start = max(clock.now, self.tx_free[src]) + cluster.message_overhead_seconds
+            start = (free if free > clock.now else clock.now) + cluster.message_overhead_seconds
             self.tx_free[src] = start + seconds
         else:
             sending = times.link(src)
             start = sending.clear(
-                max(times.awake(src).clear(clock.now), self.tx_free[src])
-                + cluster.message_overhead_seconds
+                max(times.awake(src).clear(clock.now), free) + cluster.message_overhead_seconds
             )
             self.tx_free[src] = sending.finish(start, start + seconds)
         self.queued[src] += num_bytes
         crosses = self.region_of and self.region_of[src] != self.region_of[dst]
         reach = start if crosses else start + cluster.latency_seconds
-        if self.faults.disturbs_messages:
+        if self.disturbs:
             reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
         channel.sent += 1
         if crosses:
@@ -219,9 +226,10 @@ class Fabric:
             tail = self.tx_free[src] - start
             clock.at(channel.reach, Cross(sent, num_bytes, tail, leaves=True))
             return
-        channel.reach = max(
-            reach if times.steady else times.path(src, dst).clear(reach), channel.reach
-        )
+        if not times.steady:
+            reach = times.path(src, dst).clear(reach)
+        if reach > channel.reach:
+            channel.reach = reach
         seconds = num_bytes * self.down_seconds[dst]
         clock.at(channel.reach, Reach(sent, seconds, self.tx_free[src] - (start + seconds)))
 
@@ -246,13 +254,16 @@ class Fabric:
 
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
         """Queue a message at its receiver's interface (see `Reach`)."""
-        now, times, src, dst = self.clock.now, self.times, sent.src, sent.dst
-        begin, channel = max(now, self.rx_free[dst]), self.channels[src, dst]
-        self.rx_free[dst] = (
-            begin + seconds if times.steady else times.link(dst).finish(begin, begin + seconds)
-        )
+        now, times, dst = self.clock.now, self.times, sent.dst
+        # A message from a checkpoint does not have its channel.
+        free, channel = self.rx_free[dst], sent.channel or self.channels[sent.src, dst]
+        begin = free if free > now else now
+        free = begin + seconds
+        if not times.steady:
+            free = times.link(dst).finish(begin, free)
+        self.rx_free[dst] = free
         self.queued[dst] += seconds / self.down_seconds[dst]
-        arrival = max(self.rx_free[dst], now + seconds + late, channel.arrival)
+        arrival = max(free, now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
         self.clock.at(channel.arrival, Arrive(sent))
 

@@ -16,6 +16,7 @@ from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_the_rank
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
+from sgp_runner.simulator.compute_times import ComputeTimes
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
 from sgp_runner.simulator.fabric import Arrive, Cross, Fabric, Reach, Sent
 from sgp_runner.utils.errors import Lost
@@ -33,6 +34,7 @@ T = TypeVar("T")
 Entry = tuple[Any, ...]
 
 _COMPUTE, _NODE, _MEMBERS = 201, 202, 205  # streams of random numbers
+ITS_GRADIENT = ("its gradient",)  # what a worker waits for
 LEAST_SECONDS = 1e-6  # shortest extension of a gradient
 
 
@@ -98,7 +100,7 @@ class Collective:
 # Events of the machines. A gradient is named by its rank and step.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GradientEnds:
     rank: int
     step: int
@@ -111,7 +113,7 @@ class GradientEnds:
         return {"rank": self.rank, "step": self.step}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Joins:
     """A gradient, complete at ``ready``, starts to be averaged in the collective ``number``."""
 
@@ -136,7 +138,7 @@ class Joins:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CollectiveEnds:
     number: int
     kind: ClassVar[str] = "collective ends"
@@ -148,7 +150,7 @@ class CollectiveEnds:
         return {"number": self.number}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Served:
     """A server has processed all messages before this one."""
 
@@ -162,7 +164,7 @@ class Served:
         return {"sent": self.sent.state_dict()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wakes:
     """The sleep ``number`` of a rank ends."""
 
@@ -177,7 +179,7 @@ class Wakes:
         return {"rank": self.rank, "number": self.number}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Death:
     """Ranks have crashed permanently, and the others have noticed."""
 
@@ -261,7 +263,6 @@ class Simulation:
             Comm(mailbox, wrap(SimulatedTransport(rank, self)))
             for rank, mailbox in enumerate(self.mailboxes)
         ]
-        self.randoms = [default_rng(seed_of(seed, _COMPUTE, rank)) for rank in range(size)]
         spread = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
         own = [
             default_rng(seed_of(nodes, _NODE, names[rank])).gamma(spread, 1 / spread)
@@ -273,8 +274,13 @@ class Simulation:
             step_seconds * float(own[rank]) * cluster.node_factors.get(rank, 1.0)
             for rank in range(size)
         ]
+        self.compute_times = [
+            ComputeTimes(cluster.compute_time, mean, default_rng(seed_of(seed, _COMPUTE, rank)))
+            for rank, mean in enumerate(self.mean_seconds)
+        ]
         self.lead = [exchange_overlap * seconds for seconds in self.mean_seconds]
         self.gradient_seconds = gradient_seconds or self.sampled_seconds
+        self.contended = cluster.contention_seconds_per_byte > 0
         self.input_share = cluster.input_seconds / step_seconds
         # When each node last ended a gradient or a collective, or a server ends its messages.
         self.free_at = [0.0] * (size + servers)
@@ -330,12 +336,13 @@ class Simulation:
         self.scheduler.resolve(self.sleeps.pop((rank, number)), None)
 
     def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
-        future: Future[Tensor] = Future(("its gradient",))
+        future: Future[Tensor] = Future(ITS_GRADIENT)
         gradient = self.next_gradient(worker, at, future)
         if not self.repeating:
             self.engine.start(gradient)
             end, _ = self.gradient_times(worker.rank)
-            self.contention(worker.rank)
+            if self.contended:
+                self.contention(worker.rank)
             self.clock.at(end, GradientEnds(worker.rank, gradient.step))
         return future
 
@@ -364,7 +371,7 @@ class Simulation:
         return gradient
 
     def sampled_seconds(self, rank: int) -> float:
-        return self.cluster.compute_time.sample(self.mean_seconds[rank], self.randoms[rank])
+        return self.compute_times[rank].draw()
 
     def gradient_times(self, rank: int) -> tuple[float, float]:
         """When a gradient that begins now is complete, and when its all-reduce can begin.
@@ -372,20 +379,24 @@ class Simulation:
         Loading its batch may have begun earlier.
         """
         now, free = self.clock.now, self.free_at[rank]
-        computing = self.fabric.times.computing(rank)
         seconds = self.gradient_seconds(rank)
-        loading = self.input_share * seconds
-        begin = max(now, computing.finish(free, free + loading)) + self.mixing[rank]
+        loading, mixing = self.input_share * seconds, self.mixing[rank]
         self.mixing[rank] = 0.0
+        if self.fabric.times.steady:
+            end = max(now, free + loading) + mixing + (seconds - loading)
+            return end, max(now, end - self.cluster.overlap * seconds)
+        computing = self.fabric.times.computing(rank)
+        begin = max(now, computing.finish(free, free + loading)) + mixing
         end = begin + (seconds - loading)
         joins = max(now, end - self.cluster.overlap * seconds)
         return computing.finish(begin, end), computing.finish(min(begin, joins), joins)
 
     def end_gradient(self, rank: int, step: int) -> None:
-        if (late := self.contention(rank)) > LEAST_SECONDS:
+        if self.contended and (late := self.contention(rank)) > LEAST_SECONDS:
             self.clock.at(self.clock.now + late, GradientEnds(rank, step))
             return
-        self.note(rank, "gradient", step)
+        if self.journals:
+            self.note(rank, "gradient", step)
         worker, gradient, future = self.gradients.pop((rank, step))
         value = self.engine.finish(gradient)
         self.free_at[rank] = self.clock.now
@@ -394,8 +405,6 @@ class Simulation:
 
     def contention(self, rank: int) -> float:
         """Seconds that messages have taken from a gradient since the last call."""
-        if not self.cluster.contention_seconds_per_byte:
-            return 0.0
         before, self.passed[rank] = self.passed[rank], self.fabric.passed(rank)
         return self.cluster.contention_seconds_per_byte * (self.passed[rank] - before)
 
@@ -409,13 +418,16 @@ class Simulation:
         return self.wire.num_bytes(tensor)
 
     def deliver(self, sent: Sent) -> None:
-        num_bytes = self.wire_bytes(sent.message)
         rank, cluster = sent.dst, self.cluster
         if rank < self.size:
-            self.mixing[rank] += cluster.mixing_seconds_per_byte * num_bytes
+            if cluster.mixing_seconds_per_byte:
+                num_bytes = self.wire_bytes(sent.message)
+                self.mixing[rank] += cluster.mixing_seconds_per_byte * num_bytes
         elif cluster.serving_seconds_per_byte:
             seconds = (
-                num_bytes * cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
+                self.wire_bytes(sent.message)
+                * cluster.serving_seconds_per_byte
+                * cluster.node_factors.get(rank, 1.0)
             )
             begin = max(self.clock.now, self.free_at[rank])
             self.free_at[rank] = self.fabric.times.computing(rank).finish(begin, begin + seconds)
@@ -425,7 +437,8 @@ class Simulation:
 
     def receive(self, sent: Sent) -> None:
         message = sent.open()
-        self.note(sent.dst, "deliver", sent.src, sent.tag, message)
+        if self.journals:
+            self.note(sent.dst, "deliver", sent.src, sent.tag, message)
         self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
 
     # A collective begins when the last rank has joined and ends for all ranks at once, by the
@@ -544,7 +557,7 @@ class Simulation:
             "mixing": self.mixing,
             "passed": self.passed,
             "free_at": self.free_at,
-            "randoms": [random.bit_generator.state for random in self.randoms],
+            "randoms": [times.state for times in self.compute_times],
             "collectives": [collective.state_dict() for collective in self.collectives.values()],
         }
 
@@ -554,8 +567,8 @@ class Simulation:
         self.fabric.load_state_dict(state["fabric"])
         self.mixing[:], self.passed[:] = state["mixing"], state["passed"]
         self.free_at[:] = state["free_at"]
-        for random, saved in zip(self.randoms, state["randoms"], strict=True):
-            random.bit_generator.state = saved
+        for times, saved in zip(self.compute_times, state["randoms"], strict=True):
+            times.state = saved
         for saved in state["collectives"]:
             self.load_collective(saved)
         for _, gradient, _ in self.gradients.values():
@@ -617,7 +630,7 @@ class SimulatedTransport(Transport):
         simulation = self.simulation
         if simulation.repeating:
             return 0
-        num_bytes = simulation.wire_bytes(message)
+        num_bytes = simulation.wire.num_bytes(message)
         simulation.fabric.transmit(Sent(self.rank, dst, tag, message), num_bytes)
         return round(num_bytes)
 

@@ -126,7 +126,7 @@ class Saver:
         if not worker.is_server:
             self.begun += 1
         if self.draft is None:
-            last = self.near_the_end(worker)
+            last = not self.kept_last and self.near_the_end(worker)
             if not last and not self.trigger.due(self.steps):
                 return
             self.kept_last |= last
@@ -148,7 +148,7 @@ class Saver:
         each = self.simulation.size if self.experiment.run.algo.asynchronous else 1
         budget = worker.budget
         assert isinstance(budget, OwnBudget)
-        return not self.kept_last and budget.left <= STEPS_BEFORE_END * each
+        return budget.left <= STEPS_BEFORE_END * each
 
     def write(self, draft: Draft) -> None:
         more = {"observer": self.observer.state_dict(), "begun": self.begun}

@@ -92,9 +92,9 @@ def powers(base: int, size: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def multiples(m: int, size: int) -> tuple[tuple[int, ...], ...]:
-    """``1..m`` times each power of ``m + 1`` below ``size``."""
-    return tuple(tuple(j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
+def multiples(m: int, size: int, sign: int = 1) -> tuple[tuple[int, ...], ...]:
+    """``1..m`` times each power of ``m + 1`` below ``size``, times ``sign``."""
+    return tuple(tuple(sign * j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
 
 
 def powers_of_two(size: int) -> list[int]:
@@ -134,15 +134,15 @@ class DirectedExponential(Topology):
             return self
         return with_peers(self.peers[max(start for start in self.peers if start <= epoch)])
 
-    def hops(self, size: int, step: int) -> tuple[int, ...]:
-        period = multiples(self.peers if isinstance(self.peers, int) else self.peers[0], size)
+    def hops(self, size: int, step: int, sign: int = 1) -> tuple[int, ...]:
+        period = multiples(self.peers if isinstance(self.peers, int) else self.peers[0], size, sign)
         return period[step % len(period)]
 
     def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return shifted(rank, size, self.hops(size, step))
 
     def in_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, [-hop for hop in self.hops(size, step)])
+        return shifted(rank, size, self.hops(size, step, -1))
 
     def phases(self, size: int) -> list[Phase]:
         schedule = {0: self.peers} if isinstance(self.peers, int) else self.peers

@@ -34,8 +34,8 @@ def test_no_more_is_asked_for_than_a_run_makes(words: str, tmp_path: Path) -> No
     run = make_experiment(tmp_path, *words.split()).run
     problem = run.make_problem()
     start = problem.start()
-    buffers = run.optim.buffers(start) if run.model.trains else {}
-    vectors = [start, *(each for each in buffers.values() if each.dim())]
+    buffers = run.optim.buffers(start).values() if run.model.trains else ()
+    vectors = [start, *(each for each in buffers if each.dim())] if run.model.trains else []
     made = sum(each.nbytes for each in vectors) * run.nodes + start.nbytes
     assert 0.8 * made < model_need(run).bytes <= made
     splits = [problem.dataset.train, problem.dataset.valid]

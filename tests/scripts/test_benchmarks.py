@@ -221,22 +221,33 @@ def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_simulators_cost_with_small_sizes(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks import simulator
 
-    monkeypatch.setattr(simulator, "RESULTS", tmp_path)
     monkeypatch.setattr(
         simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8")
     )
     monkeypatch.setattr(simulator, "KEPT", {"algo=sgp": 3})
-    tables = list(simulator.measure(1, (8, 16), 5, 3, 4, (2, 4)))
+    tables = list(simulator.measure(1, 3, 4, (2, 4)))
     assert [table.title for table in tables] == [
         "The kernel",
-        "Timing studies",
         "Learning",
         "Engines",
         "Memory",
     ]
     assert all(value > 0 for table in tables for result in table.results for value in result.values)
-    assert (tmp_path / "simulator.svg").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_cost_of_timing_studies_with_few_nodes(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from benchmarks import timing_studies
+
+    monkeypatch.setattr(timing_studies, "RESULTS", tmp_path)
+    (table,) = timing_studies.measure(1, {8: 5, 16: 5})
+    assert [result.unit for result in table.results] == ["s", "us", "GiB"] * 2 + ["x"]
+    assert all(value > 0 for result in table.results for value in result.values)
+    assert (tmp_path / "timing_studies.svg").exists()

@@ -1,0 +1,109 @@
+"""Timing studies: SGP without gradients, by the number of nodes.
+
+Each is a process of its own, so that its memory can be measured. Times are its processor time,
+which a busy machine stretches less than wall time, for the whole run with its checks and records
+but without loading PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
+
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
+STEPS = {256: 200, 1024: 200, 4096: 200, 16_384: 50, 65_536: 20}  # by nodes
+GOALS = {  # by nodes: seconds of the run, microseconds of a step of one node, GiB
+    4096: (Goal("less than", 17), Goal("at most", 20), None),
+    65_536: (Goal("less than", 30), None, Goal("at most", 2)),
+}
+WORDS = ("model=timing_only", "algo=sgp", "epochs=4000", "data.size=100000000")
+
+
+def measure(repeats: int = REPEATS, steps: Mapping[int, int] = STEPS) -> Iterator[Table]:
+    words = {n: (*WORDS, f"nodes={n}", f"model.sample_steps={k}") for n, k in steps.items()}
+    turns = interleaved({str(n): lambda n=n: apart(*words[n]) for n in steps}, repeats)
+    each = {
+        n: tuple(1e6 * run["seconds"] / n / k for run in turns[str(n)]) for n, k in steps.items()
+    }
+    results = []
+    for n, k in steps.items():
+        whole, one, memory = GOALS.get(n, (None, None, None))
+        seconds = tuple(run["seconds"] for run in turns[str(n)])
+        gib = tuple(run["bytes"] / 2**30 for run in turns[str(n)])
+        results += [
+            Result(f"{n} nodes, {k} steps", "s", seconds, whole),
+            Result(f"{n} nodes, a step of one", "us", each[n], one),
+            Result(f"{n} nodes, memory", "GiB", gib, memory),
+        ]
+    few, many = min(steps), max(steps)
+    growth = ratio(f"a step of one of {many} nodes over one of {few}", each[many], each[few])
+    plot(each)
+    text = "A step of one node, by their number: [timing_studies.svg](timing_studies.svg)."
+    yield Table("Timing studies", (*results, growth), text)
+
+
+def plot(each: Mapping[int, Sequence[float]]) -> None:
+    """Plot the microseconds of a step of one node against nodes."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "timing studies"
+    import matplotlib.pyplot as plt
+
+    nodes, times = list(each), [sorted(values) for values in each.values()]
+    middle = [values[len(values) // 2] for values in times]
+    around = [
+        [m - values[0] for m, values in zip(middle, times, strict=True)],
+        [values[-1] - m for m, values in zip(middle, times, strict=True)],
+    ]
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    axes.errorbar(nodes, middle, around, marker="o", label="median, least and greatest")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(nodes, [f"{n:,}" for n in nodes])
+    axes.set(xlabel="nodes", ylabel="us of a step of one node", ylim=(0, None))
+    axes.legend()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(RESULTS / "timing_studies.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def apart(*words: str) -> dict[str, float]:
+    """Processor time and peak memory of a run in a process of its own."""
+    with TemporaryDirectory() as folder:
+        program = "import sys; from benchmarks.timing_studies import alone; alone(sys.argv[1:])"
+        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        command = [sys.executable, "-c", program, f"results={folder}", "logger=jsonl", *words]
+        output = subprocess.run(
+            command, check=True, capture_output=True, text=True, env=environment
+        ).stdout
+    found: dict[str, float] = json.loads(output.splitlines()[-1])
+    return found
+
+
+def alone(words: Sequence[str]) -> None:
+    import torch
+
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.session.execution import perform
+
+    torch.set_num_threads(1)
+    experiment = experiment_of(words)
+    start = time.process_time()
+    perform(experiment)
+    spent = time.process_time() - start
+    print(json.dumps({"seconds": spent, "bytes": peak_bytes()}))
+
+
+def peak_bytes() -> int:
+    """Peak memory of this program; getrusage would include that of its parent process."""
+    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])

@@ -1,0 +1,398 @@
+"""Vectors of timing studies, which stand for tensors and take neither memory nor arithmetic.
+
+A timing study has parameters and gradients of zero, and algorithms keep them so; only a number
+behind them, such as the push-sum weight, ever differs. `Zeros` answers the operations that
+algorithms use most. Any other one turns its memory into the tensor that it stands for, permanently,
+so that results are always those of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from ctypes import c_float
+from itertools import accumulate, pairwise
+from math import isfinite
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from sgp_runner.core.state import mapped
+
+
+def zeros(length: int, dtype: torch.dtype) -> Tensor:
+    """A vector [length] of zeros in place of a tensor of type ``dtype``."""
+    return cast("Tensor", Zeros(Memory(length, 0.0, dtype), 0, length))
+
+
+class Memory:
+    """The state that all views of a vector share.
+
+    number: the last entry; the others are zero. dtype: float32 or float64. version: counts the
+    writes. tensor: takes over once an operation needs values.
+    """
+
+    __slots__ = ("dtype", "number", "size", "tensor", "version")
+
+    def __init__(self, size: int, number: float, dtype: torch.dtype) -> None:
+        self.size, self.number, self.dtype = size, number, dtype
+        self.version = 0
+        self.tensor: Tensor | None = None
+
+    def rounded(self, number: float) -> float:
+        return c_float(number).value if self.dtype is torch.float32 else float(number)
+
+    def materialise(self) -> Tensor:
+        """The tensor with the same entries, made at the first call."""
+        if self.tensor is None:
+            self.tensor = torch.zeros(self.size, dtype=self.dtype)
+            if self.number:
+                self.tensor[-1] = self.number
+            self.version -= self.tensor._version
+        return self.tensor
+
+
+class Zeros:
+    """A view of ``length`` entries from ``start``.
+
+    ndim: 0 for a single entry taken out of a vector. reaches: whether the last entry is the
+    memory's, which may be another number than zero
+    """
+
+    __slots__ = ("length", "memory", "ndim", "reaches", "start")
+
+    device = torch.device("cpu")
+    is_cuda = is_meta = requires_grad = False
+
+    def __init__(self, memory: Memory, start: int, length: int, ndim: int = 1) -> None:
+        self.memory, self.start, self.length, self.ndim = memory, start, length, ndim
+        self.reaches = start + length == memory.size and length > 0
+
+    # What is known without values.
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.memory.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.length,) if self.ndim else ()
+
+    @property
+    def _version(self) -> int:
+        memory = self.memory
+        return memory.version if memory.tensor is None else memory.version + memory.tensor._version
+
+    def numel(self) -> int:
+        return self.length
+
+    def element_size(self) -> int:
+        return self.memory.dtype.itemsize
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def size(self, *dim: int) -> Any:
+        return self.shape[dim[0]] if dim else self.shape
+
+    def __len__(self) -> int:
+        return len(self.shape) and self.length
+
+    # The tensor that it stands for.
+
+    def tensor(self) -> Tensor:
+        """The tensor that takes over the memory from now on, for this view."""
+        whole = self.memory.materialise()
+        return whole[self.start : self.start + self.length] if self.ndim else whole[self.start]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor(), name)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        keywords: dict[str, Any] | None = None,
+    ) -> Any:
+        short = SHORT.get(function)
+        if short is not None and not keywords and (outcome := short(*args)) is not None:
+            return outcome
+        return function(*tensors_in(args), **tensors_in(keywords or {}))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved and copied as a tensor, while the memory stays as it is."""
+        vector: Any = self if self.memory.tensor is not None else self.clone()
+        return vector.tensor().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.clone()
+
+    # New vectors.
+
+    def clone(self) -> Tensor:
+        memory = self.memory
+        if memory.tensor is not None:
+            return self.tensor().clone()
+        copy = Memory(self.length, memory.number if self.reaches else 0.0, memory.dtype)
+        return cast("Tensor", Zeros(copy, 0, self.length, self.ndim))
+
+    def new_zeros(self, *shape: Any, **keywords: Any) -> Tensor:
+        dtype = self.memory.dtype
+        (length,) = shape if len(shape) == 1 else (shape,)
+        if type(length) is tuple and len(length) == 1:
+            (length,) = length
+        if type(length) is int and not keywords:
+            return cast("Tensor", Zeros(Memory(length, 0.0, dtype), 0, length))
+        return torch.empty(0, dtype=dtype).new_zeros(*shape, **keywords)
+
+    def new_empty(self, *shape: Any, **keywords: Any) -> Tensor:
+        return self.new_zeros(*shape, **keywords)
+
+    def new_full(self, shape: Sequence[int], value: float, **keywords: Any) -> Tensor:
+        if tuple(shape) == (1,) and not keywords:
+            dtype = self.memory.dtype
+            return cast("Tensor", Zeros(Memory(1, 0.0, dtype), 0, 1).fill_(value))
+        return torch.empty(0, dtype=self.memory.dtype).new_full(shape, value, **keywords)
+
+    # Views.
+
+    def __getitem__(self, key: Any) -> Any:
+        length = self.length
+        if type(key) is int and self.ndim and -length <= key < length:
+            return Zeros(self.memory, self.start + key % length, 1, 0)
+        if type(key) is slice and self.ndim:
+            start, stop, step = key.indices(length)
+            if step == 1:
+                return Zeros(self.memory, self.start + start, stop - start if stop > start else 0)
+        return self.tensor()[tensors_in(key)]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        part = self[key]
+        if type(part) is Zeros:
+            part.copy_(value) if isinstance(value, Zeros | Tensor) else part.fill_(value)
+        else:
+            self.tensor()[tensors_in(key)] = tensors_in(value)
+
+    def split_with_sizes(self, sizes: Iterable[int]) -> tuple[Any, ...]:
+        ends = accumulate(sizes, initial=0)
+        return tuple(self[start:stop] for start, stop in pairwise(ends))
+
+    def split(self, size: int) -> tuple[Any, ...]:
+        return tuple(self[start : start + size] for start in range(0, self.length, size))
+
+    def chunk(self, count: int) -> tuple[Any, ...]:
+        return self.split(max(1, -(-self.length // count)))
+
+    # Numbers.
+
+    @property
+    def number(self) -> float:
+        """The last entry."""
+        return self.memory.number if self.reaches else 0.0
+
+    def item(self) -> float:
+        memory = self.memory
+        if self.length == 1 and memory.tensor is None:
+            return memory.number if self.reaches else 0.0
+        return self.tensor().item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    # Arithmetic in place.
+
+    def fits(self, other: Any) -> bool:
+        """Whether ``other`` has the same length, and neither has values."""
+        return (
+            type(other) is Zeros
+            and self.length == other.length
+            and self.ndim == other.ndim
+            and self.memory.tensor is None
+            and other.memory.tensor is None
+        )
+
+    def factor(self, other: Any) -> float | None:
+        """The finite number by which ``other`` scales this vector; None for other things."""
+        if self.memory.tensor is not None:
+            return None
+        if type(other) is float or type(other) is int:
+            number = self.memory.rounded(other)
+        elif isinstance(other, Zeros | Tensor) and not other.ndim and other.dtype == self.dtype:
+            number = other.item()
+        else:
+            return None
+        return number if isfinite(number) else None
+
+    def add_(self, other: Any, *, alpha: float = 1) -> Zeros:
+        if type(other) is not Zeros:
+            other = compact(other)
+        if self.fits(other) and (alpha == 1 or isfinite(alpha)):
+            memory, number = self.memory, other.memory.number if other.reaches else 0.0
+            if not number or (self.reaches and alpha == 1):
+                if number:
+                    memory.number = memory.rounded(memory.number + number)
+                memory.version += 1
+                return self
+        self.tensor().add_(tensors_in(other), alpha=alpha)
+        return self
+
+    def sub_(self, other: Any, *, alpha: float = 1) -> Zeros:
+        if type(other) is not Zeros:
+            other = compact(other)
+        if self.fits(other) and (alpha == 1 or isfinite(alpha)):
+            memory, number = self.memory, other.memory.number if other.reaches else 0.0
+            if not number or (self.reaches and alpha == 1):
+                if number:
+                    memory.number = memory.rounded(memory.number - number)
+                memory.version += 1
+                return self
+        self.tensor().sub_(tensors_in(other), alpha=alpha)
+        return self
+
+    def mul_(self, other: Any) -> Zeros:
+        memory = self.memory
+        if (by := self.factor(other)) is not None:
+            if self.reaches and memory.number:
+                memory.number = memory.rounded(memory.number * by)
+            memory.version += 1
+            return self
+        self.tensor().mul_(tensors_in(other))
+        return self
+
+    def div_(self, other: Any) -> Zeros:
+        memory = self.memory
+        if by := self.factor(other):
+            if self.reaches and memory.number:
+                memory.number = memory.rounded(memory.number / by)
+            memory.version += 1
+            return self
+        self.tensor().div_(tensors_in(other))
+        return self
+
+    def lerp_(self, end: Any, weight: Any) -> Zeros:
+        end = compact(end)
+        empty = self.fits(end) and not self.number and not end.number
+        if empty and self.factor(weight) is not None:
+            self.memory.version += 1
+            return self
+        self.tensor().lerp_(tensors_in(end), tensors_in(weight))
+        return self
+
+    def copy_(self, other: Any) -> Zeros:
+        if type(other) is not Zeros:
+            other = compact(other)
+        if self.fits(other):
+            memory, number = self.memory, other.memory.number if other.reaches else 0.0
+            if self.reaches or not number:
+                if self.reaches:
+                    memory.number = memory.rounded(number)
+                memory.version += 1
+                return self
+        self.tensor().copy_(tensors_in(other))
+        return self
+
+    def fill_(self, value: Any) -> Zeros:
+        memory = self.memory
+        known = value == 0 or (self.reaches and self.length == 1)
+        if type(value) in (int, float) and known and memory.tensor is None:
+            if self.reaches:
+                memory.number = memory.rounded(value)
+            memory.version += 1
+            return self
+        self.tensor().fill_(tensors_in(value))
+        return self
+
+    def zero_(self) -> Zeros:
+        return self.fill_(0)
+
+    __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
+
+    # Arithmetic that makes new vectors.
+
+    def add(self, other: Any, *, alpha: float = 1) -> Any:
+        if self.fits(other):
+            return self.clone().add_(other, alpha=alpha)
+        return self.tensor().add(tensors_in(other), alpha=alpha)
+
+    def sub(self, other: Any, *, alpha: float = 1) -> Any:
+        if self.fits(other):
+            return self.clone().sub_(other, alpha=alpha)
+        return self.tensor().sub(tensors_in(other), alpha=alpha)
+
+    def mul(self, other: Any) -> Any:
+        if self.factor(other) is not None:
+            return self.clone().mul_(other)
+        return self.tensor().mul(tensors_in(other))
+
+    def div(self, other: Any) -> Any:
+        if self.factor(other):
+            return self.clone().div_(other)
+        return self.tensor().div(tensors_in(other))
+
+    __add__, __sub__, __mul__, __rmul__, __truediv__ = add, sub, mul, mul, div
+
+
+def tensors_in(value: Any) -> Any:
+    """``value`` with a tensor in place of each `Zeros`, also of those in its containers."""
+    return value.tensor() if isinstance(value, Zeros) else mapped(tensors_in, value)
+
+
+def compact(value: Any) -> Any:
+    """A tensor [n] of zeros but for its last entry, as a checkpoint has, as `Zeros`.
+
+    Anything else stays as it is.
+    """
+    if not isinstance(value, Tensor) or value.ndim != 1 or not value.numel():
+        return value
+    if value.is_cuda or value.is_meta or value[:-1].any():
+        return value
+    return Zeros(Memory(value.numel(), value[-1].item(), value.dtype), 0, value.numel())
+
+
+def like(vector: Zeros) -> Tensor | None:
+    return vector.new_zeros(vector.length) if vector.ndim else None
+
+
+def joined(parts: Sequence[Any]) -> Tensor | None:
+    """The concatenation of vectors of which only the last one has a number; None for others."""
+    *before, last = parts
+    if any(
+        type(each) is not Zeros or not each.ndim or each.memory.tensor is not None for each in parts
+    ):
+        return None
+    if any(each.number for each in before):
+        return None
+    memory = Memory(sum(each.length for each in parts), last.number, last.dtype)
+    return cast("Tensor", Zeros(memory, 0, memory.size))
+
+
+SHORT: dict[Any, Callable[..., Any]] = {
+    torch.zeros_like: like,
+    torch.empty_like: like,
+    torch.cat: joined,
+}
+
+DELEGATED = (
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__neg__", "__abs__"),
+    *("__radd__", "__rsub__", "__rtruediv__", "__pow__", "__rpow__", "__matmul__", "__rmatmul__"),
+    *("__floordiv__", "__mod__", "__bool__", "__iter__", "__format__", "__repr__"),
+)
+
+
+def delegated(name: str) -> Callable[..., Any]:
+    """The method of the tensor that a `Zeros` stands for."""
+
+    def method(self: Zeros, *args: Any) -> Any:
+        return getattr(self.tensor(), name)(*tensors_in(args))
+
+    return method
+
+
+for _name in DELEGATED:
+    setattr(Zeros, _name, delegated(_name))
+Zeros.__hash__ = object.__hash__  # type: ignore[method-assign]

@@ -1,0 +1,146 @@
+"""Vectors that stand for tensors: the same numbers, views and versions, also once they are one."""
+
+from __future__ import annotations
+
+import pickle
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from experiments import make_experiment
+
+from sgp_runner.config.choices import groups
+from sgp_runner.core.zeros import Zeros, zeros
+from sgp_runner.simulator.backend import simulate
+from sgp_runner.simulator.engine import NoGradients
+
+TYPES = [torch.float32, torch.float64]
+
+
+def pair(weight: float = 1.0, dtype: torch.dtype = torch.float32) -> tuple[Any, torch.Tensor]:
+    """Four zeros and a weight, and the tensor with these entries."""
+    start, tensor = zeros(4, dtype), torch.zeros(5, dtype=dtype)
+    tensor[-1] = weight
+    return torch.cat([start, start.new_full((1,), weight)]), tensor
+
+
+def the_same(vector: Any, tensor: torch.Tensor) -> None:
+    """Assert that a vector without values has the bytes of ``tensor``."""
+    assert type(vector) is Zeros and vector.memory.tensor is None
+    assert vector.shape == tensor.shape and vector.dtype == tensor.dtype
+    assert deepcopy(vector).tensor().numpy().tobytes() == tensor.numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_push_sum_weight_has_the_bits_of_a_tensor(dtype: torch.dtype) -> None:
+    def change(x: Any, y: Any, factor: float) -> None:
+        x *= factor
+        x += y
+        x[:-1] *= x[-1]
+        x /= factor + 0.7
+        x -= y / 3
+
+    random = Random(1)
+    for factor in [3, 1 / 3, 0.5, 7, *(random.random() for _ in range(200))]:
+        vector, tensor = pair(random.random(), dtype)
+        other, same = pair(random.random(), dtype)
+        change(vector, other, factor)
+        change(tensor, same, factor)
+        the_same(vector, tensor)
+        the_same(vector * factor, tensor * factor)
+        the_same(vector + other, tensor + same)
+        assert float(vector[-1]) == float(tensor[-1]) == vector[-1].item()
+
+
+def test_zeros_stay_zeros_in_what_algorithms_do() -> None:
+    x, y = zeros(4, torch.float32), zeros(4, torch.float32)
+    x.add_(y, alpha=0.3).sub_(y, alpha=2).mul_(0.9).div_(4).lerp_(y, 0.5).copy_(y).zero_()
+    x -= 0.1 * (x - y) + x / 3
+    the_same(x, torch.zeros(4))
+    the_same(torch.cat([x, y]).chunk(2)[1], torch.zeros(4))
+    the_same(torch.zeros_like(x), torch.zeros(4))
+    assert [part.numel() for part in x.split_with_sizes([1, 3])] == [1, 3]
+    message = torch.cat([x, x.new_full((1,), 5)])
+    the_same(message[:-1], torch.zeros(4))
+    assert int(message[-1]) == 5
+
+
+def test_views_share_a_memory_and_its_version() -> None:
+    x, _ = pair()
+    params, version = x[:-1], x._version
+    params.zero_()
+    x[-1] = 0.25
+    assert x._version == params._version == version + 2
+    assert x[-1].item() == 0.25 and x.clone()[-1].item() == 0.25
+    assert x.tensor()[-1] == 0.25 and x._version == version + 2
+    params += 1
+    assert x.tolist() == [1, 1, 1, 1, 0.25] and x._version == version + 3
+
+
+def test_an_operation_that_needs_values_gets_those_of_a_tensor() -> None:
+    for change in (
+        lambda x: x[:-1].add_(torch.arange(4.0)),
+        lambda x: x.add_(x, alpha=0.5),
+        lambda x: x.fill_(2),
+        lambda x: x.__setitem__(slice(1, 3), 7),
+        lambda x: x[:2].copy_(torch.tensor([3.0, 4.0])),
+        lambda x: x.mul_(float("inf")),
+        lambda x: torch.add(x, 1, out=x),
+        lambda x: x.cos_(),
+    ):
+        vector, tensor = pair(0.75)
+        vector.mul_(0.5), tensor.mul_(0.5)
+        change(vector), change(tensor)
+        torch.testing.assert_close(vector.tensor(), tensor, rtol=0, atol=0, equal_nan=True)
+        vector += tensor
+        tensor += tensor.clone()
+        torch.testing.assert_close(vector.tensor(), tensor, rtol=0, atol=0, equal_nan=True)
+    vector, tensor = pair(0.75)
+    for read in (
+        lambda x: 1 - x,
+        lambda x: x @ x,
+        lambda x: x.norm() > 0.5,
+        lambda x: torch.stack([x, x]).mean(0),
+        lambda x: tensor - x,
+        lambda x: x + torch.ones(5),
+        lambda x: x.double() / 0,
+        lambda x: x[torch.tensor([4, 0])],
+    ):
+        torch.testing.assert_close(read(vector), read(tensor), rtol=0, atol=0, equal_nan=True)
+
+
+def test_it_is_saved_as_a_tensor_and_restored_without_values() -> None:
+    vector, tensor = pair(0.3)
+    saved = pickle.loads(pickle.dumps(vector))
+    assert type(saved) is torch.Tensor and torch.equal(saved, tensor)
+    fresh, _ = pair()
+    fresh.copy_(saved)
+    the_same(fresh, tensor)
+    fresh += saved
+    the_same(fresh, tensor + tensor)
+
+
+ALGORITHMS = sorted(set(groups()["algo"]) - {"none"})
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_study_has_the_times_weights_and_bytes_of_tensors(algo: str, tmp_path: Path) -> None:
+    words = (f"algo={algo}", "nodes=6", "model.sample_steps=20", "cluster=infiniband_100g")
+    run = make_experiment(tmp_path, "model=timing_only", "model.grain=40", *words).run
+    vectors = run.make_problem()
+    assert (vectors.initial is None) == (run.timed_shapes is not None)
+    if vectors.initial is None:
+        return
+    found = []
+    for problem in (vectors, replace(vectors, initial=None)):
+        simulation, workers = simulate(run, problem, NoGradients())
+        for worker in workers:
+            simulation.start(worker, run.algo.run(worker))
+        simulation.run()
+        numbers = [(each.push_sum_weight, each.comm.num_bytes_sent) for each in workers]
+        found.append((simulation.clock.now, numbers))
+    assert found[0] == found[1]
