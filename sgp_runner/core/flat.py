@@ -21,6 +21,13 @@ def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     return zip(*(vector.split(PIECE) for vector in vectors), strict=True)  # type: ignore[no-untyped-call]
 
 
+def pieces(vector: Tensor) -> list[slice]:
+    """The places of the slices of ``vector`` [D] that `in_pieces` makes."""
+    total = vector.numel()
+    size = total if vector.is_cuda else PIECE
+    return [slice(begin, min(begin + size, total)) for begin in range(0, total, max(size, 1))]
+
+
 class FlatModule:
     """Binds a module to a parameter vector [D] and a set of buffers, without copying."""
 

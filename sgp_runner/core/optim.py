@@ -8,17 +8,19 @@ that count gradients globally.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import cos, isfinite, pi, prod
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
-from sgp_runner.core.flat import in_pieces
+from sgp_runner.core.flat import in_pieces, pieces
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+#: The step to subtract from the parameters [D], in pieces: where, and what.
+Updates: TypeAlias = "Iterator[tuple[slice, Tensor]]"
 #: The shapes of the parameter tensors that make up the parameters [D], by name, in order.
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
@@ -386,6 +388,26 @@ class AdamW:
                 if len(shape) > 1:
                     d.add_(x, alpha=self.weight_decay)
         return step.mul_(lr)
+
+
+def updates(
+    optim: Optimizer,
+    g: Tensor,
+    params: Tensor,
+    buffers: dict[str, Tensor],
+    lr: float,
+    shapes: Shapes,
+) -> Updates:
+    """The step to subtract, as `Optimizer.direction`, in pieces that are computed one by one.
+
+    Only SGD has more than one piece: its step at one parameter depends on no other one.
+    """
+    if not isinstance(optim, SGD):
+        yield slice(0, params.numel()), optim.direction(g, params, buffers, lr, shapes)
+        return
+    for where in pieces(params):
+        own = {name: buffer[where] for name, buffer in buffers.items()}
+        yield where, optim.direction(g[where], params[where], own, lr, shapes)
 
 
 def check_moments(beta1: float, beta2: float, eps: float) -> None:

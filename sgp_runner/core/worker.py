@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.core.comm import Comm
-from sgp_runner.core.optim import Horizon, Optimizer, Shapes, lr_at
+from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Updates, lr_at, updates
 from sgp_runner.core.state import State, packed, unpacked
 from sgp_runner.utils.errors import (
     Aborted,
@@ -261,6 +261,20 @@ class Worker:
         if not self.learns:
             return g
         return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
+
+    def updates(self, g: Tensor) -> Updates:
+        """The same in pieces (where, what), each computed when it is asked for.
+
+        A piece that is used at once is read from memory once.
+        """
+        if not self.learns:
+            return iter([(slice(0, self.params.numel()), g)])
+        return updates(self.optim, g, self.params, self.buffers, self.lr, self.shapes)
+
+    def descend(self, g: Tensor) -> None:
+        """Take the local optimizer's step from the present parameters; ``g`` is given away."""
+        for where, d in self.updates(g):
+            self.params[where].sub_(d)
 
     def reset_buffers(self) -> None:
         """Zero the optimizer's buffers."""

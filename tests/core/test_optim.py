@@ -25,7 +25,7 @@ from sgp_runner.core.optim import (
     WarmupCosine,
     lr_at,
 )
-from sgp_runner.core.push_sum import split
+from sgp_runner.core.push_sum import descend, fold
 from sgp_runner.utils.errors import ConfigError
 
 # Goyal et al.: 8,192 images per step, 156 steps per epoch, 90 epochs.
@@ -51,8 +51,10 @@ def test_a_long_vector_is_worked_on_in_pieces_and_the_bits_are_those_of_the_whol
                 for _ in range(2)
             ]
             outcomes.append([*steps, *buffers.values()])
-        kept = start.clone()
-        outcomes.append([split(kept, 3), kept])
+        weighted = torch.cat([start, torch.tensor([0.75])])
+        descend(weighted, iter([(slice(0, len(start)), g)]))
+        fold(weighted, [weighted.roll(1)])
+        outcomes.append([weighted])
     whole, pieces = outcomes[len(outcomes) // 2 :], outcomes[: len(outcomes) // 2]
     assert all(
         torch.equal(a, b)
