@@ -44,12 +44,12 @@ class ARSGD(Algorithm):
         x = worker.params
         for k in worker.steps():
             if self.average == "parameters":
-                worker.descend(await worker.grad())
+                worker.descend(await worker.local_step())
                 x.copy_(await worker.comm.all_reduce(x.clone()))
             elif isinstance(self.codec, Identity):
-                worker.descend(await worker.mean_grad())
+                worker.descend(await worker.mean_step())
             else:
-                worker.descend(await self.mean(worker, k, await worker.grad()))
+                x -= worker.update(await self.mean(worker, k, await worker.grad()))
 
     async def mean(self, worker: Worker, k: int, g: Tensor) -> Tensor:
         """The mean of all nodes' coded gradients [D]; what is lost is kept for the next step."""

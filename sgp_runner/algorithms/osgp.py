@@ -78,7 +78,7 @@ class OSGP(Algorithm):
                 to_numerator(x)
                 self.push(worker, k, x, expected)
                 to_model(x)
-            step = worker.updates(await worker.grad())  # d, at z; messages travel meanwhile
+            step = await worker.local_step()  # d, at z; messages travel meanwhile
             if self.layout == "released_2019":
                 for where, d in step:
                     x[where].sub_(d)

@@ -38,7 +38,7 @@ class SGP(Algorithm):
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
         for k in worker.steps():
-            step = worker.updates(await worker.grad())  # d, at z
+            step = await worker.local_step()  # d, at z
             graph = self.topology.at(worker.epoch)
             push(worker, graph, k, x, step)  # x = z w - d; keeps the own share of x
             for j in graph.in_peers(worker.rank, worker.size, k):
