@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SMALLEST = 2**12  # bytes of a message; shorter ones are as quick over TCP
 MOST_SLOTS = 32  # of one process; further messages go over TCP
+AHEAD = 4  # times the length of the slots: what is mapped at once, ahead of further slots
 NOWHERE = -1  # in place of the offset of a slot
 
 
@@ -64,6 +65,7 @@ class SharedMemory:
         os.fchmod(self.file, 0o600)
         self.readers: set[int] = set()
         self.slots: list[Slot] = []
+        self.end = 0  # of the last slot
         self.used: dict[int, Slot] = {}  # by the address of the tensor that uses it
         self.lock = Lock()  # shared by the threads that make and send messages
         self.files: dict[int, int] = {}  # of other processes
@@ -152,11 +154,13 @@ class SharedMemory:
         """Make the file longer by a slot; without memory for it, say so and share no more."""
         if len(self.slots) == MOST_SLOTS or not self.readers:
             return None
-        end = os.fstat(self.file).st_size
-        slot = Slot(end + self.head, whole_pages(num_bytes))
+        slot = Slot(self.end + self.head, whole_pages(num_bytes))
+        end = slot.offset + slot.num_bytes
         try:
-            os.posix_fallocate(self.file, end, self.head + slot.num_bytes)
-            self.mappings[self.process] = mmap(self.file, 0)
+            os.posix_fallocate(self.file, self.end, end - self.end)
+            if self.process not in self.mappings or len(self.mappings[self.process]) < end:
+                os.ftruncate(self.file, AHEAD * end)
+                self.mappings[self.process] = mmap(self.file, 0)
         except OSError as error:
             self.readers.clear()
             print(
@@ -167,6 +171,7 @@ class SharedMemory:
             )
             return None
         self.slots.append(slot)
+        self.end = end
         return slot
 
     # Messages of other processes.
