@@ -1,50 +1,81 @@
-"""Lower bound of the processor time of a step of SGP: each part alone, without waiting.
+"""Processor time of the parts of a step of SGP, each alone, and the memory that they move.
 
-A process computes a gradient, takes its step, divides and copies its parameters, passes the copy
-through TCP to itself (the cost of sending one message and receiving another, without gloo) and adds
-it. All processes do so at once, as in a step.
+A process computes a gradient, takes its step and writes the share of its peer, and adds a message.
+All processes do so at once, as in a step. They also copy their parameters, which shows how fast
+memory is meanwhile.
 """
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TIMES = 10
+STEP, ADD, COPY = "local step and share", "add a message", "copy of the parameters"
+# Vectors that pass between memory and processor, also those that it reads to overwrite them.
+MOVED = {STEP: 8, ADD: 3, COPY: 3}
+
+
+class OwnMessage:
+    """Takes the place of the communication: messages stay in the memory of ``message``."""
+
+    def __init__(self, message: Tensor) -> None:
+        self.message = message
+
+    def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
+        return self.message
+
+    def send(self, dst: int, message: Tensor) -> None:
+        """Send nothing."""
 
 
 def parts(words: list[str]) -> dict[str, float]:
     """Processor seconds by part; runs in a process of its own."""
     from sgp_runner.config.overrides import experiment_of
-    from sgp_runner.core.push_sum import split
+    from sgp_runner.core.push_sum import push
     from sgp_runner.core.worker import OwnBudget
     from sgp_runner.utils.memory import keep_freed_memory
 
     keep_freed_memory()
-    run = experiment_of(words).run
+    run = experiment_of([*words, "algo=sgp"]).run
+    algo: Any = run.algo
     problem = run.make_problem()
     unused: Any = None
     worker = run.make_worker(problem, 0, unused, OwnBudget(1), unused)
     buffers, x = problem.flat.fresh_buffers(), worker.push_sum
-    gradients = [problem.gradient(worker.params, buffers, 0, 0)[0] for _ in range(TIMES + 1)]
     message, received = x.clone(), x.clone()
-    with Loopback() as loopback:
-        return {
-            "gradient": processor_seconds(lambda: problem.gradient(worker.params, buffers, 0, 0)),
-            "local step": processor_seconds(
-                lambda: worker.params.sub_(worker.update(gradients.pop()))
-            ),
-            "divide and copy": processor_seconds(lambda: split(x, 2)),
-            "TCP to itself": processor_seconds(lambda: loopback.carry(message, received)),
-            "add": processor_seconds(lambda: x.add_(received)),
-        }
+    own: Any = OwnMessage(message)
+    worker.comm = own
+
+    def gradient() -> list[Tensor]:
+        problem.backward(worker.params, buffers, 0, 0)
+        return problem.flat.take_large_parts()
+
+    gradients = [gradient() for _ in range(TIMES + 1)]
+    graph = algo.topology.at(0.0)
+    return {
+        "gradient": processor_seconds(gradient),
+        STEP: processor_seconds(lambda: push(worker, graph, 0, x, worker.updates(gradients.pop()))),
+        ADD: processor_seconds(lambda: x.add_(received)),
+        COPY: processor_seconds(lambda: message.copy_(received)),
+    }
+
+
+def copied(words: list[str]) -> float:
+    """Mean seconds of a copy of the parameters; runs in a process of its own."""
+    from sgp_runner.config.overrides import experiment_of
+
+    start = experiment_of(words).run.make_problem().start()
+    to = start.clone()
+    before = time.monotonic()
+    for _ in range(10 * TIMES):
+        to.copy_(start)
+    return (time.monotonic() - before) / (10 * TIMES)
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
@@ -56,25 +87,3 @@ def processor_seconds(work: Callable[[], object]) -> float:
         work()
         seconds.append(time.process_time() - start)
     return median(seconds)
-
-
-class Loopback:
-    """A TCP connection of this process with itself."""
-
-    def __enter__(self) -> Loopback:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.here = socket.create_connection(server.getsockname())
-            self.there = server.accept()[0]
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.here.close()
-        self.there.close()
-
-    def carry(self, message: Tensor, to: Tensor) -> None:
-        sender = Thread(target=self.here.sendall, args=(message.numpy(),))
-        sender.start()
-        rest = memoryview(to.numpy()).cast("B")
-        while rest:
-            rest = rest[self.there.recv_into(rest) :]
-        sender.join()

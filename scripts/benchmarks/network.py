@@ -85,6 +85,7 @@ class Network:
             "checkpoint.every_minutes=null",
             "logger=jsonl",
             "network.timeout_seconds=60",
+            "network.shared_memory=false",  # virtual hosts are on one machine
         )
         links = [f"network.bandwidth={self.bits_per_second:.0f}"] if self.imitated else []
         return [

@@ -44,10 +44,10 @@ class ARSGD(Algorithm):
         x = worker.params
         for k in worker.steps():
             if self.average == "parameters":
-                x -= worker.update(await worker.grad())
+                worker.descend(await worker.local_step())
                 x.copy_(await worker.comm.all_reduce(x.clone()))
             elif isinstance(self.codec, Identity):
-                x -= worker.update(await worker.mean_grad())
+                worker.descend(await worker.mean_step())
             else:
                 x -= worker.update(await self.mean(worker, k, await worker.grad()))
 

@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.core.push_sum import push, to_model, to_numerator
+from sgp_runner.core.push_sum import descend, fold, push, to_model, to_numerator
 from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.optim import Optimizer
+    from sgp_runner.core.optim import Optimizer, Updates
     from sgp_runner.core.worker import Worker
     from sgp_runner.topology.graphs import Phase, Topology
 
@@ -78,28 +78,35 @@ class OSGP(Algorithm):
                 to_numerator(x)
                 self.push(worker, k, x, expected)
                 to_model(x)
-            d = worker.update(await worker.grad())  # at z; messages are travelling meanwhile
+            step = await worker.local_step()  # d, at z; messages travel meanwhile
             if self.layout == "released_2019":
-                x[:-1].sub_(d)
-            to_numerator(x)
-            if self.layout != "released_2019":
-                x[:-1].sub_(d)
-            del d  # not held while waiting
-            if self.layout == "paper":
-                self.push(worker, k, x, expected)
+                for where, d in step:
+                    x[where].sub_(d)
+                to_numerator(x)
+            elif self.layout == "released":
+                descend(x, step)
+            else:
+                self.push(worker, k, x, expected, step)
             await self.fold(worker, x, expected, late=k - self.tau)
-            to_model(x)
         to_numerator(x)
         await self.fold(worker, x, expected, late=worker.step)
-        to_model(x)
 
-    def push(self, worker: Worker, k: int, x: Tensor, expected: list[tuple[int, int]]) -> None:
-        """Start sending the out-shares of ``(x, w)``; keep the own share."""
+    def push(
+        self,
+        worker: Worker,
+        k: int,
+        x: Tensor,
+        expected: list[tuple[int, int]],
+        updates: Updates | None = None,
+    ) -> None:
+        """Subtract ``updates``, start sending the out-shares of ``(x, w)`` and keep the own one."""
         if k % self.interval:
+            if updates is not None:
+                descend(x, updates)
             return
         graph = self.topology.at(worker.epoch)
         send = k // self.interval  # counts sends: by ``k`` an even interval would skip hops
-        push(worker, graph, send, x)
+        push(worker, graph, send, x, updates)
         if not self.push_sum_weight:
             x[-1] = 1
         expected.extend((k, j) for j in graph.in_peers(worker.rank, worker.size, send))
@@ -107,12 +114,18 @@ class OSGP(Algorithm):
     async def fold(
         self, worker: Worker, x: Tensor, expected: list[tuple[int, int]], late: int
     ) -> None:
-        """Fold in all arrived messages; wait only for those sent in step ``late`` or before."""
+        """Fold in all arrived messages; wait only for those sent in step ``late`` or before.
+
+        ``x`` is the model again afterwards.
+        """
+        messages: list[Tensor] = []
         pending: list[tuple[int, int]] = []
         silent: set[int] = set()  # peers whose older message is still on its way
         for sent, j in expected:
             message = None
             if sent <= late:
+                while messages:  # nothing is held back while this waits
+                    x += messages.pop(0)
                 message = await worker.comm.recv(j)
             elif j not in silent:
                 message = worker.comm.poll(j)
@@ -120,8 +133,7 @@ class OSGP(Algorithm):
                 silent.add(j)
                 pending.append((sent, j))
             else:
-                x += message
+                messages.append(message)
                 worker.observe("staleness", worker.step - sent)
         expected[:] = pending
-        if not self.push_sum_weight:
-            x[-1] = 1
+        fold(x, messages, self.push_sum_weight)

@@ -77,6 +77,10 @@ def prepared(words: Sequence[str]) -> Experiment:
         ours += [] if "name" in names else ["name=measured"]
         config = compose([*ours, *settings])
     config["results"] = f"{config['results']}/calibration"
+    network = config["network"]
+    assert isinstance(network, dict)
+    if network["name"] == "gloo" and "network.shared_memory" not in names:
+        network["shared_memory"] = False  # a profile describes links
     experiment = make_experiment(config)
     run = experiment.run
     if not re.fullmatch(r"[A-Za-z]\w*", run.name or ""):

@@ -19,7 +19,7 @@ NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
     *("data.root", "data.workers", "format", "cluster.validated"),
     *("network.timeout_seconds", "network.start_timeout_seconds"),
-    *("network.vote_seconds", "network.silence_seconds"),
+    *("network.vote_seconds", "network.silence_seconds", "network.shared_memory"),
 )
 
 # Keys that came later -> what stands for the time before them. They are no part of identity then.

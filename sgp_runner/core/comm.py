@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from sgp_runner.core.mailbox import Mailbox
@@ -37,6 +39,12 @@ class Transport(ABC):
     @abstractmethod
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         """Begin the all-gather ``number``, as `all_reduce`."""
+
+    def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
+        """Make a tensor like ``tensor``, where a message to ``peers`` is sent without a copy."""
+        import torch
+
+        return torch.empty_like(tensor)
 
     def before_receiving(self, src: int | None) -> None:
         """Put arrived messages into the mailbox, before a receive from ``src`` (None: any)."""
@@ -81,6 +89,10 @@ class Comm:
         """Give ``message`` away to ``dst``; return at once, in simulated and in real time."""
         self.num_sent += 1
         self.num_bytes_sent += self.transport.send(dst, tag, message)
+
+    def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
+        """A tensor like ``tensor``, to be filled and then sent to ``peers``."""
+        return self.transport.empty_like(tensor, peers)
 
     def recv(self, src: int, tag: int = 0) -> Future[Tensor]:
         """The next message from ``src``."""

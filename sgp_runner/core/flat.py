@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+#: A gradient [D], in one vector or in consecutive parts of it.
+Gradient: TypeAlias = "Tensor | list[Tensor]"
 PIECE = 2**16  # elements; a few such pieces fit into a core's second-level cache
 
 
@@ -19,6 +22,20 @@ def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     if vectors[0].is_cuda or vectors[0].numel() <= PIECE:
         return [vectors]
     return zip(*(vector.split(PIECE) for vector in vectors), strict=True)  # type: ignore[no-untyped-call]
+
+
+def pieces(vector: Tensor) -> list[slice]:
+    """The places of the slices of ``vector`` [D] that `in_pieces` makes."""
+    total = vector.numel()
+    size = total if vector.is_cuda else PIECE
+    return [slice(begin, min(begin + size, total)) for begin in range(0, total, max(size, 1))]
+
+
+def joined(g: Gradient) -> Tensor:
+    """The gradient in one vector [D]."""
+    import torch
+
+    return torch.cat(g) if isinstance(g, list) else g
 
 
 class FlatModule:
@@ -74,7 +91,24 @@ class FlatModule:
         """Take the gradient [D] away from the parameters."""
         import torch
 
+        return torch.cat(self.take_parts())
+
+    def take_large_parts(self) -> list[Tensor]:
+        """Take the gradient away, as consecutive parts of it; those of large parameters stay."""
+        import torch
+
+        grouped = groupby(self.take_parts(), lambda part: part.numel() > PIECE)
+        return [
+            part
+            for is_large, group in grouped
+            for part in (group if is_large else [torch.cat([*group])])
+        ]
+
+    def take_parts(self) -> list[Tensor]:
+        """Take the gradients away from the parameters, each as a vector."""
+        import torch
+
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         for p in self.parameters:
             p.grad = None
-        return torch.cat([part.reshape(-1) for part in parts])
+        return [part.reshape(-1) for part in parts]

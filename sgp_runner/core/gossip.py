@@ -18,13 +18,19 @@ def shares(
 
     Those with equal weights are one tensor, which must not be written to.
     """
+    import torch
+
+    empty_like = worker.comm.empty_like
     graph = topology.at(worker.epoch)
     peers = graph.out_peers(worker.rank, worker.size, k)
     weights = graph.weights(worker.rank, worker.size, k)
     if weights is None:
-        equal = x / (len(peers) + 1)
+        equal = torch.div(x, len(peers) + 1, out=empty_like(x, peers))
         return equal, [(j, equal) for j in peers]
-    sent = [(j, x * weight) for j, weight in zip(peers, weights, strict=True)]
+    sent = [
+        (j, torch.mul(x, weight, out=empty_like(x, [j])))
+        for j, weight in zip(peers, weights, strict=True)
+    ]
     return x * (1 - sum(weights)), sent
 
 

@@ -8,17 +8,19 @@ that count gradients globally.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import cos, isfinite, pi, prod
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
-from sgp_runner.core.flat import in_pieces
+from sgp_runner.core.flat import Gradient, in_pieces, joined, pieces
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+#: The step to subtract from the parameters [D], in pieces: where, and what.
+Updates: TypeAlias = "Iterator[tuple[slice, Tensor]]"
 #: The shapes of the parameter tensors that make up the parameters [D], by name, in order.
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
@@ -285,10 +287,23 @@ class SGD:
             if self.weight_decay:
                 d.add_(x, alpha=self.weight_decay)
             if self.momentum:
-                v.mul_(self.momentum).add_(d)
+                multiply_and_add(v, self.momentum, d)
                 d.add_(v, alpha=self.momentum) if self.nesterov else d.copy_(v)
             d.mul_(lr)
         return g
+
+
+def multiply_and_add(v: Tensor, factor: float, d: Tensor) -> None:
+    """``v <- factor v + d``, in place; rounded twice, as two operations would.
+
+    On a CPU it is one: multiplied by one, a rounded product stays as it is, fused or not.
+    """
+    import torch
+
+    if v.is_cuda:
+        v.mul_(factor).add_(d)
+    else:
+        torch.addcmul(d, v, v.new_ones(()), value=factor, out=v)
 
 
 @dataclass(frozen=True)
@@ -383,6 +398,31 @@ class AdamW:
                 if len(shape) > 1:
                     d.add_(x, alpha=self.weight_decay)
         return step.mul_(lr)
+
+
+def updates(
+    optim: Optimizer,
+    g: Gradient,
+    params: Tensor,
+    buffers: dict[str, Tensor],
+    lr: float,
+    shapes: Shapes,
+) -> Updates:
+    """The step to subtract, as `Optimizer.direction`, in pieces that are computed one by one.
+
+    Only SGD has more than one piece: its step at one parameter depends on no other one.
+    """
+    if not isinstance(optim, SGD):
+        whole = joined(g)
+        yield slice(0, whole.numel()), optim.direction(whole, params, buffers, lr, shapes)
+        return
+    begin = 0
+    for part in g if isinstance(g, list) else [g]:
+        for piece in pieces(part):
+            where = slice(begin + piece.start, begin + piece.stop)
+            own = {name: buffer[where] for name, buffer in buffers.items()}
+            yield where, optim.direction(part[piece], params[where], own, lr, shapes)
+        begin += part.numel()
 
 
 def check_moments(beta1: float, beta2: float, eps: float) -> None:

@@ -136,12 +136,25 @@ class Problem:
         module: called instead of the model, which it wraps.
         scale: [], factor of the returned gradient.
         """
+        loss = self.backward(params, buffers, rank, step, module, scale)
+        return self.flat.take_gradient(), loss
+
+    def backward(
+        self,
+        params: Tensor,
+        buffers: list[Tensor],
+        rank: int,
+        step: int,
+        module: nn.Module | None = None,
+        scale: Tensor | None = None,
+    ) -> Tensor:
+        """Compute what `gradient` does, and leave the gradient at the parameters of `flat`."""
         bound = self.flat.bind(params, buffers).train()
         self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
         loss = self.loss(bound if module is None else module, self.batch(rank, step))
         weight = self.sampler.weight(rank, step, self.part)
         (loss * (weight if scale is None else weight * scale)).backward()  # type: ignore[no-untyped-call]
-        return self.flat.take_gradient(), loss.detach()
+        return loss.detach()
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
         import torch

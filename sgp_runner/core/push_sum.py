@@ -7,13 +7,15 @@ two halves the memory of a simulated worker.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sgp_runner.core.flat import PIECE, in_pieces
+from sgp_runner.core.flat import pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.core.optim import Updates
     from sgp_runner.core.worker import Worker
     from sgp_runner.topology.graphs import Topology
 
@@ -22,23 +24,40 @@ TOLERANCE = 1e-4  # deviation of the mean weight, which is 1 up to rounding
 
 def to_numerator(x: Tensor) -> None:
     """``z -> x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
-    if x.is_cuda or x[-1].item() != 1:
+    if not has_unit_weight(x):
         x[:-1] *= x[-1]
-
-
-def descend(x: Tensor, d: Tensor) -> None:
-    """``z -> x = z w - d``, in place.
-
-    Release ``d`` [D] afterwards, so that a waiting worker does not hold it.
-    """
-    to_numerator(x)
-    x[:-1].sub_(d)
 
 
 def to_model(x: Tensor) -> None:
     """``x -> z = x / w``, in place."""
-    if x.is_cuda or x[-1].item() != 1:
+    if not has_unit_weight(x):
         x[:-1] /= x[-1]
+
+
+def has_unit_weight(x: Tensor) -> bool:
+    """Whether the weight is known to be exactly one; asking a GPU would mean to wait for it."""
+    return not x.is_cuda and x[-1].item() == 1
+
+
+def descend(x: Tensor, updates: Updates) -> None:
+    """``z -> x = z w - d``, in place."""
+    for _ in descending(x, updates):
+        pass
+
+
+def descending(x: Tensor, updates: Updates) -> Iterator[slice]:
+    """Do what `descend` does piece by piece; yield where, while the piece is in the cache.
+
+    The last piece comes with the weight.
+    """
+    unit = has_unit_weight(x)
+    end = len(x) - 1
+    for where, d in updates:
+        part = x[where]
+        if not unit:
+            part *= x[-1]
+        part.sub_(d)
+        yield slice(where.start, None) if where.stop == end else where
 
 
 async def average(worker: Worker) -> None:
@@ -65,32 +84,63 @@ def check_mass(mean_weight: float) -> None:
         )
 
 
-def split(x: Tensor, parts: int) -> Tensor:
-    """``x <- x / parts``, in place; return a copy of it, to be given away.
+def push(
+    worker: Worker, graph: Topology, step: int, x: Tensor, updates: Updates | None = None
+) -> None:
+    """Send the shares of the worker's peers in ``step``; keep its own in ``x``.
 
-    Multiplying by an exact fraction gives the same bits as dividing and costs a third.
+    updates: subtracted before, from ``z w``: the local step and the shares take one pass.
     """
-    if x.numel() <= PIECE:
-        return divided(x, parts).clone()
-    message = x.new_empty(x.shape)
-    for kept, copy in in_pieces(x, message):
-        copy.copy_(divided(kept, parts))
-    return message
+    import torch
 
-
-def divided(x: Tensor, parts: int) -> Tensor:
-    return x.mul_(1 / parts) if parts.bit_count() == 1 else x.div_(parts)
-
-
-def push(worker: Worker, graph: Topology, step: int, x: Tensor) -> None:
-    """Send the shares of the worker's peers in ``step``; keep its own in ``x``."""
     peers = graph.out_peers(worker.rank, worker.size, step)
     weights = graph.weights(worker.rank, worker.size, step)
     if weights is None:
-        message = split(x, len(peers) + 1)
-        for j in peers:
-            worker.comm.send(j, message)
-        return
-    for j, weight in zip(peers, weights, strict=True):
-        worker.comm.send(j, x * weight)
-    x *= 1 - sum(weights)
+        shares = [worker.comm.empty_like(x, peers)] * len(peers)
+    else:
+        shares = [worker.comm.empty_like(x, [j]) for j in peers]
+
+    def divide(where: slice) -> None:
+        kept = x[where]
+        if weights is None:
+            divide_by(kept, len(peers) + 1)
+            for share in shares[:1]:
+                share[where].copy_(kept)
+            return
+        for weight, share in zip(weights, shares, strict=True):
+            torch.mul(kept, weight, out=share[where])
+        kept *= 1 - sum(weights)
+
+    for where in pieces(x) if updates is None else descending(x, updates):
+        divide(where)
+    for j, share in zip(peers, shares, strict=True):
+        worker.comm.send(j, share)
+
+
+def divide_by(x: Tensor, parts: int) -> None:
+    """``x <- x / parts``, in place.
+
+    Multiplying by an exact fraction gives the same bits as dividing and costs a third.
+    """
+    if parts.bit_count() == 1:
+        x.mul_(1 / parts)
+    else:
+        x.div_(parts)
+
+
+def fold(x: Tensor, messages: Sequence[Tensor], weighted: bool = True) -> None:
+    """Add ``messages`` to ``(x, w)``; then ``x -> z = x / w``, in place and in one pass.
+
+    weighted: false keeps a weight of 1
+    """
+    unit = None
+    for where in reversed(pieces(x)):  # the weight is in the last piece
+        part = x[where]
+        for message in messages:
+            part += message[where]
+        if unit is None:
+            if not weighted:
+                x[-1] = 1
+            unit, part = has_unit_weight(x), part[:-1]
+        if not unit:
+            part /= x[-1]

@@ -8,7 +8,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.core.comm import Comm
-from sgp_runner.core.optim import Horizon, Optimizer, Shapes, lr_at
+from sgp_runner.core.flat import Gradient, joined
+from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Updates, lr_at, updates
 from sgp_runner.core.state import State, packed, unpacked
 from sgp_runner.utils.errors import (
     Aborted,
@@ -67,8 +68,10 @@ class OwnBudget:
 class Runtime(Protocol):
     """The interface that simulated and real runs provide to their workers."""
 
-    def grad(self, worker: Worker, at: Tensor) -> Awaitable[Tensor]: ...
-    def mean_grad(self, worker: Worker) -> Awaitable[Tensor]: ...
+    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Awaitable[Any]:
+        """The gradient; ``apart``: it may come in parts (`Gradient`)."""
+
+    def mean_grad(self, worker: Worker, apart: bool = False) -> Awaitable[Any]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
     def sleep(self, worker: Worker, number: int, seconds: float) -> Awaitable[None]: ...
     def now(self) -> float: ...
@@ -261,6 +264,28 @@ class Worker:
         if not self.learns:
             return g
         return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
+
+    async def local_step(self) -> Updates:
+        """The step to subtract [D] by `grad` at the present parameters and `update`.
+
+        It comes in pieces (where, what), each computed when it is asked for: one that is used at
+        once is read from memory once.
+        """
+        return self.updates(await self.runtime.grad(self, self.params, True))
+
+    async def mean_step(self) -> Updates:
+        """The same by `mean_grad`."""
+        return self.updates(await self.runtime.mean_grad(self, True))
+
+    def updates(self, g: Gradient) -> Updates:
+        if not self.learns:
+            return iter([(slice(0, self.params.numel()), joined(g))])
+        return updates(self.optim, g, self.params, self.buffers, self.lr, self.shapes)
+
+    def descend(self, step: Updates) -> None:
+        """Take a step from the present parameters."""
+        for where, d in step:
+            self.params[where].sub_(d)
 
     def reset_buffers(self) -> None:
         """Zero the optimizer's buffers."""

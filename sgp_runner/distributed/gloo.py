@@ -2,10 +2,10 @@
 
 A sending thread works off a queue, so that `send` never blocks. Two receiving threads take headers
 and messages from any source and post what arrives to the scheduler's thread, because gloo's own
-receives cannot be polled. A header has the tag, length and type of a message. At the end each rank
-sends all others a goodbye, so that a rank knows when it has received everything. Tensors on a GPU
-travel through pinned memory: the sending thread, not the scheduler's, waits until the copy is
-complete.
+receives cannot be polled. A header has the tag, length and type of a message, and where it is if
+both processes share memory; then nothing else is sent. At the end each rank sends all others a
+goodbye, so that a rank knows when it has received everything. Tensors on a GPU travel through
+pinned memory: the sending thread, not the scheduler's, waits until the copy is complete.
 
 Messages leave and arrive one after the other, so that none is delayed by the next. But gloo begins
 to send only when the other side has begun to receive. So a message begins while the tail of the
@@ -23,7 +23,7 @@ has really arrived until its time.
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from threading import Thread, Timer
@@ -34,6 +34,7 @@ import torch.distributed as dist
 
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
+from sgp_runner.distributed.shared_memory import NOWHERE
 from sgp_runner.distributed.values import STRANGER
 from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
 from sgp_runner.utils.waits import waiting_for
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.distributed.link import Link
+    from sgp_runner.distributed.shared_memory import SharedMemory
     from sgp_runner.utils.place import Part, Place
 
 T = TypeVar("T")
@@ -123,6 +125,7 @@ class GlooTransport(Transport):
     device: of the messages
     upward, downward: groups of all processes, for messages to higher and to lower ranks
     link: the imitated link of this node, if any
+    memory: shared with other processes of this machine, if any
     """
 
     def __init__(
@@ -136,12 +139,13 @@ class GlooTransport(Transport):
         upward: dist.ProcessGroup,
         downward: dist.ProcessGroup,
         link: Link | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
         self.clock, self.deliver = clock, deliver
         self.place, self.part, self.device = place, part, device
         self.collectives = collectives
         self.group = dist.group.WORLD  # kept, as the threads may outlive it
-        self.upward, self.downward, self.link = upward, downward, link
+        self.upward, self.downward, self.link, self.memory = upward, downward, link, memory
         servers = dist.get_world_size() - place.nodes * place.devices
         self.others = [
             rank for rank in range(place.nodes + servers) if place.process_of(rank) != place.process
@@ -164,13 +168,21 @@ class GlooTransport(Transport):
             thread.start()
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        header = torch.tensor([tag, message.numel(), DTYPES.index(message.dtype)])
+        header = [tag, message.numel(), DTYPES.index(message.dtype)]
         part, copied = message.view(-1)[self.part.of(message.numel())], None
         if part.is_cuda:
             part = part.to("cpu", non_blocking=True)  # to pinned memory
             copied = torch.cuda.current_stream(self.device).record_event()
         self.outbox.put(partial(self.start_to_send, dst, header, part, copied))
         return message.numel() * message.element_size()
+
+    def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
+        message = None
+        if self.memory is not None and not self.memory.readers.isdisjoint(
+            map(self.place.process_of, peers)
+        ):
+            message = self.memory.empty_like(tensor)
+        return torch.empty_like(tensor) if message is None else message
 
     def before_receiving(self, src: int | None) -> None:
         self.clock.catch_up()
@@ -183,9 +195,7 @@ class GlooTransport(Transport):
 
     def close(self) -> None:
         for rank in self.others:
-            self.outbox.put(
-                partial(self.start_to_send, rank, torch.tensor([0, 0, GOODBYE]), torch.empty(0))
-            )
+            self.outbox.put(partial(self.start_to_send, rank, [0, 0, GOODBYE], torch.empty(0)))
         self.outbox.put(None)
         while running := [thread for thread in self.threads if thread.is_alive()]:
             self.clock.catch_up()  # raises the threads' errors
@@ -202,7 +212,7 @@ class GlooTransport(Transport):
         one_after_the_other(self.outbox)
 
     def start_to_send(
-        self, dst: int, header: Tensor, part: Tensor, copied: torch.cuda.Event | None = None
+        self, dst: int, header: list[int], part: Tensor, copied: torch.cuda.Event | None = None
     ) -> Transfer:
         if copied is not None:
             with waiting_for(f"waits for its device to copy a message to rank {dst}"):
@@ -210,26 +220,32 @@ class GlooTransport(Transport):
         if self.link is not None:
             self.link.wait_until(self.link.leave(part.nbytes))
         process = self.place.process_of(dst)
+        where = NOWHERE if self.memory is None else self.memory.place(part, process)
         with connection_to(dst):
-            dist.send(header, process, self.group, tag=HEADER)
+            dist.send(torch.tensor([*header, where]), process, self.group, tag=HEADER)
+        if where != NOWHERE:
+            part = part[:0]  # nothing is left to move
         group = self.upward if process > self.place.process else self.downward
         return Transfer(dst, part, lambda piece: dist.isend(piece, process, group, tag=PAYLOAD))
 
     def receive_headers(self) -> None:
         goodbyes = 0
         while goodbyes < len(self.others):
-            header = torch.empty(3, dtype=torch.int64)
+            header = torch.empty(4, dtype=torch.int64)
             with named("lost a connection over which a message was announced"):
                 process = dist.recv(header, group=self.group, tag=HEADER)
             left = self.link.now() if self.link is not None else 0.0
-            tag, length, dtype = header.tolist()
+            tag, length, dtype, where = header.tolist()
             if dtype == GOODBYE:
                 goodbyes += 1
-            else:
-                check_header(process, length, dtype)
-                self.announced.put(
-                    partial(self.start_to_receive, process, tag, length, DTYPES[dtype], left)
-                )
+                continue
+            check_header(process, length, dtype)
+            start = (
+                partial(self.start_to_receive, left=left)
+                if where == NOWHERE
+                else partial(self.start_to_read, where=where)
+            )
+            self.announced.put(partial(start, process, tag, length, DTYPES[dtype]))
         self.announced.put(None)
 
     def receive_all(self) -> None:
@@ -254,6 +270,18 @@ class GlooTransport(Transport):
         return Transfer(
             src, part, lambda piece: dist.irecv(piece, process, group, tag=PAYLOAD), complete
         )
+
+    def start_to_read(
+        self, process: int, tag: int, length: int, dtype: torch.dtype, where: int
+    ) -> Transfer:
+        """Deliver a message in shared memory, in its turn."""
+        assert self.memory is not None
+        src, message = (
+            self.place.node_rank_of(process),
+            self.memory.message(process, where, length, dtype),
+        )
+        arrive = partial(self.arrived, src, tag, message)
+        return Transfer(src, message[:0], lambda piece: None, lambda: self.clock.post(arrive))
 
     def keep_back(self, link: Link) -> None:
         while (item := self.kept_back.get()) is not None:

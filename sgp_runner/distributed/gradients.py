@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
 from sgp_runner.distributed.values import broadcast
 from sgp_runner.utils.errors import Stopped
@@ -88,12 +89,15 @@ class Gradients:
         if problem.compute.device != "cpu":
             self.stream = torch.cuda.Stream(problem.compute.device)  # type: ignore[no-untyped-call]
 
-    def local(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Return the gradient [D] of the node's batch, and the loss on this device's part of it."""
-        self.agree(LOCAL, at, number)
-        return self.compute(at, number, self.world.node)
+    def local(self, at: Tensor, number: int, apart: bool = False) -> tuple[Gradient, Tensor]:
+        """Return the gradient [D] of the node's batch, and the loss on this device's part of it.
 
-    def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Tensor, Tensor]]:
+        apart: whether the gradient may come in parts
+        """
+        self.agree(LOCAL, at, number)
+        return self.compute(at, number, self.world.node, apart)
+
+    def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Gradient, Tensor]]:
         """Return `local` for another thread to call, done when that returns.
 
         On CUDA the device has other work meanwhile.
@@ -103,10 +107,11 @@ class Gradients:
         here = torch.cuda.current_stream(stream.device)
         written = here.record_event()
 
-        def compute() -> tuple[Tensor, Tensor]:
+        def compute() -> tuple[Gradient, Tensor]:
             with torch.cuda.stream(stream):
                 stream.wait_event(written)
-                value, loss = self.local(at, number)
+                gradient, loss = self.local(at, number)
+                value = joined(gradient)
                 value.record_stream(here)
                 with waiting_for(f"waits for its device to compute gradient {number}"):
                     stream.synchronize()
@@ -114,10 +119,10 @@ class Gradients:
 
         return compute
 
-    def mean(self, at: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    def mean(self, at: Tensor, number: int, apart: bool = False) -> tuple[Gradient, Tensor]:
         """Return the mean gradient [D] over all nodes, and the loss."""
         self.agree(MEAN, at, number)
-        return self.compute(at, number, self.world.workers)
+        return self.compute(at, number, self.world.workers, apart)
 
     def serve(self) -> None:
         """Serve the requests of the node's first device until it finishes. Raises Stopped."""
@@ -218,10 +223,10 @@ class Gradients:
         ]
 
     def compute(
-        self, at: Tensor, number: int, group: dist.ProcessGroup | None
-    ) -> tuple[Tensor, Tensor]:
+        self, at: Tensor, number: int, group: dist.ProcessGroup | None, apart: bool = False
+    ) -> tuple[Gradient, Tensor]:
         if group is None:
-            return self.scaled(at, number, None)
+            return self.scaled(at, number, None, apart)
         with waiting_for(f"waits for the mean of gradient {number}"):
             if group not in self.modules:
                 # The reducer rebuilds its buckets after its first pass. An extra pass makes a
@@ -233,17 +238,19 @@ class Gradients:
                     number,
                     self.module(group),
                 )
-            return self.scaled(at, number, group)
+            return self.scaled(at, number, group, apart)
 
     def scaled(
-        self, at: Tensor, number: int, group: dist.ProcessGroup | None
-    ) -> tuple[Tensor, Tensor]:
-        if self.scale is None:
-            return self.problem.gradient(at, self.buffers, self.rank, number, self.module(group))
-        value, loss = self.problem.gradient(
-            at, self.buffers, self.rank, number, self.module(group), self.scale.factor
-        )
-        return self.scale.removed(value), loss
+        self, at: Tensor, number: int, group: dist.ProcessGroup | None, apart: bool
+    ) -> tuple[Gradient, Tensor]:
+        where = at, self.buffers, self.rank, number, self.module(group)
+        if self.scale is not None:
+            value, loss = self.problem.gradient(*where, self.scale.factor)
+            return self.scale.removed(value), loss
+        if apart and self.stream is None:
+            loss = self.problem.backward(*where)
+            return self.problem.flat.take_large_parts(), loss
+        return self.problem.gradient(*where)
 
     def module(self, group: dist.ProcessGroup | None) -> nn.Module:
         """Return the module that computes a gradient averaged over ``group``."""

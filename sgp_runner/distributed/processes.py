@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from datetime import timedelta
 from itertools import count
@@ -18,6 +19,7 @@ from sgp_runner.distributed.gloo import Collectives, GlooTransport, named
 from sgp_runner.distributed.paired import PairedTransport
 from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
+from sgp_runner.distributed.shared_memory import SharedMemory
 from sgp_runner.distributed.values import all_gather
 from sgp_runner.utils.place import WHOLE, Part, Place
 from sgp_runner.utils.waits import run_abandonable, waiting_for
@@ -42,10 +44,12 @@ class DistributedWorld:
     paired: whether messages move in `PairedTransport`'s exchanges instead of over gloo
     link: the imitated link of this node, which then has one device
     start_seconds: how long the ranks may take to find each other
+    shares_memory: whether messages between processes of one machine may go through its memory
     """
 
     node: dist.ProcessGroup | None = None
     hosts: dist.ProcessGroup | None = None
+    memory: SharedMemory | None = None
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class DistributedWorld:
         paired: bool = False,
         link: Link | None = None,
         start_seconds: float = START_SECONDS,
+        shares_memory: bool = False,
     ) -> None:
         store, self.process_rank, self.size = meet(start_seconds)
         self.stores = store, store.clone()  # keeps stores that are Python objects alive
@@ -64,7 +69,7 @@ class DistributedWorld:
         self.alarm = PrefixStore(f"alarm {attempt}", self.stores[1])
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
         self.devices, self.compute, self.backend = devices, compute, backend
-        self.paired, self.link = paired, link
+        self.paired, self.link, self.shares_memory = paired, link, shares_memory
         self.leads = leads and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
@@ -83,6 +88,23 @@ class DistributedWorld:
         run_abandonable(start, "waits for all ranks to start")
         with waiting_for("waits for all ranks to make their groups"):
             self.make_groups(nodes)
+        self.memory = self.shared_memory()
+
+    def shared_memory(self) -> SharedMemory | None:
+        """Return memory shared with the processes that turn out to be on this machine."""
+        own = None
+        if self.shares_memory and hasattr(os, "memfd_create"):
+            with suppress(OSError):
+                own = SharedMemory(self.process_rank, self.size)
+        addresses = self.gather(own and own.address)
+        opened = self.gather(own and own.open(addresses))
+        if own is not None:
+            own.readers = {
+                process
+                for process, others in enumerate(opened)
+                if isinstance(others, list) and self.process_rank in others
+            }
+        return own
 
     def make_groups(self, nodes: int) -> None:
         self.place = place = Place(self.process_rank, nodes, self.devices)
@@ -140,6 +162,7 @@ class DistributedWorld:
                 self.ways[0],
                 self.ways[1],
                 self.link,
+                self.memory if part is WHOLE and self.link is None else None,
             )
 
         base: Transport

@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import Store
 
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.comm import Comm, Transport, all_reduce_bytes
+from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler, resolved
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # Begin and duration of a gradient (seconds), and its value and loss.
-Timed = tuple[float, float, tuple["Tensor", "Tensor"]]
+Timed = tuple[float, float, tuple["Gradient", "Tensor"]]
 
 NO_STEP_LEFT = "no step left"  # key in the store: of workers together, or of a server
 
@@ -136,13 +137,13 @@ class Rank:
         self.clock.post_after(seconds, number, wake)
         return future
 
-    def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
+    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Future[Gradient]:
         number = worker.progress.gradients
         worker.progress.gradients += 1
         if self.scheduler.in_order or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
-            timed = self.paced(partial(self.gradients.local, at, number))
+            timed = self.paced(partial(self.gradients.local, at, number, apart))
             return resolved(self.complete(worker, *timed))
-        future: Future[Tensor] = Future(("its gradient",))
+        future: Future[Gradient] = Future(("its gradient",))
 
         def finish(done: concurrent.futures.Future[Timed]) -> None:
             self.scheduler.resolve(future, self.complete(worker, *done.result()))
@@ -151,7 +152,7 @@ class Rank:
         done.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
         return future
 
-    def paced(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> Timed:
+    def paced(self, compute: Callable[[], tuple[Gradient, Tensor]]) -> Timed:
         """Compute a gradient as late as a slow node has it.
 
         Another thread serves messages meanwhile.
@@ -162,8 +163,8 @@ class Rank:
         return began, self.clock.now - began, result
 
     def complete(
-        self, worker: Worker, began: float, seconds: float, result: tuple[Tensor, Tensor]
-    ) -> Tensor:
+        self, worker: Worker, began: float, seconds: float, result: tuple[Gradient, Tensor]
+    ) -> Gradient:
         """Sleep for the pauses of a gradient that began at ``began``; return its value."""
         before = self.clock.now
         time.sleep(max(0.0, self.awake.finish(began, before) - before))
@@ -171,18 +172,18 @@ class Rank:
         value, worker.progress.loss = result
         return value
 
-    def mean_grad(self, worker: Worker) -> Awaitable[Tensor]:
+    def mean_grad(self, worker: Worker, apart: bool = False) -> Awaitable[Gradient]:
         if not self.overlaps:
             return self.grad_then_reduce(worker)
         number = worker.progress.gradients
         worker.progress.gradients += 1
         self.comm.transport.flush()
         self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
-        value, worker.progress.loss = self.gradients.mean(worker.params, number)
+        value, worker.progress.loss = self.gradients.mean(worker.params, number, apart)
         return resolved(value)
 
     async def grad_then_reduce(self, worker: Worker) -> Tensor:
-        return await self.comm.all_reduce(await self.grad(worker, worker.params))
+        return await self.comm.all_reduce(joined(await self.grad(worker, worker.params)))
 
     def run(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
         """Run until the algorithm has finished here and the last messages of all ranks are in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -84,6 +84,9 @@ class RecordingTransport(Transport):
             ["send", dst, tag, message.numel() * message.element_size(), round(time.time(), 6)]
         )
         return self.base.send(dst, tag, message)
+
+    def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
+        return self.base.empty_like(tensor, peers)
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         return self.base.all_reduce(number, tensor)

@@ -148,7 +148,7 @@ class DryRun:
 
     # The runtime of the workers.
 
-    def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
+    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Future[Tensor]:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         future: Future[Tensor] = Future(("its gradient",))
@@ -158,7 +158,7 @@ class DryRun:
         )
         return future
 
-    def mean_grad(self, worker: Worker) -> Future[Tensor]:
+    def mean_grad(self, worker: Worker, apart: bool = False) -> Future[Tensor]:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         gradient = worker.params.new_zeros(worker.params.shape)

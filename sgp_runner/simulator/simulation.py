@@ -335,7 +335,7 @@ class Simulation:
         self.note(rank, "sleep", number)
         self.scheduler.resolve(self.sleeps.pop((rank, number)), None)
 
-    def grad(self, worker: Worker, at: Tensor) -> Future[Tensor]:
+    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Future[Tensor]:
         future: Future[Tensor] = Future(ITS_GRADIENT)
         gradient = self.next_gradient(worker, at, future)
         if not self.repeating:
@@ -346,7 +346,7 @@ class Simulation:
             self.clock.at(end, GradientEnds(worker.rank, gradient.step))
         return future
 
-    def mean_grad(self, worker: Worker) -> Future[Tensor]:
+    def mean_grad(self, worker: Worker, apart: bool = False) -> Future[Tensor]:
         rank, number = worker.rank, worker.comm.next_collective()
         future: Future[Tensor] = self.joined(number, rank, gathers=False)
         gradient = self.next_gradient(worker, worker.params, future)

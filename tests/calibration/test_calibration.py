@@ -29,9 +29,11 @@ from sgp_runner.calibration.fit import (
 from sgp_runner.calibration.probe import FILE, Measured, Probe
 from sgp_runner.calibration.profile import Setting, profile
 from sgp_runner.calibration.rank import measuring
+from sgp_runner.cli.calibrate import prepared
 from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
 from sgp_runner.config.overrides import search_in
 from sgp_runner.distributed.launch import launch
+from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.session.start import execute
 from sgp_runner.topology.graphs import DirectedExponential
 
@@ -263,6 +265,14 @@ def test_real_processes_are_measured(tmp_path: Path) -> None:
     assert min(times) > 0 and min(found.busy_bytes) > 0
     have = constants(found)
     assert min(have.bandwidth, have.all_reduce_bandwidth, have.step_seconds) > 0
+
+
+def test_messages_on_one_machine_are_measured_over_tcp_unless_asked_otherwise() -> None:
+    words = ["nodes=2", "name=here", "model=mlp"]
+    for more, expected in (([], False), (["network.shared_memory=true"], True)):
+        network = prepared([*words, *more]).run.network
+        assert isinstance(network, Gloo) and network.shared_memory is expected
+    assert prepared([*words, "network=sim"]).run.network.name == "sim"
 
 
 @pytest.mark.slow

@@ -8,9 +8,10 @@ from typing import Literal
 
 import pytest
 import torch
+from torch import nn
 
 from sgp_runner.core import flat
-from sgp_runner.core.flat import PIECE, in_pieces
+from sgp_runner.core.flat import PIECE, FlatModule, in_pieces
 from sgp_runner.core.muon import Muon
 from sgp_runner.core.optim import (
     SGD,
@@ -24,8 +25,9 @@ from sgp_runner.core.optim import (
     Steps,
     WarmupCosine,
     lr_at,
+    updates,
 )
-from sgp_runner.core.push_sum import split
+from sgp_runner.core.push_sum import descend, fold
 from sgp_runner.utils.errors import ConfigError
 
 # Goyal et al.: 8,192 images per step, 156 steps per epoch, 90 epochs.
@@ -51,14 +53,55 @@ def test_a_long_vector_is_worked_on_in_pieces_and_the_bits_are_those_of_the_whol
                 for _ in range(2)
             ]
             outcomes.append([*steps, *buffers.values()])
-        kept = start.clone()
-        outcomes.append([split(kept, 3), kept])
+        weighted = torch.cat([start, torch.tensor([0.75])])
+        fold(weighted, [weighted.roll(1)])
+        outcomes.append([weighted])
     whole, pieces = outcomes[len(outcomes) // 2 :], outcomes[: len(outcomes) // 2]
     assert all(
         torch.equal(a, b)
         for one, other in zip(whole, pieces, strict=True)
         for a, b in zip(one, other, strict=True)
     )
+
+
+@pytest.mark.parametrize("optim", [SGD(Constant(), weight_decay=0.02), Adam(Constant())])
+def test_the_step_of_a_gradient_in_parts_has_the_bits_of_whole_vectors(optim: SGD | Adam) -> None:
+    start, g = torch.randn(2, 3 * PIECE, generator=torch.Generator().manual_seed(0))
+    shapes = {"x": (len(start),)}
+    whole, x = optim.buffers(start), torch.cat([start, torch.tensor([0.75])])
+    apart = optim.buffers(start)
+    for _ in range(2):
+        d = optim.direction(g.clone(), x[:-1], whole, 0.1, shapes)
+        numerator = x[:-1] * 0.75 - d
+        parts = [part.clone() for part in g.split([PIECE + 5, 3, 2 * PIECE - 8])]
+        descend(x, updates(optim, parts, x[:-1], apart, 0.1, shapes))
+        assert torch.equal(x[:-1], numerator) and x[-1] == 0.75
+        assert all(torch.equal(buffer, apart[name]) for name, buffer in whole.items())
+
+
+def test_nesterovs_step_has_the_bits_of_one_operation_after_the_other() -> None:
+    x, g, v = torch.randn(3, 1037, generator=torch.Generator().manual_seed(0))
+    optim, buffers = SGD(Constant(), weight_decay=0.02), {"momentum": v.clone()}
+    d = g.add(x, alpha=0.02)
+    v = v.mul(0.9).add(d)
+    step = d.add(v, alpha=0.9).mul(0.1)
+    assert torch.equal(optim.direction(g, x, buffers, 0.1, {"x": (1037,)}), step)
+    assert torch.equal(buffers["momentum"], v)
+
+
+def test_gradients_of_large_parameters_stay_where_they_are() -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, PIECE), nn.Linear(1, 4))
+    bound = FlatModule(module)
+    gradients = [torch.full_like(p, k) for k, p in enumerate(module.parameters())]
+    for take in (bound.take_large_parts, lambda: [bound.take_gradient()]):
+        for p, gradient in zip(module.parameters(), gradients, strict=True):
+            p.grad = gradient
+        parts = take()
+        assert torch.equal(torch.cat(parts), torch.cat([each.view(-1) for each in gradients]))
+        assert len(parts) == 1 or (
+            [len(part) for part in parts] == [8, 2 * PIECE, PIECE + 8]
+            and parts[1].data_ptr() == gradients[2].data_ptr()
+        )
 
 
 @pytest.mark.parametrize(

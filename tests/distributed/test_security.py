@@ -53,6 +53,12 @@ def listens_on(pid: int) -> set[str]:
     return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and line[9] in inodes}
 
 
+def shared_files(pid: int) -> set[str]:
+    """The files in memory that a process maps, by name."""
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return set(re.findall(r"/memfd:sgp-run-[0-9a-f]{32} \(deleted\)", maps))
+
+
 def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path) -> None:
     """They listen on the loopback interface alone, and who may not read a private folder does not
     find them.
@@ -74,6 +80,9 @@ def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path)
             assert listens_on(launcher.pid) == set()
             for rank in ranks:
                 assert listens_on(rank) and listens_on(rank) <= LOOPBACK
+            for rank in ranks:  # both map the file of either, which another user cannot open
+                found = shared_files(rank)
+                assert len(found) == 2 and found == shared_files(ranks[0])
             environment = dict(
                 word.split("=", 1)
                 for word in Path(f"/proc/{ranks[0]}/environ").read_text().split("\0")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gloo:
-    """Real messages over TCP between processes on CPUs.
+    """Real messages between processes on CPUs, over TCP or through the memory of one machine.
 
     gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the
         algorithm, each moves its part of every message), leader (the first device runs it, the
@@ -45,6 +45,8 @@ class Gloo:
     bandwidth: bit/s of each node's link in either direction, imitated; null: the real network.
         100e6 is 100 Mbit/s
     latency_seconds: s, one way, imitated
+    shared_memory: false: messages between ranks of one machine go over TCP too, as over imitated
+        links
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
@@ -57,6 +59,7 @@ class Gloo:
     silence_seconds: Seconds = SILENCE_SECONDS
     bandwidth: BitsPerSecond | None = None
     latency_seconds: Seconds = 0.0
+    shared_memory: bool = True
     name: ClassVar[str] = "gloo"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
@@ -106,6 +109,7 @@ class Gloo:
             self.compute,
             link=link,
             start_seconds=self.start_timeout_seconds,
+            shares_memory=self.shared_memory,
         )
 
     @property
