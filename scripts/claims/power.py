@@ -71,6 +71,6 @@ class Plan:
     def __str__(self) -> str:
         return (
             f"{self.seeds} seeds: an effect {self.matters:g} {self.unit} from the range's bound is "
-            f"found with a probability of {self.power:.0%}, at a spread of {self.spread:g} between "
-            f"seeds ({self.pilot})."
+            f"found with a probability of at least {100 * min(self.power, 0.99):.0f} %, at a "
+            f"spread of {self.spread:g} between seeds ({self.pilot})."
         )
