@@ -13,14 +13,25 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 
-from claims import asynchronous, averaging, gossip, pipeline, slow_momentum, speedup, timing, warmup
+from claims import (
+    asynchronous,
+    averaging,
+    gossip,
+    local_steps,
+    pipeline,
+    slow_momentum,
+    speedup,
+    timing,
+    warmup,
+)
 from claims.evidence import Claim
 from claims.page import write
-from claims.trained import how_hard
 from claims.tuning import remaining
 from reproduce.archives import pack, unpack
 from sgp_runner.session.job_pool import run_and_say
+from sgp_runner.utils.units import duration
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("results", "reproduced")  # below ROOT
@@ -36,6 +47,7 @@ def all_claims() -> Iterator[Claim]:
         *pipeline.claims(OUT),
         *speedup.claims(OUT),
         *warmup.claims(OUT),
+        *local_steps.claims(OUT),
     ]
     yield from sorted(every, key=lambda claim: claim.number)
 
@@ -51,17 +63,14 @@ def main(words: Sequence[str]) -> int:
         )
         return 2
     claims = [known[word] for word in words or known]
-    failed = sum(
-        map(
-            run_and_say,
-            remaining([search for claim in claims for search in (*claim.searches, *claim.trials)]),
-        )
-    )
-    failed += run_and_say([job for claim in claims for job in claim.jobs])
-    shapes = how_hard(OUT)
-    failed += 0 if words else run_and_say(shapes.values())
-    for view in write(list(known.values()), shapes, OUT):
-        print(f"{view.claim.number}. {view.verdict.value}: {view.claim.sentence}")
+    failed = 0
+    for claim in claims:
+        began = monotonic()
+        failed += sum(map(run_and_say, remaining(claim.searches)))
+        failed += run_and_say(claim.jobs)
+        print(f"claim {claim.number}: {duration(round(monotonic() - began))}", flush=True)
+    for view in write(list(known.values()), OUT):
+        print(f"{view.claim.number}. {view.claim.subject}: {view.headline}")
     pack(OUT)
     return 1 if failed else 0
 

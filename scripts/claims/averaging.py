@@ -14,7 +14,7 @@ OTHERS = (3, 5, 6, 7, 9, 10, 12, 15, 24, 33, 48, 63)
 def claims() -> Iterator[Claim]:
     yield Claim(
         number=1,
-        subject="Exact averages on the exponential graph",
+        subject="Exact averages by gossip",
         sentence=(
             "Pure averaging on the directed exponential graph is exact after log2(n) steps for n = "
             "2^m nodes, and not for other n."
@@ -30,14 +30,24 @@ def claims() -> Iterator[Claim]:
 
 
 def find() -> Sequence[Finding]:
-    what = (
-        "{} nodes: largest difference between a node's weight in the average and 1/n, times n, "
-        "after one period"
-    )
-    return [
-        *(Finding(what.format(n), exactly(unevenness(n)), Between(0.0, 0.0)) for n in POWERS),
-        *(Finding(what.format(n), exactly(unevenness(n)), Between(least=1e-9)) for n in OTHERS),
+    what = "{} nodes, after one period"
+    unit = "largest difference between a node's weight in the average and 1/n, times n"
+    exact = [
+        Finding(
+            "powers of two",
+            what.format(n),
+            unit,
+            exactly(unevenness(n)),
+            Between(0.0, 0.0),
+            primary=n == POWERS[-1],
+        )
+        for n in POWERS
     ]
+    others = [
+        Finding("other numbers", what.format(n), unit, exactly(unevenness(n)), Between(least=1e-9))
+        for n in OTHERS
+    ]
+    return [*exact, *others]
 
 
 def unevenness(nodes: int) -> float:

@@ -1,13 +1,14 @@
-"""Evidence for a claim: paired differences over seeds, confidence intervals and the verdict."""
+"""Evidence for a claim: paired differences over seeds, tests of ranges, and the verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import isclose
+from math import inf, isclose, sqrt
 
-from claims.tuning import Search
+from claims.power import LEVEL, MOST, Plan, seeds_needed
+from claims.tuning import Joint, Search
 from sgp_runner.session.job_pool import Job
 
 
@@ -19,7 +20,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over ``seeds`` and its 95 % confidence interval.
+    """A mean over ``seeds`` and its 95 % confidence interval, Student's.
 
     For one exact value all three numbers are the same and ``seeds`` is 1.
     """
@@ -34,34 +35,59 @@ class Interval:
         """Whether all seeds gave the same value, so that the interval is unknown."""
         return self.seeds > 1 and self.low == self.high
 
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; 0 for an exact value."""
+        from scipy.stats import t
+
+        if self.seeds == 1:
+            return 0.0
+        return (self.high - self.low) / 2 / float(t.ppf(1 - LEVEL, self.seeds - 1))
+
+    def not_above(self, bound: float) -> float:
+        """The one-sided p-value of "the effect is at most ``bound``": small if it is above."""
+        from scipy.stats import t
+
+        if self.seeds == 1:
+            return 0.0 if self.mean >= bound else 1.0
+        return float(t.sf((self.mean - bound) / self.error, self.seeds - 1))
+
+    @property
+    def mirrored(self) -> Interval:
+        return Interval(-self.mean, -self.high, -self.low, self.seeds)
+
 
 @dataclass(frozen=True)
 class Between:
     """The range in which a claim expects an effect."""
 
-    least: float = float("-inf")
-    most: float = float("inf")
+    least: float = -inf
+    most: float = inf
 
-    def judge(self, effect: Interval) -> Verdict:
-        """Compare the confidence interval of ``effect`` with the range.
+    def test(self, effect: Interval) -> tuple[Verdict, float]:
+        """The verdict that ``effect`` speaks for, and the p-value of the opposite.
 
-        Reproduced if all of it lies inside, contradicted if all of it lies outside, undecided
-        otherwise or without an interval.
+        That the effect lies inside is shown by two one-sided tests (TOST), one for each bound, of
+        which the larger p-value counts; that it lies outside, by either.
         """
         if effect.spreadless:
-            return Verdict.UNDECIDED
-        if self.least <= effect.low and effect.high <= self.most:
-            return Verdict.REPRODUCED
-        if effect.high < self.least or effect.low > self.most:
-            return Verdict.CONTRADICTED
-        return Verdict.UNDECIDED
+            return Verdict.UNDECIDED, 1.0
+        inside = max(effect.not_above(self.least), effect.mirrored.not_above(-self.most))
+        outside = 1 - inside
+        if inside <= outside:
+            return Verdict.REPRODUCED, inside
+        return Verdict.CONTRADICTED, outside
+
+    def distance(self, value: float) -> float:
+        """How far ``value`` is from the nearest bound."""
+        return min(abs(value - self.least), abs(value - self.most))
 
     def __str__(self) -> str:
-        if self.least == float("-inf"):
+        if self.least == -inf:
             return f"at most {self.most:.3g}"
         return (
             f"at least {self.least:.3g}"
-            if self.most == float("inf")
+            if self.most == inf
             else f"{self.least:.3g} to {self.most:.3g}"
         )
 
@@ -70,19 +96,57 @@ class Between:
 class Finding:
     """One comparison.
 
-    what: a description with the unit. jobs: the runs that it rests on. earlier: it is shown, but a
-    second sample, specified before it was run, decides in its place.
+    part: the part of the claim's sentence that it tests. what: a description. unit: of the effect.
+    jobs: the runs that it rests on. beside: the same comparison by another measure, which decides
+    nothing. primary: it is tested alone, and the claim's seeds were chosen for it; the others share
+    one level. earlier: it is shown, but a second sample, specified before it was run, decides in
+    its place.
     """
 
+    part: str
     what: str
+    unit: str
     effect: Interval
     expected: Between
     jobs: tuple[Job, ...] = ()
+    beside: str = ""
+    primary: bool = False
     earlier: bool = False
 
+
+@dataclass(frozen=True)
+class Judged:
+    """A finding with its verdict and its p-value, adjusted; None where nothing is random."""
+
+    finding: Finding
+    verdict: Verdict
+    p: float | None
+
     @property
-    def verdict(self) -> Verdict:
-        return self.expected.judge(self.effect)
+    def wanted(self) -> str:
+        """How many seeds would tell, if effect and spread are as measured; empty once it is told.
+
+        Without the adjustment for other findings.
+        """
+        effect = self.finding.effect
+        if self.verdict is not Verdict.UNDECIDED or effect.spreadless:
+            return ""
+        distance = self.finding.expected.distance(effect.mean)
+        spread = effect.error * sqrt(effect.seeds)
+        seeds = seeds_needed(distance, spread) if distance > 0 else None
+        return f"about {seeds} seeds would tell" if seeds else f"{MOST} seeds would not tell"
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A figure of at most eight curves over logarithmic axes, labelled at their ends.
+
+    lines: the points (x, y) of each, by its label.
+    """
+
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
 
 
 @dataclass(frozen=True)
@@ -95,7 +159,7 @@ class Sample:
 
     jobs: Callable[[], Sequence[Job]]
     find: Callable[[], Sequence[Finding]]
-    searches: tuple[Search, ...] = ()
+    searches: tuple[Search | Joint, ...] = ()
 
     @property
     def tuned(self) -> bool:
@@ -115,8 +179,9 @@ class Claim:
     source: paper and table or figure. tried: the runs, how they are judged, and further attempts
     where the claim does not reproduce.
     samples: the first one is required; each of the others, specified later, counts once it has
-    finished.
-    trials: experiments on held-out samples to understand a result; they decide nothing.
+    finished. plan: the power of the primary finding; None where nothing is random, or where the
+    runs are older than the rule. earlier: the verdict of an earlier design, whose page is kept.
+    curves: what its figure shows in place of the findings.
     """
 
     number: int
@@ -125,11 +190,13 @@ class Claim:
     source: str
     tried: str
     samples: tuple[Sample, ...]
-    trials: tuple[Search, ...] = ()
+    plan: Plan | None = None
     answer: str = ""
+    earlier: str = ""
+    curves: Callable[[], Curves] | None = None
 
     @property
-    def searches(self) -> tuple[Search, ...]:
+    def searches(self) -> tuple[Search | Joint, ...]:
         return tuple(search for sample in self.samples for search in sample.searches)
 
     @property
@@ -150,13 +217,74 @@ class Claim:
         return [finding for sample in self.samples if sample.finished for finding in sample.find()]
 
 
-def verdict_of(findings: Sequence[Finding]) -> Verdict:
-    """Contradicted by any finding that decides, reproduced by all of them, else undecided."""
-    verdicts = {finding.verdict for finding in findings if not finding.earlier}
+def judge(findings: Sequence[Finding]) -> list[Judged]:
+    """Judge each finding, in their order.
+
+    The primary one is tested at `LEVEL`; the p-values of the others that are random are adjusted by
+    Holm's method, so that the probability of any wrong verdict among them is at most `LEVEL`. An
+    earlier finding is shown as it was tested, alone.
+    """
+    tests = [finding.expected.test(finding.effect) for finding in findings]
+    shared = [
+        place
+        for place, finding in enumerate(findings)
+        if not (finding.primary or finding.earlier or finding.effect.seeds == 1)
+    ]
+    adjusted = dict(zip(shared, holm([tests[place][1] for place in shared]), strict=True))
+    out = []
+    for place, (finding, (verdict, p)) in enumerate(zip(findings, tests, strict=True)):
+        level = adjusted.get(place, p)
+        told = verdict if level <= LEVEL else Verdict.UNDECIDED
+        out.append(Judged(finding, told, None if finding.effect.seeds == 1 else level))
+    return out
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values by Holm's method (1979), in their order."""
+    out, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, (len(p_values) - rank) * p_values[place])
+        out[place] = min(1.0, largest)
+    return out
+
+
+def parts(judged: Sequence[Judged]) -> dict[str, Verdict]:
+    """The verdict of each part: contradicted by any of its findings, reproduced by all of them."""
+    found: dict[str, list[Verdict]] = {}
+    for each in judged:
+        if not each.finding.earlier:
+            found.setdefault(each.finding.part, []).append(each.verdict)
+    return {part: worst(verdicts) for part, verdicts in found.items()}
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
     for verdict in (Verdict.CONTRADICTED, Verdict.UNDECIDED):
         if verdict in verdicts:
             return verdict
     return Verdict.REPRODUCED
+
+
+def headline(judged: Sequence[Judged]) -> str:
+    """How many parts hold, which do not, and what the open ones need."""
+    by_part = parts(judged)
+    if len(by_part) == 1:
+        return next(each.value for each in by_part.values())
+    named = {
+        verdict: [part for part, each in by_part.items() if each is verdict] for verdict in Verdict
+    }
+    said = [f"{len(named[Verdict.REPRODUCED])} of {len(by_part)} parts reproduced"]
+    if contradicted := named[Verdict.CONTRADICTED]:
+        said.append(f"contradicted: {', '.join(contradicted)}")
+    if undecided := named[Verdict.UNDECIDED]:
+        said.append(f"undecided: {', '.join(with_needs(judged, undecided))}")
+    return "; ".join(said)
+
+
+def with_needs(judged: Sequence[Judged], undecided: Sequence[str]) -> Iterator[str]:
+    """The undecided parts, each with what its first undecided finding needs."""
+    for part in undecided:
+        needs = [each.wanted for each in judged if each.finding.part == part and each.wanted]
+        yield f"{part} ({needs[0]})" if needs else part
 
 
 def exactly(value: float) -> Interval:
@@ -182,3 +310,8 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
         return Interval(mean, mean, mean, len(differences))
     low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
     return Interval(mean, float(low), float(high), len(differences))
+
+
+def mean_of(values: Sequence[float]) -> Interval:
+    """Mean of a sample over seeds and its interval."""
+    return paired(values, [0.0] * len(values))

@@ -7,35 +7,39 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claims.evidence import Claim, Finding, Interval, Verdict, verdict_of
+from claims import figures
+from claims.evidence import Claim, Interval, Judged, Verdict, headline, judge, parts
 from claims.tuning import HOLDOUT, SEEDS, Search
 from reproduce.archives import archived
 from sgp_runner.session.job_pool import Job, outdated
 
+PICTURES = "figures"  # a folder beside the pages
 INTRO = (
     "Each finding is an effect with its 95 % confidence interval over seeds, the same for both "
-    "sides, and the range that is expected: reproduced if the interval lies inside it, "
-    "contradicted if outside, else undecided at this scale. A claim is contradicted by any of its "
-    "findings and reproduced by all of them. Simulated results without randomness have one seed "
-    "and no width; seeds that all gave the same difference do not show its spread and decide "
-    "nothing. Where a second sample was specified after a first one had been seen, it decides "
-    "alone, and the first is still shown. Ranges were committed before the runs that they judge; a "
-    "claim says which results were known by then. The answers in words were written after the "
-    "runs. The link of a log names an archive and, behind #, the file in it; `make logs` unpacks "
-    "all archives."
+    "sides, and the range that is expected: reproduced if a test shows that it lies inside, "
+    "contradicted if outside, else undecided at this scale. That it lies between two bounds is "
+    "shown by two one-sided tests. One finding of each claim is primary, marked by a star, and the "
+    "number of seeds was chosen for it; the p-values of the others are adjusted by Holm's method. "
+    "All tests are at 2.5 % on one side. A claim has parts, and each part its verdict: "
+    "contradicted by any of its findings, reproduced by all of them. Simulated results without "
+    "randomness have one seed and no width; seeds that all gave the same difference do not show "
+    "its spread and decide nothing. Where a second sample was specified after a first one had been "
+    "seen, it decides alone, and the first is still shown. Ranges and numbers of seeds were "
+    "committed before the runs that they judge. The link of a log names an archive and, behind #, "
+    "the file in it; `make logs` unpacks all archives."
 )
-NOT_JUDGED = "Some of their runs have not finished; `make claims` runs the missing ones."
+NOT_JUDGED = (
+    "Some of their runs have not finished; this command makes them. The verdict of an earlier "
+    "design, whose runs are not part of this one, is on its own page."
+)
 TUNING = (
-    "Settings that the papers tune are chosen once for each algorithm, by the same search for all, "
-    f"on {HOLDOUT:.0%} of the training samples, which are not trained on meanwhile, with seeds "
-    f"{' and '.join(map(str, SEEDS))}. A score is the mean accuracy, or BLEU on the language task, "
-    "0 for a run that diverged. The search of digits and shapes first went from 0.025 to 0.4; when "
-    "its first runs, of AR-SGD on digits, were best with 0.4, it became 0.05 to 1.6 for all "
-    "algorithms of both tasks, before any run of a claim. On images the schedule's warm-up of 1 or "
-    "3 epochs has no effect: it starts at the learning rate of 256 samples, which no update "
-    "exceeds."
+    "Learning rates, and SlowMo's momentum with them, are chosen for each algorithm, variant and "
+    f"number of nodes, by the same search for all, with seeds {' and '.join(map(str, SEEDS))}. On "
+    f"images it validates on {HOLDOUT:.0%} of the training samples, which are not trained on "
+    "meanwhile; text is generated for each seed. A score is the mean validation loss. A search "
+    "begins with a few values and tries half and double the best one until that lies between "
+    "others."
 )
-TRIALS = "Trials on held-out samples, which decide nothing:"
 WAITS = ". It has a further sample, specified but not yet run, which this command adds."
 EARLIER = "Earlier sample, which no longer decides:"
 
@@ -48,10 +52,12 @@ class Row:
     """
 
     number: int
+    part: str
     what: str
     effect: str
     expected: str
     seeds: int
+    p: str
     verdict: str
     runs: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
@@ -61,51 +67,85 @@ class View:
     """A judged claim as it is shown."""
 
     claim: Claim
-    verdict: Verdict
-    answer: str
+    judged: tuple[Judged, ...]
     rows: tuple[Row, ...]
     earlier: tuple[Row, ...]
-    trials: tuple[Search, ...]
-    outdated: str  # names the runs from before a correction; empty without any
+    runs: tuple[Job, ...]
 
     @property
-    def command(self) -> str:
-        return f".venv/bin/python scripts/claims.py {self.claim.number}"
+    def parts(self) -> Mapping[str, Verdict]:
+        return parts(self.judged)
+
+    @property
+    def headline(self) -> str:
+        return headline(self.judged)
+
+    @property
+    def primary(self) -> str:
+        """The verdict of the primary finding."""
+        return next(each.verdict.value for each in self.judged if each.finding.primary)
+
+    @property
+    def answer(self) -> str:
+        means = (rounded(each.finding.effect.mean) for each in self.judged)
+        return self.claim.answer.format(*means)
+
+    @property
+    def figure(self) -> str:
+        return f"{PICTURES}/claim{self.claim.number}.svg"
+
+    @property
+    def caption(self) -> str:
+        return figures.caption(self.judged)
+
+    @property
+    def outdated(self) -> str:
+        """Names the runs from before a correction; empty without any."""
+        return outdated(self.runs)
+
+    @property
+    def cost(self) -> str:
+        """How long the runs took, one after the other."""
+        if not self.runs:
+            return "no runs"
+        seconds = sum(float(str((job.summary or {}).get("real_s", 0))) for job in self.runs)
+        return f"{len(self.runs)} runs, {seconds / 3600:.1f} hours one after the other"
+
+
+def command(claim: Claim) -> str:
+    return f".venv/bin/python scripts/claims.py {claim.number}"
 
 
 def view(claim: Claim, out: Path) -> View:
     """Prepare a judged claim for the page in the folder ``out``, which links are relative to."""
-    findings = claim.find()
-    rows = [
-        (finding.earlier, row(number, finding, out))
-        for number, finding in enumerate(findings, start=1)
-    ]
-    answer = claim.answer.format(*(rounded(finding.effect.mean) for finding in findings))
+    judged = tuple(judge(claim.find()))
+    rows = [row(number, each, out) for number, each in enumerate(judged, start=1)]
     decides, earlier = (
-        tuple(each for is_earlier, each in rows if is_earlier is wanted) for wanted in (False, True)
-    )
-    trials = tuple(search for search in claim.trials if search.finished)
-    runs = {
-        job.name: job
-        for job in (
-            *claim.jobs,
-            *(job for search in (*claim.searches, *trials) for job in search.jobs),
+        tuple(
+            shown
+            for shown, each in zip(rows, judged, strict=True)
+            if each.finding.earlier is wanted
         )
-    }
-    return View(
-        claim, verdict_of(findings), answer, decides, earlier, trials, outdated(runs.values())
+        for wanted in (False, True)
     )
+    searched = (job for search in claim.searches for job in search.jobs)
+    runs = {job.name: job for job in (*claim.jobs, *searched) if job.finished}
+    return View(claim, judged, decides, earlier, tuple(runs.values()))
 
 
-def row(number: int, finding: Finding, out: Path) -> Row:
-    facts = (
-        finding.what,
-        shown(finding.effect),
+def row(number: int, judged: Judged, out: Path) -> Row:
+    finding = judged.finding
+    return Row(
+        number,
+        f"{finding.part}{' *' if finding.primary else ''}",
+        f"{finding.what}, {finding.unit}",
+        "; ".join(filter(None, (shown(finding.effect), finding.beside))),
         str(finding.expected),
         finding.effect.seeds,
-        finding.verdict.value,
+        "" if judged.p is None else f"{judged.p:.2g}",
+        judged.verdict.value,
+        groups(finding.jobs, out),
     )
-    return Row(number, *facts, groups(finding.jobs, out))
 
 
 def shown(effect: Interval) -> str:
@@ -135,21 +175,19 @@ def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, 
     return tuple((name, tuple(logs)) for name, logs in found.items())
 
 
-def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list[View]:
-    """Write ``claims.md`` and ``claims.html`` into ``out`` and return the judged claims.
+def write(claims: Sequence[Claim], out: Path) -> list[View]:
+    """Write ``claims.md``, ``claims.html`` and their figures into ``out``.
 
-    Claims that are not judged yet are listed. shapes: the ResNet-20 runs of `trained.how_hard`.
+    Returns the judged claims; those that are not judged yet are listed.
     """
     from jinja2 import Environment, PackageLoader
 
     views = [view(claim, out) for claim in claims if claim.judged]
     waiting = [claim for claim in claims if not claim.judged]
     searches = finished_searches(claims)
-    out.mkdir(parents=True, exist_ok=True)
-    hard = [how_hard(kind, job) for kind, job in shapes.items() if job.finished]
-    hard += [sentence] if (sentence := outdated(shapes.values())) else []
+    draw(claims, views, out)
     (out / "claims.md").write_text(
-        "\n".join(markdown(views, waiting, searches, hard)) + "\n", encoding="utf-8"
+        "\n".join(markdown(views, waiting, searches)) + "\n", encoding="utf-8"
     )
     template = Environment(
         loader=PackageLoader("claims", "."), autoescape=True, trim_blocks=True
@@ -158,122 +196,138 @@ def write(claims: Sequence[Claim], shapes: Mapping[str, Job], out: Path) -> list
         "intro": INTRO,
         "not_judged": NOT_JUDGED,
         "tuning": TUNING,
-        "about_trials": TRIALS,
         "about_earlier": EARLIER,
         "waits": WAITS,
+        "summary": f"{PICTURES}/summary.svg",
     }
-    shown_as = {"scores": scores, "chosen": chosen}
-    page = template.render(
-        views=views, waiting=waiting, searches=searches, hard=hard, **texts, **shown_as
-    )
+    shown_as = {"scores": scores, "chosen": chosen, "command": command}
+    page = template.render(views=views, waiting=waiting, searches=searches, **texts, **shown_as)
     (out / "claims.html").write_text(page + "\n", encoding="utf-8")
     return views
 
 
+def draw(claims: Sequence[Claim], views: Sequence[View], out: Path) -> None:
+    """Draw the figures of the judged claims, and the summary of all."""
+    by_number = {each.claim.number: tuple(each.parts.values()) for each in views}
+    lines = [
+        figures.Line(claim.number, claim.subject, by_number.get(claim.number, ()))
+        for claim in claims
+    ]
+    figures.save(figures.summary(lines), out / PICTURES / "summary.svg")
+    for each in views:
+        curves = each.claim.curves
+        figure = figures.curves(curves()) if curves else figures.forest(each.judged)
+        figures.save(figure, out / each.figure)
+
+
 def markdown(
-    views: Sequence[View], waiting: Sequence[Claim], searches: Sequence[Search], hard: Sequence[str]
+    views: Sequence[View], waiting: Sequence[Claim], searches: Sequence[Search]
 ) -> Iterator[str]:
     yield from (
         "<!-- Generated by scripts/claims.py. -->",
         "# Claims",
         "",
-        "| claim | verdict | answer |",
-        "| --- | --- | --- |",
+        f"![The verdicts of all parts of all claims; the table says the same]({PICTURES}/"
+        "summary.svg)",
+        "",
+        "| claim | primary finding | parts | answer |",
+        "| --- | --- | --- | --- |",
     )
     for each in views:
         number = each.claim.number
         yield (
-            f"| [{number}. {each.claim.subject}](#claim{number}) | {each.verdict.value} | "
-            f"{each.answer} |"
+            f"| [{number}. {each.claim.subject}](#claim{number}) | {each.primary} | "
+            f"{each.headline} | {each.answer} |"
         )
+    for claim in waiting:
+        yield f"| [{claim.number}. {claim.subject}](#claim{claim.number}) | runs to be made | | |"
     yield from ("", INTRO, "")
     for each in views:
-        claim = each.claim
-        yield from (
-            f'<a id="claim{claim.number}"></a>',
-            "",
-            f"## {claim.number}. {claim.subject}",
-            "",
-            f"> {claim.sentence}",
-            "",
-        )
-        yield from (
-            f"{claim.source}. **{each.verdict.value}**. {each.answer}".rstrip(),
-            "",
-            claim.tried,
-            "",
-            *table_of(each.rows),
-            "",
-        )
-        if each.earlier:
-            yield from (EARLIER, "", *table_of(each.earlier), "")
-        if each.trials:
-            yield from (TRIALS, "", *table_of_searches(each.trials, "best"), "")
-        if count := len(
-            {log for row in (*each.rows, *each.earlier) for _, logs in row.runs for log in logs}
-        ):
-            yield from ("<details>", f"<summary>Logs of {count} runs</summary>", "")
-            for row in sorted((*each.rows, *each.earlier), key=lambda row: row.number):
-                runs = (
-                    f"{name} {' '.join(f'[{seed}]({path})' for seed, path in logs)}"
-                    for name, logs in row.runs
-                )
-                yield f"- {row.number}: {', '.join(runs)}"
-            yield from ("", "</details>", "")
-        if each.outdated:
-            yield from (f"**{each.outdated}**", "")
-        yield from (f"Repeat it: `{each.command}`{'' if claim.complete else WAITS}", "")
+        yield from section(each)
     if waiting:
-        yield from (
-            "## Not judged",
-            "",
-            NOT_JUDGED,
-            "",
-            *(f"- {claim.number}. {claim.sentence} {claim.source}." for claim in waiting),
-            "",
-        )
+        yield from ("## Not judged", "", NOT_JUDGED, "")
+        for claim in waiting:
+            yield from unjudged(claim)
     if searches:
         yield from ("## Tuned settings", "", TUNING, "", *table_of_searches(searches), "")
-    if hard:
-        yield from ("## Difficulty of shapes", "", *hard)
 
 
-def how_hard(kind: str, job: Job) -> str:
-    """Report the accuracy of one run as a sentence."""
-    assert job.summary is not None
-    return (
-        f"On shapes of {kind} ResNet-20 reaches {float(str(job.summary['average'])):.1%} "
-        f"(`{job.command}`, one seed)."
+def section(each: View) -> Iterator[str]:
+    claim = each.claim
+    yield from (
+        f'<a id="claim{claim.number}"></a>',
+        "",
+        f"## {claim.number}. {claim.subject}",
+        "",
+        f"> {claim.sentence}",
+        "",
     )
+    yield from (
+        f"{claim.source}. **{each.headline}**. {each.answer}".rstrip(),
+        "",
+        f"![{each.caption}]({each.figure})",
+        "",
+        claim.tried,
+        "",
+    )
+    if claim.plan:
+        yield from (str(claim.plan), "")
+    yield from (*table_of(each.rows), "")
+    if each.earlier:
+        yield from (EARLIER, "", *table_of(each.earlier), "")
+    if count := len(
+        {log for row in (*each.rows, *each.earlier) for _, logs in row.runs for log in logs}
+    ):
+        yield from ("<details>", f"<summary>Logs of {count} runs</summary>", "")
+        for row in sorted((*each.rows, *each.earlier), key=lambda row: row.number):
+            runs = (
+                f"{name} {' '.join(f'[{seed}]({path})' for seed, path in logs)}"
+                for name, logs in row.runs
+            )
+            yield f"- {row.number}: {', '.join(runs)}"
+        yield from ("", "</details>", "")
+    if each.outdated:
+        yield from (f"**{each.outdated}**", "")
+    waits = "" if claim.complete else WAITS
+    yield from (f"Repeat it: `{command(claim)}` ({each.cost}){waits}", "")
+
+
+def unjudged(claim: Claim) -> Iterator[str]:
+    """A claim whose runs have not finished: what it says, what will be run and how it is judged."""
+    yield from (f'<a id="claim{claim.number}"></a>', "", f"### {claim.number}. {claim.subject}", "")
+    yield from (f"> {claim.sentence}", "", f"{claim.source}. {claim.tried}", "")
+    if claim.plan:
+        yield from (str(claim.plan), "")
+    if claim.earlier:
+        page = f"[{claim.earlier}](earlier/claims.md#claim{claim.number})"
+        yield from (f"By an earlier design: {page}.", "")
+    yield from (f"Run it: `{command(claim)}`", "")
 
 
 def table_of(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| # | finding | effect (95 % interval) | expected | seeds | verdict |"
-    yield "| ---: | --- | --- | --- | ---: | --- |"
+    yield "| # | part | finding | effect (95 % interval) | expected | seeds | p | verdict |"
+    yield "| ---: | --- | --- | --- | --- | ---: | ---: | --- |"
     for each in rows:
         yield (
-            f"| {each.number} | {each.what} | {each.effect} | {each.expected} | {each.seeds} | "
-            f"{each.verdict} |"
+            f"| {each.number} | {each.part} | {each.what} | {each.effect} | {each.expected} | "
+            f"{each.seeds} | {each.p} | {each.verdict} |"
         )
 
 
-def table_of_searches(searches: Iterable[Search], verb: str = "chosen") -> Iterator[str]:
-    yield from (f"| runs | setting | tried: score | {verb} |", "| --- | --- | --- | --- |")
+def table_of_searches(searches: Iterable[Search]) -> Iterator[str]:
+    yield from ("| runs | setting | tried: score | chosen |", "| --- | --- | --- | --- |")
     for each in searches:
         yield f"| tune-{each.name} | {each.key} | {scores(each)} | {chosen(each)} |"
 
 
 def finished_searches(claims: Sequence[Claim]) -> list[Search]:
     """All finished searches, each once."""
-    return list(
-        {
-            search.name: search for claim in claims for search in claim.searches if search.finished
-        }.values()
-    )
+    parts = (part for claim in claims for search in claim.searches for part in search.parts)
+    return [part for part in dict.fromkeys(parts) if part.finished]
 
 
 def scores(search: Search) -> str:
-    return ", ".join(f"{value:g}: {search.score(value):.4g}" for value in search.values)
+    return ", ".join(f"{value:g}: {search.score(value):.4g}" for value in search.tried)
 
 
 def chosen(search: Search) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Interval, Sample, paired
+from claims.evidence import Between, Claim, Curves, Finding, Sample, mean_of
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import Job
 
@@ -90,10 +90,6 @@ def exponent(points: Mapping[Job, int]) -> float:
     )
 
 
-def mean_of(values: Sequence[float]) -> Interval:
-    return paired(values, [0.0] * len(values))
-
-
 def linear_speed_up(results: Path) -> Claim:
     def over_nodes(seed: int) -> dict[Job, int]:
         return {job(results, nodes, STEPS, seed): nodes for nodes in NODES}
@@ -110,6 +106,7 @@ def linear_speed_up(results: Path) -> Claim:
         return job(results, 1, STEPS, seed, learning_rate(NODES[-1], STEPS))
 
     def fitted(
+        part: str,
         what: str,
         points: Callable[[int], dict[Job, int]],
         seeds: Sequence[int] = SEEDS,
@@ -117,36 +114,67 @@ def linear_speed_up(results: Path) -> Claim:
     ) -> Finding:
         jobs = tuple(job for seed in seeds for job in points(seed))
         return Finding(
-            what, mean_of([exponent(points(seed)) for seed in seeds]), HALF, jobs, earlier
+            part,
+            what,
+            "exponent of the mean squared gradient norm",
+            mean_of([exponent(points(seed)) for seed in seeds]),
+            HALF,
+            jobs,
+            primary=points is over_both,
+            earlier=earlier,
         )
 
     of_steps = f"exponent of K, {MORE_STEPS[0]} to {MORE_STEPS[-1]} steps, {FEW} nodes"
     second = Sample(
         jobs=lambda: [job for seed in NEW_SEEDS for job in over_steps(seed)],
-        find=lambda: [fitted(f"{of_steps}, second sample", over_steps, NEW_SEEDS)],
+        find=lambda: [fitted("in K", f"{of_steps}, second sample", over_steps, NEW_SEEDS)],
     )
 
     def find() -> Sequence[Finding]:
         pairs = [(alone(seed), job(results, NODES[-1], STEPS, seed)) for seed in SEEDS]
         return [
             fitted(
-                f"exponent of n in the mean squared gradient norm, {NODES[0]} to {NODES[-1]} "
-                f"nodes, K = {STEPS}",
+                "in n",
+                f"exponent of n, {NODES[0]} to {NODES[-1]} nodes, K = {STEPS}",
                 over_nodes,
             ),
-            fitted(of_steps, over_steps, earlier=second.finished),
-            fitted("exponent of nK, all of these runs", over_both),
+            fitted("in K", of_steps, over_steps, earlier=second.finished),
+            fitted("in nK", "exponent of nK, all of these runs", over_both),
             Finding(
-                f"one node with the learning rate of {NODES[-1]}, over {NODES[-1]} nodes: mean "
-                "squared gradient norm",
+                "nodes, not rates",
+                f"one node with the learning rate of {NODES[-1]}, over {NODES[-1]} nodes",
+                "ratio of mean squared gradient norms",
                 mean_of([mean_square(one) / mean_square(many) for one, many in pairs]),
                 Between(least=8.0),
                 tuple(job for pair in pairs for job in pair),
             ),
         ]
 
+    def curves() -> Curves:
+        def mean(points: Callable[[int], dict[Job, int]]) -> list[tuple[float, float]]:
+            """The geometric mean over the seeds at each number."""
+            found: dict[int, list[float]] = {}
+            for seed in SEEDS:
+                for each, number in points(seed).items():
+                    found.setdefault(number, []).append(math.log(mean_square(each)))
+            return [(n, math.exp(sum(logs) / len(logs))) for n, logs in sorted(found.items())]
+
+        nodes = [(n * STEPS, y) for n, y in mean(over_nodes)]
+        steps = [(k * FEW, y) for k, y in mean(over_steps)]
+        (x, y), end = nodes[0], nodes[-1][0]
+        return Curves(
+            "nK, nodes times steps",
+            "mean squared gradient norm",
+            {
+                f"{NODES[0]} to {NODES[-1]} nodes": nodes,
+                f"{MORE_STEPS[0]} to {MORE_STEPS[-1]} steps": steps,
+                "1 / sqrt(nK)": [(x, y), (end, y * math.sqrt(x / end))],
+            },
+        )
+
     return Claim(
         number=10,
+        curves=curves,
         subject="Linear speed-up",
         sentence=(
             "Linear speed-up: after K steps on n nodes the squared gradient norm of SGP, averaged "

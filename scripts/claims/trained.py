@@ -1,8 +1,9 @@
-"""Tasks and runs that the claims about quality share: four small tasks and algorithms on them.
+"""Tasks and runs that the claims about quality share: two generated tasks and algorithms on them.
 
-Nodes keep simulated time of ResNet-50 on the SGP paper's Ethernet cluster. An update of all nodes
-has 256 images, 64 with ResNet-8, or 128 sentences, unless a claim is about the number of nodes.
-Learning rates are tuned for that size and scale with the images of an update.
+The primary measure is the validation loss of the averaged model on 10,000 samples or more. An
+update of all nodes has the same number of samples whatever their number, so that what changes with
+the nodes is how they average. Nodes keep simulated time of ResNet-50 on the SGP paper's Ethernet
+cluster.
 """
 
 from __future__ import annotations
@@ -10,21 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import log
 from pathlib import Path
 
-from claims.evidence import Between, Finding, Interval, alike, exactly, paired
-from claims.tuning import Joint, Search, quality
+from claims.evidence import Between, Finding, alike, exactly, mean_of, paired
+from claims.tuning import HOLDOUT, Joint, Search, doublings, loss, number
 from sgp_runner.session.job_pool import Job
 
-SEEDS = (1, 2, 3, 4, 5)
 CLOCK = (
     "cluster=sgp_ethernet",
     "timed_as.model=resnet50",
     "timed_as.num_parameters=25557032",
     "timed_as.batch_size=256",
 )
-IMAGES = ("model=mlp", "optim.lr_reference_batch=256", *CLOCK)
-RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 ALGORITHMS = {
     "ar_sgd": "AR-SGD",
     "sgp": "SGP",
@@ -33,154 +32,90 @@ ALGORITHMS = {
     "ad_psgd": "AD-PSGD",
     "local_sgd": "local SGD",
 }
+UNIT = "validation loss, nats"
+BETAS = (0.3, 0.5, 0.7)  # of the slow momentum, tried first
+MORE_BETAS = (0.1, *BETAS, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model, its data and how quality is measured.
+    """A model, its data and its schedule.
 
-    name: the beginning of run names. words: settings of model, data and optimizer. epochs: length
-    of the short schedule. metric: key of the summary; larger is better.
-    unit: unit of a difference in quality. scale: factor from the metric to that unit. nodes, batch:
-    the size that is tuned for. few, many: numbers of nodes for claims about that number, with
-    ``small_batch`` samples each.
+    name: the beginning of run names. words: settings of model, data and optimizer. tuning: what is
+    added in searches. epochs: length of the schedule. update: samples of an update of all nodes.
+    rates: the learning rates that are tried first; half and double the best one follow. guess: the
+    loss of a model that knows nothing, which a diverged run counts as. accuracy: whether there is
+    one.
     """
 
     name: str
     words: tuple[str, ...]
+    tuning: tuple[str, ...]
     epochs: int
-    metric: str
-    unit: str
-    scale: float
-    learning_rates: tuple[float, ...]
-    nodes: int
-    batch: int
-    few: int
-    many: int
-    small_batch: int
-    all_reduce: tuple[str, ...] = ()
+    update: int
+    rates: tuple[float, ...]
+    guess: float
+    accuracy: bool = False
+    batch: int | None = None  # samples of a gradient, where nodes do not share an update
 
-    def algorithm(self, algo: str) -> tuple[str, ...]:
-        return (f"algo={algo}", *(self.all_reduce if algo == "ar_sgd" else ()))
+    def settings(self, algo: str, nodes: int, times: int) -> tuple[str, ...]:
+        """The settings of a run but the learning rate and the seed."""
+        epochs = self.epochs * times
+        return (
+            *self.words,
+            f"algo={algo}",
+            f"nodes={nodes}",
+            f"batch_size={self.batch or self.update // nodes}",
+            f"epochs={epochs}",
+            f"eval_every={epochs}",
+            "eval_workers=false",
+            "log_every=100000",
+        )
 
 
-SHAPES = Task(
-    name="shapes",
+# 250 steps an epoch. The warm-up rises from the learning rate of 8 samples, in 125 steps.
+IMAGES = Task(
+    name="images",
     words=(
-        *IMAGES,
+        "model=mlp",
+        "optim.lr_reference_batch=256",
+        "optim.schedule.reference_batch=8",
+        "optim.schedule.warmup_epochs=0.5",
         "data=shapes",
         "data.image_size=16",
-        "data.train_size=4096",
+        "data.train_size=64000",
+        "data.valid_size=10000",
         "data.noise=0.15",
-        "optim.schedule.warmup_epochs=1",
-    ),
-    epochs=10,
-    metric="worker_mean",
-    unit="points of accuracy",
-    scale=100.0,
-    learning_rates=RATES,
-    nodes=16,
-    batch=16,
-    few=4,
-    many=32,
-    small_batch=8,
-)
-DIGITS = replace(
-    SHAPES,
-    name="digits",
-    words=(*IMAGES, "data=digits", "optim.schedule.warmup_epochs=3"),
-    epochs=30,
-)
-# A convolutional network at full size: few images, as the gradient of each takes two milliseconds.
-RESNET = replace(
-    SHAPES,
-    name="shapes32",
-    words=(
-        *(
-            "model=resnet8",
-            "optim.lr_reference_batch=256",
-            *CLOCK,
-            "data=shapes",
-            "data.image_size=32",
-            "data.train_size=2048",
-        ),
-        *("data.valid_size=500", "data.noise=0.15", "optim.schedule.warmup_epochs=1"),
-    ),
-    epochs=15,
-    learning_rates=(0.4, 0.8, 1.6),
-    batch=4,
-    many=16,
-    small_batch=4,
-)
-WITH_RESNET = (
-    "The runs of shapes32, ResNet-8 on images of 32 x 32 pixels, were set down with the same "
-    "ranges when all others had been seen, and before any of their own. Their size is 2,048 images "
-    "and 15 epochs since the first runs of a search with half of it, on held-out samples, had "
-    "ended at 20 %; the rates are those from 0.4 on, as AR-SGD had been better the higher the "
-    "rate, from 0.1 to 0.8. Their noise is 0.15, at which ResNet-20 with 16,000 images turned out "
-    "to reach 99 %; with so few images ResNet-8 is far from that."
-)
-LANGUAGE = Task(
-    name="language",
-    words=(
-        "model=transformer",
-        "model.width=32",
-        "model.feed_forward=64",
-        "model.encoder_layers=1",
-        "model.decoder_layers=1",
-        "model.dropout=0",
-        "data=numbers_en_de",
-        "data.train_size=4096",
-        "data.valid_size=128",
-        "optim=adam",
         *CLOCK,
     ),
+    tuning=(f"data.holdout={HOLDOUT:g}",),
     epochs=5,
-    metric="bleu",
-    unit="BLEU of the averaged model",
-    scale=1.0,
-    learning_rates=(0.0025, 0.005, 0.01, 0.02),
-    nodes=8,
-    batch=16,
-    few=4,
-    many=16,
-    small_batch=8,
-    all_reduce=("algo.average=parameters",),
+    update=256,
+    rates=(0.05, 0.2),
+    guess=log(10),
+    accuracy=True,
 )
-
-
-def how_hard(results: Path) -> dict[str, Job]:
-    """ResNet-20 on kinds of shapes, which are meant to be hard enough for 90 to 95 %."""
-    words = (
-        *(
-            "algo=ar_sgd",
-            "nodes=1",
-            "model=resnet20",
-            "data=shapes",
-            "data.train_size=16000",
-            "optim.schedule=cosine",
-        ),
-        *("optim.schedule.warmup_epochs=1", "optim.lr=0.1", "optim.weight_decay=5e-4"),
-    )
-    large = (
-        *words,
-        "data.image_size=32",
-        "batch_size=64",
-        "epochs=8",
-        "eval_every=4",
-        "log_every=100",
-    )
-    return {
-        "16 x 16 pixels": Job(
-            "shapes-difficulty",
-            (*words, "data.image_size=16", "batch_size=128", "epochs=10"),
-            results,
-        ),
-        "32 x 32 pixels": Job("shapes-difficulty-32", large, results),
-        "32 x 32 pixels and noise of 0.4": Job(
-            "shapes-difficulty-32-noise0.4", (*large, "data.noise=0.4"), results
-        ),
-    }
+# 1,024 steps of text that never repeats, a tenth of them warm-up.
+GRAMMAR = Task(
+    name="grammar",
+    words=(
+        "model=gpt",
+        "model.layers=1",
+        "model.width=32",
+        "model.heads=2",
+        "data=grammar",
+        "data.block=32",
+        "data.train_size=65536",
+        "data.valid_size=10240",
+        "optim.schedule.warmup=0.1",
+        *CLOCK,
+    ),
+    tuning=(),
+    epochs=1,
+    update=64,
+    rates=(0.01, 0.04),
+    guess=log(256),
+)
 
 
 @dataclass(frozen=True)
@@ -195,29 +130,20 @@ class Side:
     words: tuple[str, ...]
     search: Search | Joint
     results: Path
-    seeds: tuple[int, ...] = SEEDS
+    seeds: tuple[int, ...]
 
     def job(self, seed: int) -> Job:
-        return Job(
-            f"{self.name}-s{seed}", (*self.words, *self.search.chosen, f"seed={seed}"), self.results
-        )
+        words = (*self.words, *self.search.chosen, f"seed={seed}")
+        return Job(f"{self.name}-s{seed}", words, self.results)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
         return tuple(map(self.job, self.seeds))
 
     @property
-    def values(self) -> list[float]:
-        """Quality with each seed."""
-        return [self.task.scale * quality(job, self.task.metric) for job in self.jobs]
-
-
-def tuned(results: Path, task: Task, algo: str) -> Search:
-    """The search of an algorithm's learning rate on a task."""
-    words = (*task.words, *task.algorithm(algo), *size(task.nodes, task.batch, task.epochs))
-    return Search(
-        f"{task.name}-{algo}", words, results, values=task.learning_rates, metric=task.metric
-    )
+    def losses(self) -> list[float]:
+        """The validation loss with each seed, nats."""
+        return [loss(job, diverged=self.task.guess) for job in self.jobs]
 
 
 def side(
@@ -227,70 +153,90 @@ def side(
     label: str = "",
     words: Iterable[str] = (),
     *,
-    nodes: int | None = None,
+    seeds: Sequence[int],
+    nodes: int = 32,
     times: int = 1,
+    slow: bool = False,
     like: Search | Joint | None = None,
-    seeds: tuple[int, ...] = SEEDS,
 ) -> Side:
     """Runs of ``algo`` with further settings ``words``, called ``label``.
 
-    nodes: their number, with few samples each; by default the size that is tuned for. times: factor
-    of the short schedule's epochs. like: the search that chooses settings; by default that of the
-    algorithm alone.
+    The learning rate is searched for exactly these settings. times: factor of the schedule's
+    epochs. slow: the slow momentum is searched with it. like: the search of another side that
+    chooses the settings, where only what is not tuned differs.
     """
-    batch = task.batch if nodes is None else task.small_batch
-    nodes = nodes or task.nodes
-    name = "-".join([task.name, label or algo, f"n{nodes}", *([f"x{times}"] if times > 1 else [])])
-    every = (*task.words, *task.algorithm(algo), *size(nodes, batch, task.epochs * times), *words)
-    return Side(task, name, every, like or tuned(results, task, algo), results, seeds)
+    longer = (f"x{times}",) if times > 1 else ()
+    name = "-".join([task.name, label or algo, f"n{nodes}", *longer])
+    every = (*task.settings(algo, nodes, times), *words)
+    rate = Search(name, (*every, *task.tuning), results, task.rates, doublings(task.rates[0]))
+    one = replace(rate, seeds=rate.seeds[:1])  # a grid of pairs, so one seed for each
+    own = Joint(one, "algo.beta", BETAS, MORE_BETAS) if slow else rate
+    return Side(task, name, every, like or own, results, tuple(seeds))
 
 
-def size(nodes: int, batch: int, epochs: int) -> tuple[str, ...]:
-    return (
-        f"nodes={nodes}",
-        f"batch_size={batch}",
-        f"epochs={epochs}",
-        f"eval_every={epochs}",
-        "log_every=1000",
+def compare(
+    part: str, what: str, ours: Side, theirs: Side, expected: Between, *, primary: bool = False
+) -> Finding:
+    """The difference in validation loss, ``ours`` minus ``theirs``, seed by seed."""
+    return Finding(
+        part,
+        f"{ours.task.name}: {what}",
+        UNIT,
+        paired(ours.losses, theirs.losses),
+        expected,
+        (*ours.jobs, *theirs.jobs),
+        beside=accuracies(ours, theirs),
+        primary=primary,
     )
 
 
-def compare(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
-    """The difference in quality, ``ours`` minus ``theirs``, seed by seed."""
-    what = f"{ours.task.name}: {what}, {ours.task.unit}"
-    return Finding(what, paired(ours.values, theirs.values), expected, (*ours.jobs, *theirs.jobs))
+def accuracies(ours: Side, theirs: Side) -> str:
+    """The difference in accuracy as words; empty without one, and where a run diverged."""
+    jobs = (*ours.jobs, *theirs.jobs)
+    if not ours.task.accuracy or any(job.diverged for job in jobs):
+        return ""
+    points = ([100 * number(job, "average") for job in each.jobs] for each in (ours, theirs))
+    effect = paired(*points)
+    return f"accuracy {effect.mean:+.2f} points ({effect.low:+.2f} to {effect.high:+.2f})"
 
 
 def extra(
-    what: str, effect: tuple[Side, Side], other: tuple[Side, Side], expected: Between
+    part: str,
+    what: str,
+    effect: tuple[Side, Side],
+    other: tuple[Side, Side],
+    expected: Between,
+    *,
+    primary: bool = False,
 ) -> Finding:
-    """The amount by which one difference in quality exceeds another, seed by seed."""
+    """The amount by which one difference in loss exceeds another, seed by seed."""
     first, second = (
-        [a - b for a, b in zip(ours.values, theirs.values, strict=True)]
+        [a - b for a, b in zip(ours.losses, theirs.losses, strict=True)]
         for ours, theirs in (effect, other)
     )
     jobs = [job for each in (*effect, *other) for job in each.jobs]
     return Finding(
-        f"{effect[0].task.name}: {what}, {effect[0].task.unit}",
+        part,
+        f"{effect[0].task.name}: {what}",
+        UNIT,
         paired(first, second),
         expected,
         tuple(dict.fromkeys(jobs)),
+        primary=primary,
     )
 
 
-def time_ratio(what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
-    """The ratio of simulated times: exact if no seed changes it, else with its range."""
+def time_ratio(part: str, what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
+    """The ratio of simulated times: exact if no seed changes it."""
     ratios = [
-        quality(a, "time_s") / quality(b, "time_s")
+        number(a, "time_s") / number(b, "time_s")
         for a, b in zip(ours.jobs, theirs.jobs, strict=True)
     ]
-    mean = sum(ratios) / len(ratios)
-    effect = (
-        exactly(mean) if alike(ratios) else Interval(mean, min(ratios), max(ratios), len(ratios))
-    )
     return Finding(
-        f"{ours.task.name}: {what}, ratio of simulated times",
-        effect,
+        part,
+        f"{ours.task.name}: {what}",
+        "ratio of simulated times",
+        exactly(sum(ratios) / len(ratios)) if alike(ratios) else mean_of(ratios),
         expected,
         (*ours.jobs, *theirs.jobs),
     )
@@ -301,6 +247,6 @@ def all_jobs(sides: Iterable[Side]) -> tuple[Job, ...]:
     return tuple(chain.from_iterable(zip(*(each.jobs for each in sides), strict=True)))
 
 
-def searches(sides: Sequence[Side]) -> tuple[Search, ...]:
-    """The searches of all sides, each once and after those that it depends on."""
-    return tuple({search.name: search for each in sides for search in each.search.parts}.values())
+def searches(sides: Iterable[Side]) -> tuple[Search | Joint, ...]:
+    """The searches of all sides, each once."""
+    return tuple(dict.fromkeys(each.search for each in sides))

@@ -1,119 +1,158 @@
-"""Tuning: settings chosen for each algorithm by the same small search on held-out samples.
+"""Tuning: settings chosen for each algorithm by the same search, with the optimum inside the grid.
 
-It uses neither the samples nor the seeds for which results are reported.
+It uses neither the seeds for which results are reported nor, where data can be held out, their
+samples.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from math import inf
 from pathlib import Path
 
 from sgp_runner.session.job_pool import Job
 
 HOLDOUT = 0.2
 SEEDS = (101, 102)
-DIVERGED = 0.0  # the score of a diverged run
 
 
-def quality(job: Job, metric: str) -> float:
-    """A metric of a finished run's summary, larger is better; 0 for a run that diverged."""
-    if job.diverged:
-        return DIVERGED
+def loss(job: Job, diverged: float = inf) -> float:
+    """The validation loss of a finished run's averaged model; ``diverged`` if it diverged."""
+    return diverged if job.diverged else number(job, "average_loss")
+
+
+def number(job: Job, key: str) -> float:
+    """A number of a finished run's summary."""
     assert job.summary is not None, job.name
-    value = job.summary[metric]
+    value = job.summary[key]
     assert isinstance(value, int | float)
     return float(value)
 
 
+def doublings(middle: float, times: int = 6) -> tuple[float, ...]:
+    """``middle`` and what is up to 2 ** ``times`` times smaller or larger."""
+    return tuple(middle * 2.0**power for power in range(-times, times + 1))
+
+
+def climb(
+    first: Sequence[float],
+    ladder: Sequence[float],
+    finished: Callable[[float], bool],
+    score: Callable[[float], float],
+) -> tuple[float, ...]:
+    """The values that a search tries: ``first``, and more as long as the best one is at the edge.
+
+    They are neighbours on ``ladder``, which increases. The lowest score is best; of equal ones,
+    the smaller value.
+    """
+    tried = sorted(first)
+    while all(map(finished, tried)):
+        place = ladder.index(min(tried, key=score))
+        more = {ladder[max(0, place - 1)], *ladder[place + 1 : place + 2]} - set(tried)
+        if not more:
+            break
+        tried = sorted([*tried, *more])
+    return tuple(tried)
+
+
 @dataclass(frozen=True)
 class Search:
-    """A search of the best of ``values`` for ``key``, each with the same seeds.
+    """A search of the best value for ``key``, each with the same seeds.
 
-    The best mean of ``metric`` wins; of equal ones, the smaller value.
-    name: the beginning of run names. words: all other settings. metric: key of the summary; larger
-    is better. after: the search that chooses another setting first.
+    The lowest mean validation loss wins; of equal ones, the smaller value.
+    name: the beginning of run names. words: all other settings. first: the values that are tried
+    first. ladder: all that may be tried, increasing.
     """
 
     name: str
     words: tuple[str, ...]
     results: Path
-    values: tuple[float, ...]
+    first: tuple[float, ...]
+    ladder: tuple[float, ...]
     key: str = "optim.lr"
     seeds: tuple[int, ...] = SEEDS
-    metric: str = "worker_mean"
-    after: Search | None = None
 
     def job(self, value: float, seed: int) -> Job:
-        fixed = (*self.words, *(self.after.chosen if self.after else ()))
         short = self.key.rpartition(".")[2]
-        words = (*fixed, f"{self.key}={value:g}", f"data.holdout={HOLDOUT:g}", f"seed={seed}")
+        words = (*self.words, f"{self.key}={value:g}", f"seed={seed}")
         return Job(f"tune-{self.name}-{short}{value:g}-s{seed}", words, self.results)
 
+    def jobs_of(self, value: float) -> list[Job]:
+        return [self.job(value, seed) for seed in self.seeds]
+
+    def has(self, value: float) -> bool:
+        return all(job.finished for job in self.jobs_of(value))
+
+    def score(self, value: float) -> float:
+        """The mean loss of a finished value; infinite if a run diverged."""
+        return sum(map(loss, self.jobs_of(value))) / len(self.seeds)
+
     @property
-    def parts(self) -> tuple[Search, ...]:
-        """The searches to make, in order: this one comes after its `after`."""
-        return (self,) if self.after is None else (*self.after.parts, self)
+    def tried(self) -> tuple[float, ...]:
+        """The values that have been tried, or are to be tried next."""
+        return climb(self.first, self.ladder, self.has, self.score)
 
     @property
     def jobs(self) -> list[Job]:
-        """The runs; none while the search before it has not finished."""
-        if self.after is not None and not self.after.finished:
-            return []
-        return [self.job(value, seed) for value, seed in product(self.values, self.seeds)]
+        """The runs that are known to be needed."""
+        return [job for value in self.tried for job in self.jobs_of(value)]
 
     @property
     def finished(self) -> bool:
-        return bool(self.jobs) and all(job.finished for job in self.jobs)
-
-    @property
-    def due(self) -> bool:
-        """Whether this search, or the one before it, has runs to make."""
-        return (self.after is not None and self.after.due) or any(job.due for job in self.jobs)
-
-    def score(self, value: float) -> float:
-        """The mean metric of ``value``; like the properties below, for finished searches only."""
-        return sum(quality(self.job(value, seed), self.metric) for seed in self.seeds) / len(
-            self.seeds
-        )
+        return all(map(self.has, self.tried))
 
     @property
     def best(self) -> float:
-        return best_of(self)
+        """The chosen value; like the properties below, for finished searches only."""
+        return min(self.tried, key=self.score)
 
     @property
     def chosen(self) -> tuple[str, ...]:
         """The chosen settings."""
-        return (*(self.after.chosen if self.after else ()), f"{self.key}={self.best:g}")
+        return chosen_by(self)
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether a value beyond those tried might be better still."""
-        return self.best in (min(self.values), max(self.values))
+        """Whether the best value is the last of the ladder, so that another may be better still."""
+        return self.best in (self.ladder[0], self.ladder[-1])
+
+    @property
+    def parts(self) -> tuple[Search, ...]:
+        return (self,)
 
 
 @dataclass(frozen=True)
 class Joint:
-    """A search of two settings: ``search`` with each of ``values`` for ``key``; the best wins."""
+    """A search of two settings: ``search`` with each value for ``key``; the best pair wins."""
 
     search: Search
     key: str
-    values: tuple[float, ...]
+    first: tuple[float, ...]
+    ladder: tuple[float, ...]
+
+    def part(self, value: float) -> Search:
+        name, setting = self.search.name, f"{self.key}={value:g}"
+        short = self.key.rpartition(".")[2]
+        words = (*self.search.words, setting)
+        return replace(self.search, name=f"{name}-{short}{value:g}", words=words)
+
+    def score(self, value: float) -> float:
+        part = self.part(value)
+        return part.score(part.best)
+
+    @property
+    def tried(self) -> tuple[float, ...]:
+        return climb(self.first, self.ladder, lambda value: self.part(value).finished, self.score)
 
     @property
     def parts(self) -> tuple[Search, ...]:
-        short = self.key.rpartition(".")[2]
-        name, words = self.search.name, self.search.words
-        return tuple(
-            replace(
-                self.search,
-                name=f"{name}-{short}{value:g}",
-                words=(*words, f"{self.key}={value:g}"),
-            )
-            for value in self.values
-        )
+        return tuple(map(self.part, self.tried))
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [job for part in self.parts for job in part.jobs]
 
     @property
     def finished(self) -> bool:
@@ -121,34 +160,22 @@ class Joint:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        value, best = max(
-            zip(self.values, self.parts, strict=True), key=lambda pair: pair[1].score(pair[1].best)
-        )
-        return (f"{self.key}={value:g}", *best.chosen)
+        return chosen_by(self)
 
 
 @functools.cache  # called for hundreds of runs, and each call reads ten summaries
-def best_of(search: Search) -> float:
-    return max(sorted(search.values), key=search.score)
+def chosen_by(search: Search | Joint) -> tuple[str, ...]:
+    value = min(search.tried, key=search.score)
+    first = search.part(value).chosen if isinstance(search, Joint) else ()
+    return (f"{search.key}={value:g}", *first)
 
 
-def remaining(searches: Sequence[Search]) -> Iterator[list[Job]]:
-    """The runs that are due, in rounds: those of dependent searches follow the searches before.
-
-    Ends when a round has no new runs.
-    """
+def remaining(searches: Sequence[Search | Joint]) -> Iterator[list[Job]]:
+    """The runs that are due, in rounds, as grids grow. Ends when a round has no new runs."""
     tried: set[str] = set()
     while jobs := [
-        job
-        for search in ready(searches)
-        for job in search.jobs
-        if job.due and job.name not in tried
+        job for search in searches for job in search.jobs if job.due and job.name not in tried
     ]:
         tried |= {job.name for job in jobs}
         yield jobs
-        best_of.cache_clear()
-
-
-def ready(searches: Sequence[Search]) -> Iterator[Search]:
-    """The searches that do not wait for another one."""
-    return (search for search in searches if search.after is None or not search.after.due)
+        chosen_by.cache_clear()

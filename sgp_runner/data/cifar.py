@@ -35,7 +35,7 @@ class Cifar:
     root: folder of cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
     augment: train on random crops and mirror images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class
+        class; dirichlet_equal = the same, all shards of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """
@@ -43,7 +43,7 @@ class Cifar:
     name: Literal["cifar10", "cifar100"]
     root: str = "data"
     augment: bool = True
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
 

@@ -31,14 +31,14 @@ class Digits:
     """1,437 training and 360 validation images [1, 8, 8], normalised by the training set.
 
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        digit
+        digit; dirichlet_equal = the same, all shards of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer digits per node
     label_smoothing: share of the target's probability that is spread over all classes
     holdout: share of the training set that is validated on, not trained on, in place of the
         validation set: for choosing settings
     """
 
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
     holdout: float = 0.0

@@ -44,7 +44,8 @@ class Grammar:
         frequent, in training as in validation
     concentration: of the Dirichlet distribution from which a dialect draws its probabilities;
         smaller = dialects differ more
-    partition: iid = every node reads all dialects; dirichlet = unequal shares of the dialects
+    partition: iid = every node reads all dialects; dirichlet = unequal shares of the dialects;
+        dirichlet_equal = the same, all shares of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer dialects per node
     language_seed: seed of words and dialects, independent of the run's seed
     """
@@ -55,7 +56,7 @@ class Grammar:
     nouns: int = 96
     dialects: int = 1
     concentration: float = 10.0
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
     language_seed: int = 0
 

@@ -38,7 +38,7 @@ class ImageNet:
     workers: processes that decode images, for each process of the run; 0 = that process itself;
         results do not depend on it
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class
+        class; dirichlet_equal = the same, all shards of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """
@@ -47,7 +47,7 @@ class ImageNet:
     shards: str | None = None
     image_size: int = 224
     workers: int = 4
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
 

@@ -36,7 +36,7 @@ class InMemoryData:
     sha256: of all samples
     loss: SHA-256 of the code of the user's own loss; null: the one of the task
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        label
+        label; dirichlet_equal = the same, all shards of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 
@@ -44,7 +44,7 @@ class InMemoryData:
     train_size: int
     sha256: str
     loss: str | None = None
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
 
     name: ClassVar[str] = "in_memory"

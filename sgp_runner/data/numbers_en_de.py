@@ -35,7 +35,7 @@ class NumbersEnDe:
     valid_size: held-out sentences
     label_smoothing: share of the target's probability that is spread over the vocabulary
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        kind of sentence
+        kind of sentence; dirichlet_equal = the same, all shards of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer kinds per node
     holdout: share of the training set that is validated on, not trained on, in place of the
         validation set: for choosing settings
@@ -44,7 +44,7 @@ class NumbersEnDe:
     train_size: int = 16384
     valid_size: int = 512
     label_smoothing: float = 0.1
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
     holdout: float = 0.0
 

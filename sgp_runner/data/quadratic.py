@@ -33,7 +33,7 @@ class QuadraticData:
     condition: largest over smallest curvature; the largest is 1
     problem_seed: seed of the problem, independent of the run's seed
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        group
+        group; dirichlet_equal = the same, all shards of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer groups per node
     """
 
@@ -44,7 +44,7 @@ class QuadraticData:
     heterogeneity: float = 1.0
     condition: float = 100.0
     problem_seed: int = 0
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
 
     name: ClassVar[str] = "quadratic"

@@ -79,21 +79,51 @@ class Dirichlet:
     alpha: float = 0.1
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise ConfigError(
-                "data.alpha",
-                f"the concentration must be above 0, not {self.alpha}. Use data.alpha=0.1.",
-            )
+        check_concentration(self.alpha)
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = _steps_per_epoch(len(split), workers, batch_size)
-        if split.labels is None:
-            raise ConfigError(
-                "data.partition",
-                "dirichlet needs labels; these data have none. Use data.partition=iid.",
-            )
-        shards = deal(split.labels, workers, batch_size, self.alpha, seed)
+        shards = deal(labels_of(split), workers, batch_size, self.alpha, seed)
         return ShardSampler(shards, batch_size, seed, steps)
+
+
+@dataclass(frozen=True)
+class EqualDirichlet:
+    """Fixed shards of equal size by label, drawn once from the run's seed.
+
+    Each worker draws the proportions of its labels from Dirichlet(alpha p), where p are those of
+    the whole set times their number, and then its samples one by one, by proportions and without
+    replacement (Hsu et al. 2019): where a label is used up, the proportions of the others decide.
+    Samples that do not divide equally are left out.
+    """
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_concentration(self.alpha)
+
+    def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
+        steps = _steps_per_epoch(len(split), workers, batch_size)
+        shards = deal_equally(labels_of(split), workers, self.alpha, seed)
+        return ShardSampler(shards, batch_size, seed, steps)
+
+
+def check_concentration(alpha: float) -> None:
+    """Raise ConfigError unless ``alpha`` is above 0."""
+    if not alpha > 0:
+        raise ConfigError(
+            "data.alpha", f"the concentration must be above 0, not {alpha}. Use data.alpha=0.1."
+        )
+
+
+def labels_of(split: Labelled) -> Tensor:
+    """The labels of the samples; raises ConfigError where they have none."""
+    if split.labels is None:
+        raise ConfigError(
+            "data.partition",
+            "dirichlet needs labels; these data have none. Use data.partition=iid.",
+        )
+    return split.labels
 
 
 class Dealt(Protocol):
@@ -101,7 +131,7 @@ class Dealt(Protocol):
 
     @property
     def partition(self) -> str:
-        """ "iid" or "dirichlet"."""
+        """ "iid", "dirichlet" or "dirichlet_equal"."""
 
     @property
     def alpha(self) -> float:
@@ -115,9 +145,12 @@ def partition_of(data: Dealt) -> Partition:
             return IID()
         case "dirichlet":
             return Dirichlet(data.alpha)
+        case "dirichlet_equal":
+            return EqualDirichlet(data.alpha)
         case other:
-            hint = nearest(str(other), ["iid", "dirichlet"])
-            raise ConfigError("data.partition", f"'{other}' is neither iid nor dirichlet.{hint}")
+            known = ["iid", "dirichlet", "dirichlet_equal"]
+            hint = nearest(str(other), known)
+            raise ConfigError("data.partition", f"'{other}' is none of {', '.join(known)}.{hint}")
 
 
 @dataclass(frozen=True)
@@ -234,6 +267,29 @@ def deal(
         rng.shuffle(shard)
     while len(smallest := min(shards, key=len)) < at_least:
         smallest.append(max(shards, key=len).pop())
+    return tuple(torch.tensor(sorted(shard), dtype=torch.int64) for shard in shards)
+
+
+def deal_equally(labels: Tensor, workers: int, alpha: float, seed: int) -> tuple[Tensor, ...]:
+    """Disjoint shards (int64) of equal size, by the rule of `EqualDirichlet`.
+
+    The workers take turns, a sample each, so that none finds the labels of its own used up by the
+    others before it.
+    """
+    import numpy
+    import torch
+
+    rng = numpy.random.default_rng(seed_of(seed, _DEAL))
+    kinds, counts = numpy.unique(labels.numpy(), return_counts=True)
+    left = [rng.permutation(numpy.flatnonzero(labels.numpy() == kind)).tolist() for kind in kinds]
+    prior = alpha * len(kinds) * counts / counts.sum()
+    wanted = rng.dirichlet(prior, size=workers) + 1e-12  # a label may be all that is left
+    shards: list[list[int]] = [[] for _ in range(workers)]
+    for _ in range(len(labels) // workers):
+        for shard, proportions in zip(shards, wanted, strict=True):
+            there = proportions * [bool(rest) for rest in left]
+            kind = numpy.searchsorted(there.cumsum(), rng.random() * there.sum(), side="right")
+            shard.append(left[kind].pop())
     return tuple(torch.tensor(sorted(shard), dtype=torch.int64) for shard in shards)
 
 

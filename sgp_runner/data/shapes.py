@@ -50,7 +50,7 @@ class Shapes:
     noise: standard deviation of a pixel's noise; brightness lies between 0 and 1; at 32 pixels 0.4
         is as hard
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        shape
+        shape; dirichlet_equal = the same, all shards of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: share of the target's probability that is spread over all classes
     holdout: share of the training set that is validated on, not trained on, in place of the
@@ -61,7 +61,7 @@ class Shapes:
     train_size: int = 8000
     valid_size: int = 2000
     noise: float = 0.15
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
     holdout: float = 0.0

@@ -30,7 +30,7 @@ class Synthetic:
     size: training images; the default is as many as ImageNet has
     valid_size: validation images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        label
+        label; dirichlet_equal = the same, all shards of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 
@@ -38,7 +38,7 @@ class Synthetic:
     num_classes: int = 1000
     size: int = 1_281_167
     valid_size: int = 512
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
 
     name: ClassVar[str] = "synthetic"

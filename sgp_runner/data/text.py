@@ -63,7 +63,8 @@ class Text:
     vocabulary: number of different tokens of train.bin; null: bytes, or the largest token + 1
     tokens: of an epoch, for the hours of timing studies, which read no files; null: not known
     valid_share: share of each file that validates; not for train.bin
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the files
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
+        files; dirichlet_equal = the same, all shares of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
@@ -72,7 +73,7 @@ class Text:
     vocabulary: int | None = None
     tokens: int | None = None
     valid_share: float = 0.1
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
 
     name: ClassVar[str] = "text"
@@ -114,13 +115,14 @@ class PythonText:
 
     block: bytes of a sample
     valid_share: share of each file, its end, that validates
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the files
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
+        files; dirichlet_equal = the same, all shares of one size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
     block: int = 64
     valid_share: float = 0.1
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
 
     name: ClassVar[str] = "python_text"

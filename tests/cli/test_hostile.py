@@ -331,7 +331,11 @@ SETTINGS: list[tuple[str, str, str]] = [
         "data.alpha",
         "the concentration must be above 0, not 0.0. Use data.alpha=0.1.",
     ),
-    ("model=quadratic data.partition=even", "data.partition", "'even' is none of iid, dirichlet."),
+    (
+        "model=quadratic data.partition=even",
+        "data.partition",
+        "'even' is none of iid, dirichlet, dirichlet_equal.",
+    ),
     ("model=quadratic data.problem_seed=a", "data.problem_seed", "'a' is not a whole number."),
     (
         "model=quadratic data=digits",

@@ -24,7 +24,15 @@ from sgp_runner.data.number_words import (
 from sgp_runner.data.numbers_en_de import NumbersEnDe, sentences
 from sgp_runner.data.phrases import DAY, EURO, HOUR, KINDS, clock, quantity
 from sgp_runner.data.quadratic import QuadraticData
-from sgp_runner.data.sampler import IID, Dirichlet, Sampler, deal, partition_of
+from sgp_runner.data.sampler import (
+    IID,
+    Dirichlet,
+    EqualDirichlet,
+    Sampler,
+    deal,
+    deal_equally,
+    partition_of,
+)
 from sgp_runner.data.shapes import Shapes, inside
 from sgp_runner.data.synthetic import Synthetic
 from sgp_runner.data.tasks import Classification, Regression, Translation
@@ -123,6 +131,22 @@ def test_too_large_a_batch_is_refused_with_the_largest_that_works() -> None:
         Dirichlet().sampler(_split(10), workers=11, batch_size=1, seed=0)
 
 
+def test_equal_dirichlet_deals_shards_of_one_size_and_each_sample_once() -> None:
+    labels = torch.arange(1003) % 10
+    shards = deal_equally(labels, workers=8, alpha=0.1, seed=0)
+    assert [len(shard) for shard in shards] == [125] * 8
+    assert len(set(torch.cat(shards).tolist())) == 1000
+    most = [int(labels[shard].bincount().max()) for shard in shards]
+    assert min(most) == 46 and sum(most) == 480  # 13 and 104 if all had the same
+    even = deal_equally(labels, workers=8, alpha=10_000.0, seed=0)
+    assert max(int(labels[shard].bincount().max()) for shard in even) < 25
+
+
+def test_equal_dirichlet_uses_up_what_is_left() -> None:
+    shards = deal_equally(torch.tensor([0, 0, 0, 1, 1, 1]), workers=3, alpha=1e-3, seed=0)
+    assert sorted(torch.cat(shards).tolist()) == [0, 1, 2, 3, 4, 5]
+
+
 def test_dirichlet_needs_labels() -> None:
     with pytest.raises(ConfigError, match=r"Use data\.partition=iid"):
         Dirichlet().sampler(
@@ -133,6 +157,7 @@ def test_dirichlet_needs_labels() -> None:
 def test_the_fields_of_a_data_config_choose_the_partition() -> None:
     assert partition_of(Digits()) == IID()
     assert partition_of(Digits(partition="dirichlet", alpha=0.3)) == Dirichlet(0.3)
+    assert partition_of(Digits(partition="dirichlet_equal")) == EqualDirichlet(0.1)
     with pytest.raises(
         ConfigError, match=r"data\.partition: 'dirichlett' .* Did you mean 'dirichlet'"
     ):

@@ -142,10 +142,11 @@ def test_an_archive_that_would_be_too_large_is_refused(
 
 
 def test_a_page_names_archive_and_member() -> None:
-    assert archived(Path("reproduced/runs/digits-sgp-n16-s1")) / "metrics.jsonl" == Path(
-        "reproduced/logs/digits.tar.xz#digits-sgp-n16-s1/metrics.jsonl"
+    assert archived(Path("reproduced/runs/claim10-n1-k1024-s1")) / "metrics.jsonl" == Path(
+        "reproduced/logs/claim10.tar.xz#claim10-n1-k1024-s1/metrics.jsonl"
     )
     page = (REPRODUCED / "claims.md").read_text(encoding="utf-8")
     assert (
-        "[1](logs/digits.tar.xz#digits-sgp-n16-s1/metrics.jsonl)" in page and "(runs/" not in page
+        "[1](logs/claim10.tar.xz#claim10-n1-k1024-s1/metrics.jsonl)" in page
+        and "(runs/" not in page
     )

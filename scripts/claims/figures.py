@@ -1,0 +1,228 @@
+"""Figures of the claims: effects with their intervals, curves, and all claims on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, log
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from claims.evidence import Curves, Judged, Verdict
+from sgp_runner.report.parts import ticks_between
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# A page shows a figure 390 px wide on a phone: 5.4 in are 518 px, so letters lose a quarter.
+WIDTH = 5.4  # inches
+ROW = 0.3  # inches
+FONT = 11.0
+INK, DARK, PALE, BAND = "#222222", "#555555", "#8a8a8a", "#dcebf7"
+MOST_NAMED = 3  # findings of a part; more are told apart in the table alone
+LOOKS = {
+    Verdict.REPRODUCED: ("#0072b2", "o"),
+    Verdict.CONTRADICTED: ("#d55e00", "X"),
+    Verdict.UNDECIDED: ("#8a8a8a", "D"),
+}
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222", "#8a8a8a")
+FIRST_MARK, MARKS = 12.5, 6  # where the marks of the summary begin, and room for how many
+APART = 20.0  # effects of one sign whose sizes differ by more are on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Line:
+    """A claim in the summary: a mark for each of its parts.
+
+    parts: empty for a claim whose runs have not finished.
+    """
+
+    number: int
+    subject: str
+    parts: tuple[Verdict, ...]
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure as SVG; the same figure gives the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.hashsalt": path.name}):
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+
+
+def blank(height: float) -> Figure:
+    return Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
+
+
+def grouped(judged: Iterable[Judged]) -> Mapping[str, Mapping[str, Sequence[Judged]]]:
+    """The findings that decide, by unit and part, in their order."""
+    out: dict[str, dict[str, list[Judged]]] = {}
+    for each in judged:
+        if not each.finding.earlier:
+            unit = out.setdefault(each.finding.unit, {})
+            unit.setdefault(each.finding.part, []).append(each)
+    return out
+
+
+def forest(judged: Sequence[Judged]) -> Figure:
+    """The effects of a claim, each with its interval and the range that is expected.
+
+    A panel for each unit, a row for each part with a line for each of its findings.
+    """
+    units = grouped(judged)
+    lines = [sum(map(height, rows.values())) for rows in units.values()]
+    with rc_context({"font.size": FONT, "text.color": INK}):
+        figure = blank(ROW * sum(lines) + 0.75 * len(lines))
+        panels = figure.subplots(len(units), height_ratios=lines, squeeze=False)[:, 0]
+        for axes, (unit, rows) in zip(panels, units.items(), strict=True):
+            draw_effects(axes, unit, rows)
+    return figure
+
+
+def named(row: Sequence[Judged]) -> bool:
+    """Whether each finding of a part has its own name in the figure."""
+    return len(row) <= MOST_NAMED
+
+
+def height(row: Sequence[Judged]) -> float:
+    """The height of a part in rows: its title, the names of findings and their lines."""
+    return 1 + len(row) * (1.8 if named(row) else 1)
+
+
+def draw_effects(axes: Axes, unit: str, rows: Mapping[str, Sequence[Judged]]) -> None:
+    every = [each.finding for row in rows.values() for each in row]
+    ends = [end for each in every for end in (each.effect.low, each.effect.high)]
+    bounds = [end for each in every for end in (each.expected.least, each.expected.most)]
+    known = [end for end in (*ends, *bounds) if abs(end) < inf]
+    logarithmic = min(known) > 0 and max(known) / min(known) > APART
+    if logarithmic:
+        axes.set_xscale("log")
+        low, high = min(known) / 1.3, max(known) * 1.3
+    else:
+        room = 0.08 * (max(known) - min(known)) or 1.0
+        low, high = min(known) - room, max(known) + room
+    axes.set_xlim(low, high)
+    place = 0.0
+    for part, row in rows.items():
+        star = " *" if any(each.finding.primary for each in row) else ""
+        write(axes, place, f"{part}{star}", fontweight="bold")
+        for each in row:
+            if named(row):
+                place += 0.8
+                write(axes, place, each.finding.what, fontsize=0.8 * FONT, color=DARK)
+            place += 1
+            draw_effect(axes, place, each, low, high)
+        place += 1
+    axes.set_ylim(place - 0.4, -0.6)
+    axes.set_yticks([])
+    axes.set_xlabel(unit, color=INK)
+    for side in ("left", "right", "top"):
+        axes.spines[side].set_visible(False)
+
+
+def write(axes: Axes, place: float, text: str, **look: Any) -> None:
+    """Write a line of text at the left end of the axes, at the height ``place``."""
+    axes.text(0.0, place, text, transform=axes.get_yaxis_transform(), va="center", **look)
+
+
+def draw_effect(axes: Axes, place: float, each: Judged, low: float, high: float) -> None:
+    """The band is the expected range, cut off at the ends of the axis."""
+    effect, expected = each.finding.effect, each.finding.expected
+    begin, end = max(low, expected.least), min(high, expected.most)
+    axes.barh(place, end - begin, 0.8, begin, color=BAND, zorder=0)
+    for bound in (expected.least, expected.most):
+        if low < bound < high:
+            axes.plot([bound, bound], [place - 0.4, place + 0.4], color=PALE, linewidth=1)
+    colour, marker = LOOKS[each.verdict]
+    axes.plot([effect.low, effect.high], [place, place], color=colour, linewidth=2)
+    axes.plot(effect.mean, place, marker, color=colour, markersize=7, markeredgecolor="white")
+
+
+def curves(wanted: Curves) -> Figure:
+    """The curves, each named at its end. Raises ValueError for more than eight."""
+    if len(wanted.lines) > len(COLOURS):
+        raise ValueError(f"{len(wanted.lines)} curves are more than {len(COLOURS)}.")
+    with rc_context({"font.size": FONT, "text.color": INK}):
+        figure = blank(4.2)
+        axes = figure.subplots()
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for colour, points in zip(COLOURS, wanted.lines.values(), strict=False):
+            axes.plot(*zip(*points, strict=True), color=colour, linewidth=2, marker="o")
+        xs = sorted({x for points in wanted.lines.values() for x, _ in points})
+        axes.set_xticks(xs, [f"{x:g}" for x in xs])
+        ys = ticks_between(*axes.get_ylim())
+        axes.set_yticks(ys, [f"{y:g}" for y in ys])
+        axes.minorticks_off()
+        axes.set_xlabel(wanted.x)
+        axes.set_title(wanted.y, fontsize=FONT, loc="left")
+        for side in ("right", "top"):
+            axes.spines[side].set_visible(False)
+        name_ends(axes, wanted)
+    return figure
+
+
+def name_ends(axes: Axes, wanted: Curves) -> None:
+    """Write the names to the right of the last points, in their order and not over each other."""
+    low, high = map(log, axes.get_ylim())
+    apart = 0.058  # of the axis
+    last = {
+        name: (log(points[-1][1]) - low) / (high - low) for name, points in wanted.lines.items()
+    }
+    colours = dict(zip(wanted.lines, COLOURS, strict=False))
+    heights = spaced([last[name] for name in sorted(last, key=last.__getitem__)], apart)
+    for name, height in zip(sorted(last, key=last.__getitem__), heights, strict=True):
+        axes.text(1.02, height, name, transform=axes.transAxes, va="center", color=colours[name])
+
+
+def spaced(heights: Sequence[float], apart: float) -> list[float]:
+    """Move increasing heights so that neighbours are ``apart``, and below 1 where they fit."""
+    out: list[float] = []
+    for height in heights:
+        out.append(max(height, out[-1] + apart) if out else height)
+    top = 1.0
+    for place in reversed(range(len(out))):
+        out[place] = min(out[place], top)
+        top = out[place] - apart
+    return out
+
+
+def summary(lines: Sequence[Line]) -> Figure:
+    """All claims on one screen: a mark for each part of each, by its verdict."""
+    with rc_context({"font.size": FONT, "text.color": INK}):
+        figure = blank(0.27 * len(lines) + 0.9)
+        axes = figure.subplots()
+        for place, line in enumerate(lines):
+            axes.text(0.0, place, f"{line.number}", va="center", ha="right", color=PALE)
+            axes.text(0.3, place, line.subject, va="center")
+            for number, verdict in enumerate(sorted(line.parts, key=list(LOOKS).index)):
+                colour, marker = LOOKS[verdict]
+                axes.plot(FIRST_MARK + number, place, marker, color=colour, markersize=9)
+            if not line.parts:
+                axes.text(FIRST_MARK - 0.3, place, "runs to be made", va="center", color=PALE)
+        for verdict, (colour, marker) in LOOKS.items():
+            axes.plot([], [], marker, color=colour, label=verdict.value)
+        axes.legend(
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+            ncols=len(LOOKS),
+            frameon=False,
+            handletextpad=0.1,
+            columnspacing=1.0,
+            title="Each mark is a part of a claim",
+        )
+        axes.set_xlim(-0.8, FIRST_MARK + max(MARKS, *(len(line.parts) for line in lines)))
+        axes.set_ylim(len(lines) - 0.4, -0.6)
+        axes.axis("off")
+    return figure
+
+
+def caption(judged: Sequence[Judged]) -> str:
+    """The text that stands for the figure where it cannot be seen."""
+    return "; ".join(
+        f"{each.finding.part}: {each.finding.effect.mean:.3g}, {each.verdict.value}"
+        for each in judged
+        if not each.finding.earlier
+    )

@@ -1,0 +1,76 @@
+"""Power of a paired test: how many seeds a comparison needs, decided before its runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+LEVEL = 0.025  # of a one-sided test: an interval of 95 % leaves as much on either side
+WANTED = 0.8
+MOST = 1000  # seeds; more are not looked for
+
+
+def power(distance: float, spread: float, seeds: int, *, equivalence: bool = False) -> float:
+    """The probability that an interval lies inside a range, by Student's noncentral t.
+
+    distance: of the true effect to the nearest bound, above 0. spread: standard deviation of the
+    paired differences, in the same unit. equivalence: the range has a bound at this distance on
+    either side; the probability is then a lower bound, exact where it is near 1.
+    """
+    from scipy.stats import nct, t
+
+    freedom = seeds - 1
+    one = float(nct.sf(t.ppf(1 - LEVEL, freedom), freedom, distance / spread * sqrt(seeds)))
+    return max(0.0, 2 * one - 1) if equivalence else one
+
+
+def seeds_needed(distance: float, spread: float, *, equivalence: bool = False) -> int | None:
+    """The fewest seeds with a power of `WANTED`, at least 3; None if they are over `MOST`."""
+
+    def enough(seeds: int) -> bool:
+        return power(distance, spread, seeds, equivalence=equivalence) >= WANTED
+
+    if not enough(MOST):
+        return None
+    low, high = 2, MOST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The number of seeds of a claim, and why it is enough for its primary finding.
+
+    matters: the smallest effect that matters, as the distance to the nearest bound. spread:
+    standard deviation of the paired differences in the pilot runs. pilot: which runs these were.
+    Raises ValueError if the seeds have not the power of `WANTED`.
+    """
+
+    matters: float
+    spread: float
+    seeds: int
+    unit: str
+    pilot: str
+    equivalence: bool = False
+
+    def __post_init__(self) -> None:
+        if self.power < WANTED:
+            raise ValueError(f"{self.seeds} seeds have a power of {self.power:.2f} alone.")
+
+    @property
+    def power(self) -> float:
+        return power(self.matters, self.spread, self.seeds, equivalence=self.equivalence)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The seeds: 1, 2 and so on."""
+        return tuple(range(1, self.seeds + 1))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seeds} seeds: an effect {self.matters:g} {self.unit} from the range's bound is "
+            f"found with a probability of at least {100 * min(self.power, 0.99):.0f} %, at a "
+            f"spread of {self.spread:g} between seeds ({self.pilot})."
+        )
