@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
+
+PREFIX = "sgp-rank-"  # of the name of a forked rank
 
 
 def hear_interrupts() -> None:
@@ -36,8 +39,9 @@ def wait_for_ranks(folder: Path, count: int) -> list[int]:
 
 
 def ranks_of(folder: Path) -> list[int]:
-    """Process ids of living ranks whose configuration lies in ``folder``, or whose results go
-    there.
+    """Process ids of living ranks whose configuration lies in ``folder``, or that work for it.
+
+    A rank that was forked from its launching process has the command line of that one, and a name.
     """
     found = []
     for process in Path("/proc").iterdir():
@@ -45,22 +49,32 @@ def ranks_of(folder: Path) -> list[int]:
             words = (
                 (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
             )
+            forked = bool(words) and forked_rank(int(process.name)) is not None
+            there = forked and folder in (path := Path(os.readlink(process / "cwd")), *path.parents)
         except OSError:
             continue
         text = b" ".join(words).decode(errors="replace")
-        rank = any(
+        rank = forked or any(
             mark in text for mark in ("sgp_runner.session.rank", "real_rank.py", "network=mpi")
         )
-        if rank and str(folder) in text and b"python" in words[0]:
+        if rank and (str(folder) in text or there) and b"python" in words[0]:
             found.append(int(process.name))
     return sorted(found)
+
+
+def forked_rank(pid: int) -> int | None:
+    """The rank of a process that was forked from its launching one; None for others."""
+    name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    return int(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
 
 
 def processes_of(folder: Path) -> dict[int, int]:
     """Process ids of living ranks that were started on this machine, by rank."""
     found = {}
     for pid in ranks_of(folder):
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        ranks = [each.removeprefix(b"RANK=") for each in environment if each.startswith(b"RANK=")]
-        found[int(ranks[0])] = pid
+        rank = forked_rank(pid)
+        if rank is None:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            (rank,) = (int(each[5:]) for each in environment if each.startswith(b"RANK="))
+        found[rank] = pid
     return found

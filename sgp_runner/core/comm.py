@@ -42,9 +42,7 @@ class Transport(ABC):
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
         """Make a tensor like ``tensor``, where a message to ``peers`` is sent without a copy."""
-        import torch
-
-        return torch.empty_like(tensor)
+        return tensor.new_empty(tensor.shape)
 
     def before_receiving(self, src: int | None) -> None:
         """Put arrived messages into the mailbox, before a receive from ``src`` (None: any)."""

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
+from pathlib import Path
 from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
 from typing import TYPE_CHECKING, Protocol
 
@@ -80,6 +82,8 @@ def start(
 
     def rank() -> None:
         os.setsid()
+        with suppress(OSError):  # for ps and top, to which all ranks look alike otherwise
+            Path("/proc/self/comm").write_text(f"sgp-rank-{environment['RANK']}", encoding="ascii")
         if "OMP_NUM_THREADS" not in os.environ:  # which PyTorch has read
             torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
         os.environ.update(environment)

@@ -83,12 +83,8 @@ def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path)
             for rank in ranks:  # both map the file of either, which another user cannot open
                 found = shared_files(rank)
                 assert len(found) == 2 and found == shared_files(ranks[0])
-            environment = dict(
-                word.split("=", 1)
-                for word in Path(f"/proc/{ranks[0]}/environ").read_text().split("\0")
-                if "=" in word
-            )
-            store = Path(environment["SGP_RUN_STORE"])
+            opened = [Path(file).resolve() for file in Path(f"/proc/{ranks[0]}/fd").iterdir()]
+            store = next(path for path in opened if path.name == "store")
             assert stat.S_IMODE(store.parent.stat().st_mode) == 0o700 and store.stat().st_size > 0
             if os.getuid() == 0:
                 done = subprocess.run(
