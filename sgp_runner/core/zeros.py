@@ -228,30 +228,30 @@ class Zeros:
             return None
         return number if isfinite(number) else None
 
+    def takes(self, other: Any, alpha: float, sign: int) -> bool:
+        """Add ``sign * alpha * other`` if the result is such a vector too; else do nothing."""
+        if not self.fits(other) or not (alpha == 1 or isfinite(alpha)):
+            return False
+        memory, number = self.memory, other.memory.number if other.reaches else 0.0
+        if number and not (self.reaches and alpha == 1):
+            return False
+        if number:
+            memory.number = memory.rounded(memory.number + sign * number)
+        memory.version += 1
+        return True
+
     def add_(self, other: Any, *, alpha: float = 1) -> Zeros:
         if type(other) is not Zeros:
             other = compact(other)
-        if self.fits(other) and (alpha == 1 or isfinite(alpha)):
-            memory, number = self.memory, other.memory.number if other.reaches else 0.0
-            if not number or (self.reaches and alpha == 1):
-                if number:
-                    memory.number = memory.rounded(memory.number + number)
-                memory.version += 1
-                return self
-        self.tensor().add_(tensors_in(other), alpha=alpha)
+        if not self.takes(other, alpha, 1):
+            self.tensor().add_(tensors_in(other), alpha=alpha)
         return self
 
     def sub_(self, other: Any, *, alpha: float = 1) -> Zeros:
         if type(other) is not Zeros:
             other = compact(other)
-        if self.fits(other) and (alpha == 1 or isfinite(alpha)):
-            memory, number = self.memory, other.memory.number if other.reaches else 0.0
-            if not number or (self.reaches and alpha == 1):
-                if number:
-                    memory.number = memory.rounded(memory.number - number)
-                memory.version += 1
-                return self
-        self.tensor().sub_(tensors_in(other), alpha=alpha)
+        if not self.takes(other, alpha, -1):
+            self.tensor().sub_(tensors_in(other), alpha=alpha)
         return self
 
     def mul_(self, other: Any) -> Zeros:
@@ -395,4 +395,3 @@ def delegated(name: str) -> Callable[..., Any]:
 
 for _name in DELEGATED:
     setattr(Zeros, _name, delegated(_name))
-Zeros.__hash__ = object.__hash__  # type: ignore[method-assign]
