@@ -2,7 +2,7 @@
 
 A namespace without a name lives as long as a process has it open, so none is left behind even if
 this process is killed. Each link is a token bucket (``tbf`` of ``tc``) in either direction. TCP is
-CUBIC on them, whatever the machine's default is. Hosts have equal shares of the processors.
+CUBIC on them, whatever the machine's default is.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.measure import Skipped
-from benchmarks.processors import Processors
 
 CLONE_NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
 PORT = 5001
 # Bytes that TCP hands down at once: less than the usual 64 KiB, so that buckets can be small.
-PIECE = 8192
+PIECE = 32768
 LINK = "eth0"
 
 
@@ -41,14 +40,12 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self.count = count
         self.open = ExitStack()
-        self.processors = Processors(count)
         self.switch = -1
         self.hosts: list[int] = []  # open files, each a namespace
 
     def __enter__(self) -> Hosts:
         if os.geteuid() != 0 or any(shutil.which(program) is None for program in ("ip", "tc")):
             raise Skipped("Virtual hosts need root, and ip and tc of iproute2.")
-        self.open.enter_context(self.processors)
         try:
             self.switch, *self.hosts = (self.namespace() for _ in range(self.count + 1))
             self.batch(
@@ -98,14 +95,6 @@ class Hosts:
     def path(self, host: int) -> str:
         """The namespace of a host, for `enter`."""
         return path_of(self.hosts[host])
-
-    def place(self, host: int) -> tuple[str, Path]:
-        """The namespace and the control group of a host, for `enter` and `join`."""
-        return self.path(host), self.processors.path(host)
-
-    def divide(self, hosts: int) -> None:
-        """Divide the processors among ``hosts`` hosts."""
-        self.processors.divide(hosts)
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
         """Limit the links of ``hosts``, by default all, in either direction.

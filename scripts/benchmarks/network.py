@@ -2,15 +2,18 @@
 
 Each node is a process on a virtual host: a network namespace whose link a token bucket limits to
 100, 300 or 1000 Mbit/s in either direction, which a transfer over TCP checks first. The ranks are
-those of ``sgp-run network=gloo`` under a launcher. The model is a perceptron with 2.2 MB of
-parameters, and each node has a batch of 128 digits: all nodes together keep two cores busy for some
-15 ms of computation, which is less than a message takes except on the fastest link. Compute is the
-time of steps of local SGD without messages, with all nodes computing. Times are seconds per step of
-a node, in the second part of a run.
+those of ``sgp-run network=gloo`` under a launcher, and consecutive ranks share a core, equally many
+on each. The model is a perceptron with 2.2 MB of parameters, and each node has a batch of 128
+digits, for whose gradient it needs a core for some 6 ms. Compute is the time of steps of local SGD
+without messages, with all nodes computing. Times are seconds per step of a node, in the second part
+of a run.
 
-Before a network is measured, the probe of ``sgp-run calibrate`` runs on it, and the simulator
-predicts every time from the profile: profiles and predictions are in ``network/``. SlowMo takes a
-slow step every 4 steps. A slow node sleeps (`faults.slow_nodes`).
+The machine is calibrated once: the probe of ``sgp-run calibrate`` runs on four nodes at 300 Mbit/s.
+From that profile the simulator predicts the time of every algorithm on every network. Of that it
+knows the rate of a transfer over TCP, by which a bit takes longer or less than in the calibration,
+and how many ranks share a core (``cluster.ranks_per_host``). The profile and the predictions are in ``network/``. SlowMo takes a slow step
+every 4 steps. A slow node sleeps (`faults.slow_nodes`). Every run is recorded: see
+``results/validation/``.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.hosts import Hosts
 from benchmarks.measure import REPEATS, Goal, Result, Table
-from benchmarks.on_hosts import Here, on_hosts
+from benchmarks.on_hosts import Here, on_a_core, on_hosts
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
@@ -48,9 +51,11 @@ ALGORITHMS = {
 RIVALS = {"torch DDP": ("ddp", "torch"), "fairscale's SGP": ("fairscale", "fairscale")}
 MODEL = ("model=mlp", "model.hidden=[700,700]", "batch_size=128", "optim.lr=0.001")
 SAMPLES = 1437  # size of the digits' training set
+LONGER = 8
 SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # run with a slow node or link; the first is the baseline
 FACTOR = 4  # of the slow-down
 SLOW = 1  # the slow rank
+PROFILE = "here"
 WITHIN = Goal("at most", 10)  # percent
 TOLERANCE = 0.05  # relative, of an imitated rate
 
@@ -77,8 +82,9 @@ class Network:
     def title(self) -> str:
         return f"{self.nodes} nodes, {self.bits_per_second / 1e6:.0f} Mbit/s"
 
-    def words(self, *more: str) -> list[str]:
-        steps = self.steps + WARM_UP
+    def words(self, *more: str, longer: int = 1) -> list[str]:
+        """Settings of a real run with so many times as many steps."""
+        steps = longer * self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
         quiet = (
             "eval_every=1000000",
@@ -107,11 +113,14 @@ class Network:
         return ("node",) if self.imitated else ("node", "link")
 
 
-# These take three quarters of an hour. Goals are for four nodes at up to 300 Mbit/s.
+# These take half an hour. Goals are for four nodes at up to 300 Mbit/s.
 NETWORKS = (
     *(Network(4, 100e6, 8), Network(4, 300e6, 12), Network(4, 1000e6, 16)),
     *(Network(8, 100e6, 4), Network(8, 300e6, 8), Network(8, 1000e6, 12)),
 )
+
+
+CALIBRATED = NETWORKS[1]
 
 
 @dataclass(frozen=True)
@@ -125,24 +134,32 @@ class Cell:
     slow: str | None = None
 
     @property
+    def longer(self) -> int:
+        """How many times as long it runs: AD-PSGD until its slowest averages have come round."""
+        return LONGER if self.words == ALGORITHMS["AD-PSGD"] else 1
+
+    @property
     def faults(self) -> list[str]:
         """Settings that slow the simulator's node or link; a real link is slowed itself."""
         return [f"faults.slow_{self.slow}s={{{SLOW}: {FACTOR}}}"] if self.slow else []
 
 
-def measure(networks: Sequence[Network] = NETWORKS, seconds: float = 0.7) -> Iterator[Table]:
-    """Compare predictions and measurements; ``seconds`` limits each part of a calibration."""
+def measure(
+    networks: Sequence[Network] = NETWORKS, at: Network = CALIBRATED, seconds: float = 0.7
+) -> Iterator[Table]:
+    """Compare predictions and measurements; ``seconds`` limits each part of the calibration."""
     with (
         TemporaryDirectory() as folder,
         Hosts(max(network.nodes for network in networks) + 1) as hosts,
     ):
-        yield from columns(
-            [Bench(hosts, network, Path(folder), OUT) for network in networks], seconds
-        )
+        first, *benches = (Bench(hosts, each, Path(folder), OUT) for each in (at, *networks))
+        yield from columns(first, benches, seconds)
 
 
-def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
-    """Predict and measure each network, and compare both at the end."""
+def columns(first: Bench, benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
+    """Calibrate ``first``, predict and measure each network, and compare both at the end."""
+    rate = median(first.achieved())
+    first.calibrate(seconds)
     predicted: dict[str, dict[str, float]] = {}
     measured: dict[str, dict[str, float]] = {}
     for bench in benches:
@@ -161,7 +178,7 @@ def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
             )
             yield Table(network.title, text=what)
             continue
-        predicted[network.title] = bench.predict(cells | slow, seconds)
+        predicted[network.title] = bench.predict(cells | slow, rate, median(achieved))
         out.mkdir(parents=True, exist_ok=True)
         # Written before anything is measured.
         (out / "predicted.json").write_text(
@@ -188,17 +205,15 @@ class Bench:
     def achieved(self) -> tuple[float, ...]:
         """Slow the links and return the bits per second that hosts achieve, all sending at once."""
         self.hosts.shape(self.network.bits_per_second)
-        self.hosts.divide(self.network.nodes)
         return tuple(self.hosts.achieved(int(self.network.bits_per_second / 8)) for _ in range(3))
 
-    def predict(self, cells: Mapping[str, Cell], seconds: float) -> dict[str, float]:
-        """Calibrate the network, keep its profile, and simulate each cell: milliseconds."""
+    def calibrate(self, seconds: float) -> None:
+        """Measure the machine on this network, and keep the profile."""
         from sgp_runner.cli.calibrate import conclude
-        from sgp_runner.config.overrides import experiment_of, search_in
+        from sgp_runner.config.overrides import experiment_of
 
-        name = self.network.name
-        settings = [*self.network.words(), f"name={name}", f"results={self.folder}/calibration"]
-        experiment = self.written(settings, name)
+        settings = [*self.network.words(), f"name={PROFILE}", f"results={self.folder}/calibration"]
+        experiment = self.written(settings, PROFILE)
         on_hosts(
             self.hosts, self.network.nodes, self.folder / "log", calibrate, str(experiment), seconds
         )
@@ -206,13 +221,25 @@ class Bench:
         kept = self.out / "cluster" / profile.name
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
-        here = [search_in(str(self.out)), f"cluster={name}"]
-        return {
-            title: self.simulated(title, [*cell.words, *cell.faults, *here])
-            for title, cell in cells.items()
-        }
 
-    def simulated(self, title: str, words: Sequence[str]) -> float:
+    def predict(
+        self, cells: Mapping[str, Cell], calibrated: float, achieved: float
+    ) -> dict[str, float]:
+        """Simulate each cell: milliseconds.
+
+        calibrated, achieved: bit/s of TCP on the network of the calibration, and on this one
+        """
+        from sgp_runner.config.overrides import experiment_of, search_in
+
+        here = [search_in(str(self.out)), f"cluster={PROFILE}"]
+        cluster = experiment_of([*MODEL, *here]).run.cluster
+        slower = 1 / achieved - 1 / calibrated  # s/bit
+        for key in ("bandwidth", "all_reduce_bandwidth"):
+            rate = 1 / (1 / getattr(cluster, key) + slower)
+            here.append(f"cluster.{key}={rate!r}")
+        return {title: self.simulated(title, cell, here) for title, cell in cells.items()}
+
+    def simulated(self, title: str, cell: Cell, here: Sequence[str]) -> float:
         """Milliseconds per simulated step, with the real model's messages and gradient times."""
         from sgp_runner.config.overrides import experiment_of
         from sgp_runner.session.execution import perform
@@ -220,7 +247,7 @@ class Bench:
         network = self.network
         timing = [
             "model=timing_only",
-            f"model.sample_steps={network.steps + WARM_UP}",
+            f"model.sample_steps={cell.longer * network.steps + WARM_UP}",
             "epochs=1",
             "timed_as.model=mlp",
         ]
@@ -236,7 +263,9 @@ class Bench:
             "resume=never",
             "logger=jsonl",
         ]
-        experiment = experiment_of([*timing, *words, *place])
+        words = [*timing, *cell.words, *cell.faults, *here, *place]
+        ranks = experiment_of(words).run.ranks
+        experiment = experiment_of([*words, f"cluster.ranks_per_host={on_a_core(ranks)}"])
         with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             perform(experiment)
         return 1000 * step_seconds(
@@ -271,6 +300,8 @@ class Bench:
             f"name={slug(title)}",
             f"results={self.folder}/{network.name}",
             "resume=never",
+            "record=true",
+            longer=cell.longer,
         )
         config = self.written(settings, title)
 
