@@ -11,9 +11,10 @@ of a run.
 The machine is calibrated once: the probe of ``sgp-run calibrate`` runs on four nodes at 300 Mbit/s.
 From that profile the simulator predicts the time of every algorithm on every network. Of that it
 knows the rate of a transfer over TCP, by which a bit takes longer or less than in the calibration,
-and how many ranks share a core (``cluster.ranks_per_host``). The profile and the predictions are in ``network/``. SlowMo takes a slow step
-every 4 steps. A slow node sleeps (`faults.slow_nodes`). Every run is recorded: see
-``results/validation/``.
+and how many ranks share a core (``cluster.ranks_per_host``). The profile and the predictions are in
+``network/``. SlowMo takes a slow step every 4 steps. A slow node sleeps (`faults.slow_nodes`).
+Every run is recorded; the recordings are in ``network/recordings/``, for `sgp-replay` and for other
+simulators. A network on which TCP does not come near the rate of the links is left out.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from statistics import mean, median
 from tempfile import TemporaryDirectory
 
 from benchmarks.hosts import Hosts
-from benchmarks.measure import REPEATS, Goal, Result, Table
+from benchmarks.measure import Goal, Result, Table
 from benchmarks.on_hosts import Here, on_a_core, on_hosts
+from reproduce.archives import compressed, tar_of
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
@@ -55,9 +57,9 @@ LONGER = 8
 SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # run with a slow node or link; the first is the baseline
 FACTOR = 4  # of the slow-down
 SLOW = 1  # the slow rank
+KEPT = ("config.yaml", "metrics*.jsonl", "recording-*.jsonl", "summary.json")
 PROFILE = "here"
 WITHIN = Goal("at most", 10)  # percent
-TOLERANCE = 0.05  # relative, of an imitated rate
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,13 @@ class Network:
     nodes: int
     bits_per_second: float
     steps: int
-    repeats: int = REPEATS
+    repeats: int = 3
     imitated: bool = False
+
+    @property
+    def tolerance(self) -> float:
+        """How far TCP's rate may be off; headers take 5 % on real links."""
+        return 0.05 if self.imitated else 0.1
 
     @property
     def name(self) -> str:
@@ -171,10 +178,12 @@ def columns(first: Bench, benches: Sequence[Bench], seconds: float) -> Iterator[
             for name in SLOWED
         }
         achieved = bench.achieved()
-        if network.imitated and abs(median(achieved) / network.bits_per_second - 1) > TOLERANCE:
+        off, tolerance = abs(median(achieved) / network.bits_per_second - 1), network.tolerance
+        if off > tolerance:
             what = (
                 f"{median(achieved) / 1e6:.1f} Mbit/s were achieved here, more than "
-                f"{100 * TOLERANCE:g} % off: nothing is reported."
+                f"{100 * tolerance:g} % off: the processors are the limit, not the links, and "
+                "nothing is reported."
             )
             yield Table(network.title, text=what)
             continue
@@ -185,6 +194,7 @@ def columns(first: Bench, benches: Sequence[Bench], seconds: float) -> Iterator[
             json.dumps(predicted, indent=1) + "\n", encoding="utf-8"
         )
         times = bench.times(cells | slow)
+        bench.release()
         measured[network.title] = {name: median(times[name]) for name in cells | slow}
         yield bench.table(times, predicted[network.title], achieved)
         if slow:
@@ -201,11 +211,13 @@ class Bench:
 
     def __init__(self, hosts: Hosts | Here, network: Network, folder: Path, out: Path) -> None:
         self.hosts, self.network, self.folder, self.out = hosts, network, folder, out
+        self.kept: dict[str, dict[str, bytes]] = {}  # contents by run and repeat, and by file
 
     def achieved(self) -> tuple[float, ...]:
         """Slow the links and return the bits per second that hosts achieve, all sending at once."""
         self.hosts.shape(self.network.bits_per_second)
-        return tuple(self.hosts.achieved(int(self.network.bits_per_second / 8)) for _ in range(3))
+        num_bytes = int(self.network.bits_per_second / 8)
+        return tuple(self.hosts.achieved(num_bytes, self.network.nodes) for _ in range(3))
 
     def calibrate(self, seconds: float) -> None:
         """Measure the machine on this network, and keep the profile."""
@@ -316,11 +328,32 @@ class Bench:
             finally:
                 if cell.slow == "link":
                     hosts.shape(network.bits_per_second, [SLOW])
+            self.keep(experiment.directory)
             return step_seconds(
                 experiment.directory, network.nodes, experiment.run.algo.asynchronous
             )
 
         return run
+
+    def keep(self, run: Path) -> None:
+        """Keep what `sgp-replay` and others need of a run for the archive of recordings."""
+        repeat = 1 + sum(name.startswith(f"{run.name}-") for name in self.kept)
+        self.kept[f"{run.name}-{repeat}"] = {
+            path.name: path.read_bytes().replace(str(self.folder).encode(), b"results")
+            for pattern in KEPT
+            for path in sorted(run.glob(pattern))
+        }
+
+    def release(self) -> None:
+        """Write the archive of all recordings of this network."""
+        files = {
+            f"{run}/{name}": content
+            for run, each in self.kept.items()
+            for name, content in each.items()
+        }
+        archive = self.out / "recordings" / f"{self.network.name}.tar.xz"
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        archive.write_bytes(compressed(archive.name, tar_of(files)))
 
     def written(self, settings: Sequence[str], title: str) -> Path:
         """Write the configuration of a run where its ranks read it."""
@@ -417,26 +450,34 @@ def accuracy(
     }
     results = [Result(f"error, {title}", "%", each) for title, each in errors.items()]
     sizes = [abs(error) for each in errors.values() for error in each]
-    swapped = sum(
-        wrong_order(predicted[title], times, *pair)
+    orders = [
+        right_order(predicted[title], times, *pair)
         for title, times in measured.items()
         for pair in combinations(times, 2)
-    )
-    results.append(Result("mean error of all cells", "%", (mean(sizes),), Goal("less than", 10)))
-    results.append(Result("worst error", "%", (max(sizes),), Goal("less than", 20)))
-    results.append(Result("pairs in the wrong order", "", (float(swapped),), Goal("at most", 0)))
+        if differ(times, *pair)
+    ]
+    pairs, swapped = len(orders), orders.count(False)
+    results.append(Result("mean error of all cells", "%", (mean(sizes),), Goal("at most", 5)))
+    results.append(Result("worst error", "%", (max(sizes),), Goal("at most", 15)))
+    if pairs:
+        share = 100 * (1 - swapped / pairs)
+        results.append(Result("pairs in the right order", "%", (share,), Goal("at least", 98)))
     text = (
-        "Predictions were written down before anything was measured. Pairs whose times are within "
-        "3 % of each other have no order."
+        "Predictions were written down before anything was measured. Of the pairs whose times "
+        f"differ by more than 5 %, {pairs - swapped} of {pairs} are in the right order."
     )
     return Table("What the simulator predicted", tuple(results), text)
 
 
-def wrong_order(
+def differ(measured: Mapping[str, float], a: str, b: str) -> bool:
+    """Whether the times differ by more than 5 %."""
+    return max(measured[a], measured[b]) > 1.05 * min(measured[a], measured[b])
+
+
+def right_order(
     predicted: Mapping[str, float], measured: Mapping[str, float], a: str, b: str
 ) -> bool:
-    near = abs(measured[a] / measured[b] - 1) < 0.03
-    return not near and (predicted[a] < predicted[b]) != (measured[a] < measured[b])
+    return (predicted[a] < predicted[b]) == (measured[a] < measured[b])
 
 
 def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:

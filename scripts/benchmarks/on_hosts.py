@@ -48,13 +48,13 @@ class Here:
         assert hosts is None
         self.bits_per_second = bits_per_second
 
-    def achieved(self, num_bytes: int) -> float:
-        """Mean bits per second when all ranks send ``num_bytes`` to the next at once."""
+    def achieved(self, num_bytes: int, count: int) -> float:
+        """Mean bits per second when ``count`` ranks send ``num_bytes`` to the next at once."""
         with TemporaryDirectory() as folder:
             out = Path(folder) / "rate"
             on_hosts(
                 self,
-                self.count,
+                count,
                 Path(folder) / "log",
                 send_around,
                 self.bits_per_second,
