@@ -2,7 +2,7 @@
 
 A namespace without a name lives as long as a process has it open, so none is left behind even if
 this process is killed. Each link is a token bucket (``tbf`` of ``tc``) in either direction. TCP is
-CUBIC on them, whatever the machine's default is. Hosts have equal shares of the processors.
+CUBIC on them, whatever the machine's default is.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.measure import Skipped
-from benchmarks.processors import Processors
 
 CLONE_NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
 PORT = 5001
-# Bytes that TCP hands down at once: less than the usual 64 KiB, so that buckets can be small.
-PIECE = 8192
+# Bytes that TCP hands down at once: less than the usual 64 KiB, so that buckets can be small, but
+# not much, as each costs the processors time that the ranks then miss.
+PIECE = 32768
 LINK = "eth0"
 
 
@@ -41,14 +41,12 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self.count = count
         self.open = ExitStack()
-        self.processors = Processors(count)
         self.switch = -1
         self.hosts: list[int] = []  # open files, each a namespace
 
     def __enter__(self) -> Hosts:
         if os.geteuid() != 0 or any(shutil.which(program) is None for program in ("ip", "tc")):
             raise Skipped("Virtual hosts need root, and ip and tc of iproute2.")
-        self.open.enter_context(self.processors)
         try:
             self.switch, *self.hosts = (self.namespace() for _ in range(self.count + 1))
             self.batch(
@@ -99,14 +97,6 @@ class Hosts:
         """The namespace of a host, for `enter`."""
         return path_of(self.hosts[host])
 
-    def place(self, host: int) -> tuple[str, Path]:
-        """The namespace and the control group of a host, for `enter` and `join`."""
-        return self.path(host), self.processors.path(host)
-
-    def divide(self, hosts: int) -> None:
-        """Divide the processors among ``hosts`` hosts."""
-        self.processors.divide(hosts)
-
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
         """Limit the links of ``hosts``, by default all, in either direction.
 
@@ -133,13 +123,17 @@ class Hosts:
                 pass_fds=self.hosts,
             )
 
-    def achieved(self, num_bytes: int) -> float:
-        """Mean bits per second of TCP when all hosts send ``num_bytes`` to the next at once."""
-        servers = [self.listen(host) for host in range(self.count)]
-        with ThreadPoolExecutor(2 * self.count) as threads:
+    def achieved(self, num_bytes: int, count: int | None = None) -> float:
+        """Mean bits per second of TCP when ``count`` hosts send ``num_bytes`` to the next at once.
+
+        count: by default all
+        """
+        count = count or self.count
+        servers = [self.listen(host) for host in range(count)]
+        with ThreadPoolExecutor(2 * count) as threads:
             rates = [threads.submit(receive, server) for server in servers]
-            for host in range(self.count):
-                threads.submit(self.send, host, (host + 1) % self.count, num_bytes)
+            for host in range(count):
+                threads.submit(self.send, host, (host + 1) % count, num_bytes)
             return mean(rate.result() for rate in rates)
 
     def listen(self, host: int) -> socket.socket:

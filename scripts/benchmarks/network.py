@@ -2,15 +2,19 @@
 
 Each node is a process on a virtual host: a network namespace whose link a token bucket limits to
 100, 300 or 1000 Mbit/s in either direction, which a transfer over TCP checks first. The ranks are
-those of ``sgp-run network=gloo`` under a launcher. The model is a perceptron with 2.2 MB of
-parameters, and each node has a batch of 128 digits: all nodes together keep two cores busy for some
-15 ms of computation, which is less than a message takes except on the fastest link. Compute is the
-time of steps of local SGD without messages, with all nodes computing. Times are seconds per step of
-a node, in the second part of a run.
+those of ``sgp-run network=gloo`` under a launcher, and consecutive ranks share a core, equally many
+on each. The model is a perceptron with 2.2 MB of parameters, and each node has a batch of 128
+digits, for whose gradient it needs a core for some 6 ms. Compute is the time of steps of local SGD
+without messages, with all nodes computing. Times are seconds per step of a node, in the second part
+of a run.
 
-Before a network is measured, the probe of ``sgp-run calibrate`` runs on it, and the simulator
-predicts every time from the profile: profiles and predictions are in ``network/``. SlowMo takes a
-slow step every 4 steps. A slow node sleeps (`faults.slow_nodes`).
+The machine is calibrated once: the probe of ``sgp-run calibrate`` runs on four nodes at 300 Mbit/s.
+From that profile the simulator predicts the time of every algorithm on every network. Of that it
+knows the rate of a transfer over TCP, by which a bit takes longer or less than in the calibration,
+and how many ranks share a core (``cluster.ranks_per_host``). The profile and the predictions are in
+``network/``. SlowMo takes a slow step every 4 steps. A slow node sleeps (`faults.slow_nodes`).
+Every run is recorded; the recordings are in ``network/recordings/``, for `sgp-replay` and for other
+simulators. A network on which TCP does not come near the rate of the links is left out.
 """
 
 from __future__ import annotations
@@ -28,8 +32,9 @@ from statistics import mean, median
 from tempfile import TemporaryDirectory
 
 from benchmarks.hosts import Hosts
-from benchmarks.measure import REPEATS, Goal, Result, Table
-from benchmarks.on_hosts import Here, on_hosts
+from benchmarks.measure import Goal, Result, Table
+from benchmarks.on_hosts import Here, on_a_core, on_hosts
+from reproduce.archives import compressed, tar_of
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
@@ -48,11 +53,13 @@ ALGORITHMS = {
 RIVALS = {"torch DDP": ("ddp", "torch"), "fairscale's SGP": ("fairscale", "fairscale")}
 MODEL = ("model=mlp", "model.hidden=[700,700]", "batch_size=128", "optim.lr=0.001")
 SAMPLES = 1437  # size of the digits' training set
+LONGER = 8
 SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # run with a slow node or link; the first is the baseline
 FACTOR = 4  # of the slow-down
 SLOW = 1  # the slow rank
+KEPT = ("config.yaml", "metrics*.jsonl", "recording-*.jsonl", "summary.json")
+PROFILE = "here"
 WITHIN = Goal("at most", 10)  # percent
-TOLERANCE = 0.05  # relative, of an imitated rate
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,13 @@ class Network:
     nodes: int
     bits_per_second: float
     steps: int
-    repeats: int = REPEATS
+    repeats: int = 3
     imitated: bool = False
+
+    @property
+    def tolerance(self) -> float:
+        """How far TCP's rate may be off; headers take 5 % on real links."""
+        return 0.05 if self.imitated else 0.1
 
     @property
     def name(self) -> str:
@@ -77,8 +89,9 @@ class Network:
     def title(self) -> str:
         return f"{self.nodes} nodes, {self.bits_per_second / 1e6:.0f} Mbit/s"
 
-    def words(self, *more: str) -> list[str]:
-        steps = self.steps + WARM_UP
+    def words(self, *more: str, longer: int = 1) -> list[str]:
+        """Settings of a real run with so many times as many steps."""
+        steps = longer * self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
         quiet = (
             "eval_every=1000000",
@@ -107,11 +120,14 @@ class Network:
         return ("node",) if self.imitated else ("node", "link")
 
 
-# These take three quarters of an hour. Goals are for four nodes at up to 300 Mbit/s.
+# These take half an hour. Goals are for four nodes at up to 300 Mbit/s.
 NETWORKS = (
     *(Network(4, 100e6, 8), Network(4, 300e6, 12), Network(4, 1000e6, 16)),
     *(Network(8, 100e6, 4), Network(8, 300e6, 8), Network(8, 1000e6, 12)),
 )
+
+
+CALIBRATED = NETWORKS[1]
 
 
 @dataclass(frozen=True)
@@ -125,24 +141,32 @@ class Cell:
     slow: str | None = None
 
     @property
+    def longer(self) -> int:
+        """How many times as long it runs: AD-PSGD until its slowest averages have come round."""
+        return LONGER if self.words == ALGORITHMS["AD-PSGD"] else 1
+
+    @property
     def faults(self) -> list[str]:
         """Settings that slow the simulator's node or link; a real link is slowed itself."""
         return [f"faults.slow_{self.slow}s={{{SLOW}: {FACTOR}}}"] if self.slow else []
 
 
-def measure(networks: Sequence[Network] = NETWORKS, seconds: float = 0.7) -> Iterator[Table]:
-    """Compare predictions and measurements; ``seconds`` limits each part of a calibration."""
+def measure(
+    networks: Sequence[Network] = NETWORKS, at: Network = CALIBRATED, seconds: float = 0.7
+) -> Iterator[Table]:
+    """Compare predictions and measurements; ``seconds`` limits each part of the calibration."""
     with (
         TemporaryDirectory() as folder,
         Hosts(max(network.nodes for network in networks) + 1) as hosts,
     ):
-        yield from columns(
-            [Bench(hosts, network, Path(folder), OUT) for network in networks], seconds
-        )
+        first, *benches = (Bench(hosts, each, Path(folder), OUT) for each in (at, *networks))
+        yield from columns(first, benches, seconds)
 
 
-def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
-    """Predict and measure each network, and compare both at the end."""
+def columns(first: Bench, benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
+    """Calibrate ``first``, predict and measure each network, and compare both at the end."""
+    rate = median(first.achieved())
+    first.calibrate(seconds)
     predicted: dict[str, dict[str, float]] = {}
     measured: dict[str, dict[str, float]] = {}
     for bench in benches:
@@ -154,20 +178,23 @@ def columns(benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
             for name in SLOWED
         }
         achieved = bench.achieved()
-        if network.imitated and abs(median(achieved) / network.bits_per_second - 1) > TOLERANCE:
+        off, tolerance = abs(median(achieved) / network.bits_per_second - 1), network.tolerance
+        if off > tolerance:
             what = (
                 f"{median(achieved) / 1e6:.1f} Mbit/s were achieved here, more than "
-                f"{100 * TOLERANCE:g} % off: nothing is reported."
+                f"{100 * tolerance:g} % off: the processors are the limit, not the links, and "
+                "nothing is reported."
             )
             yield Table(network.title, text=what)
             continue
-        predicted[network.title] = bench.predict(cells | slow, seconds)
+        predicted[network.title] = bench.predict(cells | slow, rate, median(achieved))
         out.mkdir(parents=True, exist_ok=True)
         # Written before anything is measured.
         (out / "predicted.json").write_text(
             json.dumps(predicted, indent=1) + "\n", encoding="utf-8"
         )
         times = bench.times(cells | slow)
+        bench.release()
         measured[network.title] = {name: median(times[name]) for name in cells | slow}
         yield bench.table(times, predicted[network.title], achieved)
         if slow:
@@ -184,21 +211,21 @@ class Bench:
 
     def __init__(self, hosts: Hosts | Here, network: Network, folder: Path, out: Path) -> None:
         self.hosts, self.network, self.folder, self.out = hosts, network, folder, out
+        self.kept: dict[str, dict[str, bytes]] = {}  # contents by run and repeat, and by file
 
     def achieved(self) -> tuple[float, ...]:
         """Slow the links and return the bits per second that hosts achieve, all sending at once."""
         self.hosts.shape(self.network.bits_per_second)
-        self.hosts.divide(self.network.nodes)
-        return tuple(self.hosts.achieved(int(self.network.bits_per_second / 8)) for _ in range(3))
+        num_bytes = int(self.network.bits_per_second / 8)
+        return tuple(self.hosts.achieved(num_bytes, self.network.nodes) for _ in range(3))
 
-    def predict(self, cells: Mapping[str, Cell], seconds: float) -> dict[str, float]:
-        """Calibrate the network, keep its profile, and simulate each cell: milliseconds."""
+    def calibrate(self, seconds: float) -> None:
+        """Measure the machine on this network, and keep the profile."""
         from sgp_runner.cli.calibrate import conclude
-        from sgp_runner.config.overrides import experiment_of, search_in
+        from sgp_runner.config.overrides import experiment_of
 
-        name = self.network.name
-        settings = [*self.network.words(), f"name={name}", f"results={self.folder}/calibration"]
-        experiment = self.written(settings, name)
+        settings = [*self.network.words(), f"name={PROFILE}", f"results={self.folder}/calibration"]
+        experiment = self.written(settings, PROFILE)
         on_hosts(
             self.hosts, self.network.nodes, self.folder / "log", calibrate, str(experiment), seconds
         )
@@ -206,13 +233,25 @@ class Bench:
         kept = self.out / "cluster" / profile.name
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
-        here = [search_in(str(self.out)), f"cluster={name}"]
-        return {
-            title: self.simulated(title, [*cell.words, *cell.faults, *here])
-            for title, cell in cells.items()
-        }
 
-    def simulated(self, title: str, words: Sequence[str]) -> float:
+    def predict(
+        self, cells: Mapping[str, Cell], calibrated: float, achieved: float
+    ) -> dict[str, float]:
+        """Simulate each cell: milliseconds.
+
+        calibrated, achieved: bit/s of TCP on the network of the calibration, and on this one
+        """
+        from sgp_runner.config.overrides import experiment_of, search_in
+
+        here = [search_in(str(self.out)), f"cluster={PROFILE}"]
+        cluster = experiment_of([*MODEL, *here]).run.cluster
+        slower = 1 / achieved - 1 / calibrated  # s/bit
+        for key in ("bandwidth", "all_reduce_bandwidth"):
+            rate = 1 / (1 / getattr(cluster, key) + slower)
+            here.append(f"cluster.{key}={rate!r}")
+        return {title: self.simulated(title, cell, here) for title, cell in cells.items()}
+
+    def simulated(self, title: str, cell: Cell, here: Sequence[str]) -> float:
         """Milliseconds per simulated step, with the real model's messages and gradient times."""
         from sgp_runner.config.overrides import experiment_of
         from sgp_runner.session.execution import perform
@@ -220,7 +259,7 @@ class Bench:
         network = self.network
         timing = [
             "model=timing_only",
-            f"model.sample_steps={network.steps + WARM_UP}",
+            f"model.sample_steps={cell.longer * network.steps + WARM_UP}",
             "epochs=1",
             "timed_as.model=mlp",
         ]
@@ -236,7 +275,9 @@ class Bench:
             "resume=never",
             "logger=jsonl",
         ]
-        experiment = experiment_of([*timing, *words, *place])
+        words = [*timing, *cell.words, *cell.faults, *here, *place]
+        ranks = experiment_of(words).run.ranks
+        experiment = experiment_of([*words, f"cluster.ranks_per_host={on_a_core(ranks)}"])
         with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             perform(experiment)
         return 1000 * step_seconds(
@@ -271,6 +312,8 @@ class Bench:
             f"name={slug(title)}",
             f"results={self.folder}/{network.name}",
             "resume=never",
+            "record=true",
+            longer=cell.longer,
         )
         config = self.written(settings, title)
 
@@ -285,11 +328,32 @@ class Bench:
             finally:
                 if cell.slow == "link":
                     hosts.shape(network.bits_per_second, [SLOW])
+            self.keep(experiment.directory)
             return step_seconds(
                 experiment.directory, network.nodes, experiment.run.algo.asynchronous
             )
 
         return run
+
+    def keep(self, run: Path) -> None:
+        """Keep what `sgp-replay` and others need of a run for the archive of recordings."""
+        repeat = 1 + sum(name.startswith(f"{run.name}-") for name in self.kept)
+        self.kept[f"{run.name}-{repeat}"] = {
+            path.name: path.read_bytes().replace(str(self.folder).encode(), b"results")
+            for pattern in KEPT
+            for path in sorted(run.glob(pattern))
+        }
+
+    def release(self) -> None:
+        """Write the archive of all recordings of this network."""
+        files = {
+            f"{run}/{name}": content
+            for run, each in self.kept.items()
+            for name, content in each.items()
+        }
+        archive = self.out / "recordings" / f"{self.network.name}.tar.xz"
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        archive.write_bytes(compressed(archive.name, tar_of(files)))
 
     def written(self, settings: Sequence[str], title: str) -> Path:
         """Write the configuration of a run where its ranks read it."""
@@ -386,26 +450,34 @@ def accuracy(
     }
     results = [Result(f"error, {title}", "%", each) for title, each in errors.items()]
     sizes = [abs(error) for each in errors.values() for error in each]
-    swapped = sum(
-        wrong_order(predicted[title], times, *pair)
+    orders = [
+        right_order(predicted[title], times, *pair)
         for title, times in measured.items()
         for pair in combinations(times, 2)
-    )
-    results.append(Result("mean error of all cells", "%", (mean(sizes),), Goal("less than", 10)))
-    results.append(Result("worst error", "%", (max(sizes),), Goal("less than", 20)))
-    results.append(Result("pairs in the wrong order", "", (float(swapped),), Goal("at most", 0)))
+        if differ(times, *pair)
+    ]
+    pairs, swapped = len(orders), orders.count(False)
+    results.append(Result("mean error of all cells", "%", (mean(sizes),), Goal("at most", 5)))
+    results.append(Result("worst error", "%", (max(sizes),), Goal("at most", 15)))
+    if pairs:
+        share = 100 * (1 - swapped / pairs)
+        results.append(Result("pairs in the right order", "%", (share,), Goal("at least", 98)))
     text = (
-        "Predictions were written down before anything was measured. Pairs whose times are within "
-        "3 % of each other have no order."
+        "Predictions were written down before anything was measured. Of the pairs whose times "
+        f"differ by more than 5 %, {pairs - swapped} of {pairs} are in the right order."
     )
     return Table("What the simulator predicted", tuple(results), text)
 
 
-def wrong_order(
+def differ(measured: Mapping[str, float], a: str, b: str) -> bool:
+    """Whether the times differ by more than 5 %."""
+    return max(measured[a], measured[b]) > 1.05 * min(measured[a], measured[b])
+
+
+def right_order(
     predicted: Mapping[str, float], measured: Mapping[str, float], a: str, b: str
 ) -> bool:
-    near = abs(measured[a] / measured[b] - 1) < 0.03
-    return not near and (predicted[a] < predicted[b]) != (measured[a] < measured[b])
+    return (predicted[a] < predicted[b]) == (measured[a] < measured[b])
 
 
 def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:

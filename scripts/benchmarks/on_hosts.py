@@ -7,13 +7,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
+from math import ceil
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.hosts import Hosts, enter
-from benchmarks.processors import join
 
 PRELOAD = [
     "torch.nn.parallel",
@@ -40,25 +40,21 @@ class Here:
     def address(self, host: int) -> str:
         return "127.0.0.1"
 
-    def place(self, host: int) -> tuple[None, None]:
-        """No namespace and no control group."""
-        return None, None
-
-    def divide(self, hosts: int) -> None:
-        """Leave the processors undivided, as dividing them needs root."""
+    def path(self, host: int) -> None:
+        """No namespace."""
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
         """Set the rate of all links."""
         assert hosts is None
         self.bits_per_second = bits_per_second
 
-    def achieved(self, num_bytes: int) -> float:
-        """Mean bits per second when all ranks send ``num_bytes`` to the next at once."""
+    def achieved(self, num_bytes: int, count: int) -> float:
+        """Mean bits per second when ``count`` ranks send ``num_bytes`` to the next at once."""
         with TemporaryDirectory() as folder:
             out = Path(folder) / "rate"
             on_hosts(
                 self,
-                self.count,
+                count,
                 Path(folder) / "log",
                 send_around,
                 self.bits_per_second,
@@ -68,11 +64,17 @@ class Here:
             return float(out.read_text(encoding="utf-8"))
 
 
+def on_a_core(ranks: int) -> int:
+    """How many of so many ranks share a core: consecutive ones, as equally many as possible."""
+    return ceil(ranks / len(os.sched_getaffinity(0)))
+
+
 def on_hosts(
     hosts: Hosts | Here, ranks: int, log: Path, work: Callable[..., int], *arguments: Any
 ) -> None:
     """Call ``work(*arguments)`` in a process on each of the first hosts, as torchrun does.
 
+    Each process stays on one core: otherwise three of four ranks may meet on one of two cores.
     Raises RuntimeError if one fails.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -85,10 +87,10 @@ def on_hosts(
         "GLOO_SOCKET_IFNAME": hosts.interface,
     }
     log.parent.mkdir(parents=True, exist_ok=True)
-    processes = []
+    processes, cores = [], sorted(os.sched_getaffinity(0))
     for rank in range(ranks):
         environment = {**there, "RANK": str(rank), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
-        place = hosts.place(rank)
+        place = hosts.path(rank), cores[rank // on_a_core(ranks)]
         process = context.Process(
             target=on_host, args=(*place, environment, log, work, arguments), daemon=True
         )
@@ -110,7 +112,7 @@ def on_hosts(
 
 def on_host(
     namespace: str | None,
-    processors: Path | None,
+    core: int,
     environment: Mapping[str, str],
     log: Path,
     work: Callable[..., int],
@@ -124,8 +126,7 @@ def on_host(
     try:
         if namespace is not None:
             enter(namespace)
-        if processors is not None:
-            join(processors)
+        os.sched_setaffinity(0, {core})
         os.environ.update(environment)
         code = work(*arguments)
     except BaseException:

@@ -20,7 +20,7 @@ class Cell:
 
     what: which, in words, one for each column of a table. fitted: whether a constant of the model
     was fitted on it. left_out: the simulated time when the model is fitted without it, if it is
-    part of the fit.
+    part of the fit. repeats: the measured times whose median ``real`` is.
     """
 
     what: Sequence[str]
@@ -28,6 +28,7 @@ class Cell:
     simulated: float
     fitted: bool = False
     left_out: float | None = None
+    repeats: Sequence[float] = ()
 
     @property
     def error(self) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -18,16 +19,42 @@ NETWORK = re.compile(r"\d+ nodes, \d+ Mbit/s")
 
 def cells(section: str) -> Iterator[Cell]:
     """Every cell of ``section``, network or imitated_network; none was fitted."""
+    for table in tables(section):
+        if table["results"]:
+            yield from cells_of(table)
+
+
+def tables(section: str) -> Iterator[Mapping[str, Any]]:
+    """The table of each network."""
     path = BENCHMARKS / f"{section}.json"
     for table in json.loads(path.read_text(encoding="utf-8"))["tables"]:
         if NETWORK.fullmatch(table["title"]):
-            yield from cells_of(table)
+            yield table
 
 
 def cells_of(table: Mapping[str, Any]) -> Iterator[Cell]:
     """The algorithms of one network, medians of their repeats in seconds."""
-    results = {each["what"]: median(each["values"]) / 1000 for each in table["results"]}
-    for what, seconds in results.items():
+    results = {each["what"]: [ms / 1000 for ms in each["values"]] for each in table["results"]}
+    for what, (seconds, *_) in results.items():
         if what.endswith(BEFORE):
             algorithm = what.removesuffix(BEFORE)
-            yield Cell((table["title"], algorithm), results[algorithm], seconds)
+            repeats = results[algorithm]
+            yield Cell((table["title"], algorithm), median(repeats), seconds, repeats=repeats)
+
+
+def left_out(section: str) -> Iterator[str]:
+    """A sentence for each network on which nothing is reported."""
+    for table in tables(section):
+        if not table["results"]:
+            yield f"{table['title']}: {table['text']}"
+
+
+def right_pairs(cells: Sequence[Cell]) -> tuple[int, int]:
+    """Count the pairs on one network that differ by more than 5 %: in the right order, and all."""
+    orders = [
+        (one.real < other.real) == (one.simulated < other.simulated)
+        for one, other in combinations(cells, 2)
+        if one.what[0] == other.what[0]
+        and max(one.real, other.real) > 1.05 * min(one.real, other.real)
+    ]
+    return sum(orders), len(orders)

@@ -119,22 +119,29 @@ NETWORKS = """\
 ## Our own slow networks
 
 Processes of `network=gloo` on virtual hosts with links that tc limits, on one machine of two cores;
-a perceptron of 2.2 MB. The simulator predicted each time from a profile that `sgp-run calibrate`
-had measured on that network just before. On eight nodes and at 1000 Mbit/s the two cores are the
-limit. Milliseconds per step:
+a perceptron of 2.2 MB. `sgp-run calibrate` measured the machine once, with four nodes at 300
+Mbit/s; from that the simulator predicted each time before it was measured. Two or four ranks share
+a core. Milliseconds per step, median and range of the repeats:
 
 {cells}
 
-{predicted} The means of `make bench` also count runs with one slow node.
-
+{predicted} {pairs}
+{left_out}
 ### Imitated links
 
-The same with links that `network.bandwidth` imitates:
+The same with links that `network.bandwidth` imitates, and a calibration of their own:
 
 {imitated}
 
-{predicted_imitated} AD-PSGD takes less than predicted there: a node computes faster while others
-wait, which the simulator does not model."""
+{predicted_imitated} {pairs_imitated}
+
+### Recordings
+
+Every one of these runs was recorded: when each rank's gradients ended and its messages came in, and
+all durations. Other simulators can be tested on them:
+[shaped links]({recordings}/network/recordings/) and
+[imitated ones]({recordings}/imitated_network/recordings/), an archive for each network;
+[Record and replay](replay.md) says what the files hold, and `sgp-replay` repeats a run of them."""
 
 
 def text() -> str:
@@ -241,11 +248,24 @@ def message_ms(run: Run) -> float:
 def networks_section() -> str:
     cells, imitated = (list(networks.cells(name)) for name in ("network", "imitated_network"))
     head = ("network", "algorithm")
+    missing = "".join(f"\n{sentence}\n" for sentence in networks.left_out("network"))
     return NETWORKS.format(
         cells=times(head, cells, in_ms),
         predicted=summary(cells),
+        pairs=pairs(cells),
+        left_out=missing,
         imitated=times(head, imitated, in_ms),
         predicted_imitated=summary(imitated),
+        pairs_imitated=pairs(imitated),
+        recordings="../results/benchmarks",
+    )
+
+
+def pairs(cells: Sequence[Cell]) -> str:
+    right, every = networks.right_pairs(cells)
+    return (
+        f"Of the {every} pairs of algorithms on one network that differ by more than 5 %, {right} "
+        f"({100 * right / every:.0f} %) are in the right order."
     )
 
 
@@ -262,7 +282,7 @@ def times(head: Sequence[str], cells: Sequence[Cell], shown: Callable[[float], s
     lines = [
         (
             *cell.what,
-            shown(cell.real),
+            shown(cell.real) + spread(cell, shown),
             shown(cell.simulated),
             percent(cell.error),
             "fitted" if cell.fitted else "",
@@ -275,6 +295,13 @@ def times(head: Sequence[str], cells: Sequence[Cell], shown: Callable[[float], s
     if all(cell.left_out is None for cell in cells):
         columns -= 1 if any(cell.fitted for cell in cells) else 2
     return table([line[:columns] for line in lines], titles[:columns])
+
+
+def spread(cell: Cell, shown: Callable[[float], str]) -> str:
+    """The range of the repeats, if there are any."""
+    if not cell.repeats:
+        return ""
+    return f" ({shown(min(cell.repeats))} to {shown(max(cell.repeats))})"
 
 
 def percent(error: float) -> str:

@@ -125,42 +125,51 @@ class Constants:
     all_reduce_latency_seconds: float
     all_reduce_bandwidth: float
     overlap: float
+    cores_per_host: float
+    ranks_per_host: int
+    passing_seconds_per_byte: float
     mixing_seconds_per_byte: float
-    contention_seconds_per_byte: float
     serving_seconds_per_byte: float
 
 
 def constants(found: Measured) -> Constants:
     """Return the constants with which the simulator takes the measured times.
 
-    step_seconds: of one step among many, so that it includes contention between nodes
-    cv: makes the slowest node take as much longer as measured for steps that end with a barrier
+    Where ranks share processors, work of all of them takes so many times longer, which each then
+    does not take alone.
+
+    cv: makes the slowest host take as much longer as measured for steps that end with a barrier
     all_reduce_latency_seconds, all_reduce_bandwidth: of a ring whose time grows with sizes as
-        measured
+        measured, and takes longer after a gradient if the mean gradient did
     overlap: what the mean gradient takes less than the slowest node's gradient and an all-reduce,
         as a share of a gradient
-    serving_seconds_per_byte: a server's own work and contention by the bytes in and out, unless it
-        was seen to answer faster
+    passing_seconds_per_byte: what steps beside messages take longer, by the bytes in and out
+    serving_seconds_per_byte: a server's own work, unless it was seen to answer faster
     """
     step, n = median(found.steps), found.nodes
+    sharing = max(1.0, found.ranks_per_host / found.cores_per_host)
     messages = fit_line(found.exchanges, found.num_bytes)
     rings = fit_line(found.all_reduces, found.num_bytes)
     locked = median(found.locked_steps) - median(found.barriers)
-    cv = max(0.0, locked / step - 1) / slowest(n)
+    hosts = max(1, n // found.ranks_per_host) if sharing > 1 else n
+    alike = found.ranks_per_host if sharing > 1 else 1  # whose times add up
+    cv = max(0.0, locked / step - 1) * math.sqrt(alike) / slowest(hosts) if hosts > 1 else 0.0
     turns = zip(found.busy_steps, found.quiet_steps, found.busy_bytes, strict=True)
-    contention = max(0.0, median((busy - quiet) / num_bytes for busy, quiet, num_bytes in turns))
-    serving = median(found.serving) + contention * 2 * found.num_bytes
+    longer = max(0.0, median((busy - quiet) / num_bytes for busy, quiet, num_bytes in turns))
+    passing, serving = longer / sharing, median(found.serving)
     saved = locked + rings(found.num_bytes) - median(found.mean_steps)
     return Constants(
-        step_seconds=step,
+        step_seconds=step / sharing,
         cv=cv if cv >= LEAST_CV else 0.0,
         latency_seconds=messages.start,
         bandwidth=8 / messages.slope,
-        all_reduce_latency_seconds=rings.start / (2 * (n - 1)),
+        all_reduce_latency_seconds=(rings.start + max(0.0, -saved)) / (2 * (n - 1)),
         all_reduce_bandwidth=16 * (n - 1) / n / rings.slope,
         overlap=min(max(0.0, saved / step), 0.99),
-        mixing_seconds_per_byte=median(found.mixing) / found.num_bytes,
-        contention_seconds_per_byte=contention,
+        cores_per_host=found.cores_per_host,
+        ranks_per_host=found.ranks_per_host,
+        passing_seconds_per_byte=passing,
+        mixing_seconds_per_byte=median(found.mixing) / sharing / found.num_bytes,
         serving_seconds_per_byte=min(serving, median(found.streaming)) / found.num_bytes,
     )
 

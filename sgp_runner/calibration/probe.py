@@ -7,17 +7,24 @@ simulated cluster, which is how it is tested.
 from __future__ import annotations
 
 import json
+import os
+import platform
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
+from zlib import crc32
+
+import torch
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.core.push_sum import to_model, to_numerator
 from sgp_runner.core.worker import Progress
 from sgp_runner.recording.recorder import replace_file
+from sgp_runner.utils.cores import present_cores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,11 +40,23 @@ BLOCK = 5
 TURNS = 3  # each with and without messages
 
 
+def place_here() -> tuple[int, float]:
+    """A number for this host and the cores that this process may use, and the cores themselves.
+
+    Cores count by those that a gradient occupies. Ranks with different cores of one machine are on
+    different hosts.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [present_cores()]
+    return crc32(f"{platform.node()} {cores}".encode()), present_cores() / torch.get_num_threads()
+
+
 @dataclass(frozen=True)
 class Measured:
     """Measured seconds: means over the nodes, which did the same at the same time, except servers.
 
     nodes: their number
+    cores_per_host: cores that the ranks of a host have together, by those that a gradient occupies
+    ranks_per_host: number of ranks on a host
     num_bytes: size of the model
     exchanges, all_reduces: repeats by size in bytes; each node sends to the next, or all average
     steps: a gradient with the optimizer's step, without communication
@@ -53,6 +72,8 @@ class Measured:
     """
 
     nodes: int
+    cores_per_host: float
+    ranks_per_host: int
     num_bytes: int
     exchanges: Mapping[int, list[float]]
     all_reduces: Mapping[int, list[float]]
@@ -85,17 +106,21 @@ class Probe(Algorithm):
     folder: where rank 0 writes `Measured`
     sizes: of messages, in bytes, beside the model's
     seconds: approximate duration of each part
+    place: returns a number of this rank's host and the cores of it, by those of a gradient
     """
 
     folder: Path
     sizes: tuple[int, ...] = SIZES
     seconds: float = 2.0
+    place: Callable[[], tuple[int, float]] = place_here
     title: ClassVar[str] = "calibration"
     measures: ClassVar[bool] = True
 
     async def run(self, worker: Worker) -> None:
         x = worker.params
         start = x.clone()
+        host, cores = self.place()
+        places = await worker.comm.all_gather(x.new_tensor([host, cores], dtype=torch.float64))
         steps = await self.in_blocks(worker, lambda: self.step(worker))
         barriers = await self.in_blocks(worker, lambda: self.average(worker, 0.0))
         locked_steps = await self.in_blocks(worker, lambda: self.locked_step(worker))
@@ -112,6 +137,8 @@ class Probe(Algorithm):
         times = steps, barriers, locked_steps, mean_steps, mixing, serving, streaming
         found = Measured(
             worker.size,
+            cores,
+            sum(int(other[0]) == host for other in places),
             num_bytes,
             exchanges,
             all_reduces,

@@ -20,7 +20,7 @@ defaults:
 
 name: {name}
 devices_per_node: 1
-step_seconds:  # s, a gradient and the optimizer's step, all nodes computing
+step_seconds:  # s, a gradient and the optimizer's step, alone on a core
   {model}: {have.step_seconds:.6g}
 step_batch:  # samples per node
   {model}: {batch_size}
@@ -41,8 +41,10 @@ validated:  # a run elsewhere says so
   bandwidth: {have.bandwidth:.6g}
 all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds
 all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface
-mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received
-contention_seconds_per_byte: {have.contention_seconds_per_byte:.4g}  # s/byte during a gradient
+cores_per_host: {have.cores_per_host:g}  # gradients that a host computes at full speed
+ranks_per_host: {have.ranks_per_host}
+passing_seconds_per_byte: {have.passing_seconds_per_byte:.4g}  # s/byte in or out, of a core
+mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received, of a core
 serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte, gradient at a server"""
 COMPUTE_TIME = """\
 compute_time:

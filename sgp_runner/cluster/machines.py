@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Copies per asynchronous gradient: to the host, into the model there, the model back to the device.
 ASYNC_HOST_PASSES = 3
 
+HOST_KEYS = ("ranks_per_host", "passing_seconds_per_byte", "mixing_seconds_per_byte")
 VALIDATED = ("nodes", "bandwidth", "least_bytes", "most_bytes")
 
 Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
@@ -122,10 +123,13 @@ class Cluster:
         latency_seconds plus message_overhead_seconds
     connect_seconds: extra time of the first collective of a run, in which libraries such as NCCL
         connect the nodes
-    mixing_seconds_per_byte: time of a node to prepare a message and fold one in, for each byte that
-        it receives, before its next gradient
-    contention_seconds_per_byte: extra time of a gradient for each byte that the node sends or
-        receives meanwhile: they share the processor
+    cores_per_host: processor cores that the ranks of one host share; a gradient occupies one of
+        them, so that it is the number of gradients that a host computes at full speed, and
+        step_seconds are those of a gradient alone. null: every rank has its own
+    ranks_per_host: consecutive ranks on one host; null: all ranks, servers too
+    passing_seconds_per_byte: time of a core for each byte that a rank sends or receives
+    mixing_seconds_per_byte: time of a core to prepare a message and fold one in, for each byte that
+        a rank receives, before the message counts as received
     serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it,
         while others come in: that of Gap-Aware ASGD, an upper limit for others. It answers one
         after the other
@@ -156,8 +160,10 @@ class Cluster:
     all_reduce_bandwidth: BitsPerSecond | None = None
     all_reduce_latency_seconds: Seconds | None = None
     connect_seconds: Seconds = 0.0
+    cores_per_host: float | None = None
+    ranks_per_host: int | None = None
+    passing_seconds_per_byte: float = 0.0
     mixing_seconds_per_byte: float = 0.0
-    contention_seconds_per_byte: float = 0.0
     serving_seconds_per_byte: float = 0.0
     bandwidth_up: BitsPerSecond | None = None
     bandwidth_down: BitsPerSecond | None = None
@@ -182,7 +188,8 @@ class Cluster:
         ):
             for rank, rate in rates.items():
                 check_rate(f"cluster.{key}.{rank}", rate)
-        self.check_unequal_links()
+        self.check_regions()
+        self.check_hosts()
         check_positive("cluster.devices_per_node", self.devices_per_node)
         for model, samples in self.step_batch.items():
             check_positive(f"cluster.step_batch.{model}", samples)
@@ -198,7 +205,7 @@ class Cluster:
             ("input_seconds", self.input_seconds),
             ("connect_seconds", self.connect_seconds),
             ("mixing_seconds_per_byte", self.mixing_seconds_per_byte),
-            ("contention_seconds_per_byte", self.contention_seconds_per_byte),
+            ("passing_seconds_per_byte", self.passing_seconds_per_byte),
             ("serving_seconds_per_byte", self.serving_seconds_per_byte),
             ("all_reduce_latency_seconds", self.all_reduce_latency_seconds or 0.0),
         ):
@@ -249,14 +256,29 @@ class Cluster:
             f"({', '.join(there)}): {', '.join(here)}."
         )
 
-    def check_unequal_links(self) -> None:
-        """Raise ConfigError for what is modelled for equal links only."""
-        if self.unequal_links and self.contention_seconds_per_byte:
+    def check_hosts(self) -> None:
+        """Raise ConfigError for what hosts cannot have, or only hosts have."""
+        if self.cores_per_host is None:
+            for key in HOST_KEYS:
+                if getattr(self, key):
+                    raise ConfigError(
+                        f"cluster.{key}",
+                        "processors are shared only where cluster.cores_per_host says how many a "
+                        "host has: set that too.",
+                    )
+            return
+        check_positive("cluster.cores_per_host", self.cores_per_host)
+        if self.ranks_per_host is not None:
+            check_positive("cluster.ranks_per_host", self.ranks_per_host)
+        if self.input_seconds:
             raise ConfigError(
-                f"cluster.{self.unequal_links[0]}",
-                "contention between messages and gradients is measured on links with one rate: "
-                "use cluster.contention_seconds_per_byte=0, or bandwidth alone.",
+                "cluster.input_seconds",
+                "loading beside a gradient is not modelled on processors that ranks share: "
+                "use cluster.input_seconds=0, or cluster.cores_per_host=null.",
             )
+
+    def check_regions(self) -> None:
+        """Raise ConfigError for collectives that are not modelled between regions."""
         if self.regions and self.collective != "ring":
             raise ConfigError(
                 "cluster.collective",

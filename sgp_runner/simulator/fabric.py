@@ -40,28 +40,14 @@ class Channel:
     """The stream from one rank to another.
 
     sent: messages so far. reach, arrival: when the last of them reaches the interface, and the
-        rank.
+        rank. taken: the level at which processors have taken in the last of them
+        (`sgp_runner.simulator.processors`).
     """
 
     sent: int = 0
     reach: float = 0.0
     arrival: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Occupation:
-    """A collective that occupies the interfaces of ``ranks`` from ``begin`` to ``end``.
-
-    idle: bytes that would pass at full rate meanwhile and do not.
-    """
-
-    ranks: range
-    begin: float
-    end: float
-    idle: float
-
-    def idled(self, now: float) -> float:
-        return self.idle * min(1.0, max(0.0, (now - self.begin) / (self.end - self.begin)))
+    taken: float = 0.0
 
 
 class Sent:
@@ -158,6 +144,8 @@ class Fabric:
     """Moves messages between ``size`` interfaces in simulated time.
 
     deliver: called when the last bit of a message has arrived.
+    take: called with a message, its stream and the time of its last bit when the first bit begins
+        to arrive; it schedules `Arrive`, by default at that time.
     seconds_of: travel time of a message, from its sender, receiver and bytes, where that is known;
         such a message waits in no queue.
     """
@@ -172,25 +160,21 @@ class Fabric:
         seed: int = 0,
         seconds_of: Callable[[int, int, float], float] | None = None,
         absences: Absences | None = None,
+        take: Callable[[Sent, Channel, float], None] | None = None,
     ) -> None:
         self.cluster, self.faults, self.seed, self.seconds_of = cluster, faults, seed, seconds_of
         self.up_seconds = [8 / cluster.up(rank) for rank in range(size)]  # to send a byte
         self.down_seconds = [8 / cluster.down(rank) for rank in range(size)]  # to receive one
-        # Contention between messages and gradients, which counts passing bytes, has one rate.
-        self.seconds_per_byte = 8 / cluster.bandwidth
         self.region_of = region_of_each(cluster.regions, size)
-        self.clock, self.deliver = clock, deliver
+        self.clock, self.deliver, self.take = clock, deliver, take
         self.disturbs = faults.disturbs_messages
         self.times = Timetable(faults, absences)
         # When each direction of each interface has drained its queue.
         self.tx_free = [0.0] * size
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
-        self.queues = [self.tx_free] if cluster.duplex == "half" else [self.tx_free, self.rx_free]
         # When each direction of the link of each region has drained its queue.
         self.leave_free = [0.0] * len(cluster.regions)
         self.enter_free = [0.0] * len(cluster.regions)
-        self.queued = [0.0] * size  # bytes given to each interface to send or receive so far
-        self.collectives: list[Occupation] = []  # whose idle bytes are in ``queued``
         self.channels: dict[tuple[int, int], Channel] = {}  # by (src, dst)
         self.in_flight = 0  # messages
 
@@ -215,7 +199,6 @@ class Fabric:
                 max(times.awake(src).clear(clock.now), free) + cluster.message_overhead_seconds
             )
             self.tx_free[src] = sending.finish(start, start + seconds)
-        self.queued[src] += num_bytes
         crosses = self.region_of and self.region_of[src] != self.region_of[dst]
         reach = start if crosses else start + cluster.latency_seconds
         if self.disturbs:
@@ -262,20 +245,16 @@ class Fabric:
         if not times.steady:
             free = times.link(dst).finish(begin, free)
         self.rx_free[dst] = free
-        self.queued[dst] += seconds / self.down_seconds[dst]
         arrival = max(free, now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
-        self.clock.at(channel.arrival, Arrive(sent))
+        if self.take is None:
+            self.clock.at(channel.arrival, Arrive(sent))
+        else:
+            self.take(sent, channel, channel.arrival)
 
     def arrive(self, sent: Sent) -> None:
         self.in_flight -= 1
         self.deliver(sent)
-
-    def passed(self, rank: int) -> float:
-        """Bytes sent and received by ``rank`` so far, if its queues drained without a pause."""
-        waiting = sum(max(0.0, free[rank] - self.clock.now) for free in self.queues)
-        idled = sum(each.idled(self.clock.now) for each in self.collectives if rank in each.ranks)
-        return self.queued[rank] - waiting / self.seconds_per_byte - idled
 
     def random(self, *what: int) -> Generator:
         """The random generator of one message, or of one all-reduce."""
@@ -293,15 +272,11 @@ class Fabric:
         extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))
         return float(extra.max(axis=1).sum())
 
-    def occupy(
-        self, ranks: range, start: float, seconds: float, num_bytes: float, course: Schedule
-    ) -> float:
+    def occupy(self, ranks: range, start: float, seconds: float, course: Schedule) -> float:
         """Occupy the interfaces of ``ranks`` with a collective from ``start``, after their queues.
 
-        It occupies the links of all regions too.
-        Each rank sends ``num_bytes`` and receives as many. Returns the end.
+        It occupies the links of all regions too. Returns the end.
         """
-        self.forget_ended()
         begin = max(
             start,
             *(max(self.tx_free[rank], self.rx_free[rank]) for rank in ranks),
@@ -309,34 +284,18 @@ class Fabric:
             *self.enter_free,
         )
         end = course.finish(begin, begin + seconds)
-        at_full_rate = len(self.queues) * seconds / self.seconds_per_byte
         for rank in ranks:
             self.tx_free[rank] = self.rx_free[rank] = end
-            self.queued[rank] += at_full_rate
         self.leave_free[:] = self.enter_free[:] = [end] * len(self.leave_free)
-        if end > begin:
-            self.collectives.append(Occupation(ranks, begin, end, at_full_rate - 2 * num_bytes))
         return end
-
-    def forget_ended(self) -> None:
-        """Subtract the idle bytes of ended collectives from ``queued``."""
-        ended = [each for each in self.collectives if each.end <= self.clock.now]
-        for each in ended:
-            self.collectives.remove(each)
-            for rank in each.ranks:
-                self.queued[rank] -= each.idle
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as plain data."""
         return {
             "tx_free": self.tx_free,
             "rx_free": None if self.rx_free is self.tx_free else self.rx_free,
-            "queued": self.queued,
-            "collectives": [
-                (len(each.ranks), each.begin, each.end, each.idle) for each in self.collectives
-            ],
             "channels": [
-                (*pair, channel.sent, channel.reach, channel.arrival)
+                (*pair, channel.sent, channel.reach, channel.arrival, channel.taken)
                 for pair, channel in self.channels.items()
             ],
             "in_flight": self.in_flight,
@@ -348,10 +307,6 @@ class Fabric:
         self.tx_free[:] = state["tx_free"]
         if state["rx_free"] is not None:
             self.rx_free[:] = state["rx_free"]
-        self.queued[:] = state["queued"]
-        self.collectives = [
-            Occupation(range(size), *values) for size, *values in state["collectives"]
-        ]
         self.channels = {(src, dst): Channel(*values) for src, dst, *values in state["channels"]}
         self.in_flight = state["in_flight"]
         if self.region_of:

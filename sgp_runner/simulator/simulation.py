@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -18,7 +19,8 @@ from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_t
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
 from sgp_runner.simulator.compute_times import ComputeTimes
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
-from sgp_runner.simulator.fabric import Arrive, Cross, Fabric, Reach, Sent
+from sgp_runner.simulator.fabric import Arrive, Channel, Cross, Fabric, Reach, Sent
+from sgp_runner.simulator.processors import Host, Nothing, TaskEnds
 from sgp_runner.utils.errors import Lost
 from sgp_runner.utils.memory import few_collections
 from sgp_runner.utils.seeding import seed_of
@@ -35,7 +37,6 @@ Entry = tuple[Any, ...]
 
 _COMPUTE, _NODE, _MEMBERS = 201, 202, 205  # streams of random numbers
 ITS_GRADIENT = ("its gradient",)  # what a worker waits for
-LEAST_SECONDS = 1e-6  # shortest extension of a gradient
 
 
 @dataclass
@@ -44,7 +45,8 @@ class Collective:
 
     missing: ranks that have not joined. parts: by rank, a tensor and its version, or a gradient
         still to be computed. futures: of the waiting ranks. begin: when it can begin. ready: when
-        the last part is complete.
+        the last part is complete. unreduced: ranks whose processors are still busy with it.
+    end: when the network is done.
     """
 
     number: int
@@ -55,6 +57,8 @@ class Collective:
     begin: float = 0.0
     ready: float = 0.0
     num_bytes: float = 0.0
+    unreduced: int = 0
+    end: float = 0.0
 
     @property
     def name(self) -> str:
@@ -90,7 +94,7 @@ class Collective:
             rank: None if isinstance(part, Gradient) else part[0]
             for rank, part in self.parts.items()
         }
-        names = ("number", "gathers", "missing", "begin", "ready", "num_bytes")
+        names = ("number", "gathers", "missing", "begin", "ready", "num_bytes", "unreduced", "end")
         return {name: getattr(self, name) for name in names} | {
             "parts": parts,
             "futures": list(self.futures),
@@ -111,6 +115,63 @@ class GradientEnds:
 
     def state_dict(self) -> State:
         return {"rank": self.rank, "step": self.step}
+
+
+@dataclass(slots=True)
+class Computed:
+    """The processors have computed a gradient that ``began`` then, or the part before its mean.
+
+    joins: the number and the bytes of the collective that averages it, if there is one. left:
+        processor seconds of the rest.
+    """
+
+    rank: int
+    step: int
+    began: float
+    joins: tuple[int, float] | None = None
+    left: float = 0.0
+    kind: ClassVar[str] = "computed"
+
+    def fire(self, machines: Simulation) -> None:
+        machines.computed(self)
+
+    def state_dict(self) -> State:
+        return {
+            "rank": self.rank,
+            "step": self.step,
+            "began": self.began,
+            "joins": self.joins,
+            "left": self.left,
+        }
+
+
+@dataclass(slots=True)
+class Taken:
+    """The processors have taken in a message, whose last bit arrives at ``arrival``."""
+
+    sent: Sent
+    arrival: float
+    kind: ClassVar[str] = "taken"
+
+    def fire(self, machines: Simulation) -> None:
+        machines.clock.at(max(machines.clock.now, self.arrival), Arrive(self.sent))
+
+    def state_dict(self) -> State:
+        return {"sent": self.sent.state_dict(), "arrival": self.arrival}
+
+
+@dataclass(slots=True)
+class Reduced:
+    """The processors of a rank have done their part of the collective ``number``."""
+
+    number: int
+    kind: ClassVar[str] = "reduced"
+
+    def fire(self, machines: Simulation) -> None:
+        machines.reduced(self.number)
+
+    def state_dict(self) -> State:
+        return {"number": self.number}
 
 
 @dataclass(slots=True)
@@ -152,13 +213,13 @@ class CollectiveEnds:
 
 @dataclass(slots=True)
 class Served:
-    """A server has processed all messages before this one."""
+    """A rank has processed a message, and all before it."""
 
     sent: Sent
     kind: ClassVar[str] = "served"
 
     def fire(self, machines: Simulation) -> None:
-        machines.receive(self.sent)
+        machines.served(self.sent)
 
     def state_dict(self) -> State:
         return {"sent": self.sent.state_dict()}
@@ -196,6 +257,11 @@ class Death:
 EVENTS: dict[str, Callable[..., Any]] = {
     GradientEnds.kind: GradientEnds,
     Joins.kind: Joins,
+    Computed.kind: Computed,
+    Taken.kind: lambda sent, arrival: Taken(Sent(*sent), arrival),
+    Reduced.kind: Reduced,
+    TaskEnds.kind: TaskEnds,
+    Nothing.kind: Nothing,
     CollectiveEnds.kind: CollectiveEnds,
     Reach.kind: lambda sent, seconds, late: Reach(Sent(*sent), seconds, late),
     Cross.kind: lambda sent, **values: Cross(Sent(*sent), **values),
@@ -248,6 +314,8 @@ class Simulation:
         self.size, self.wire = size, wire
         self.clock = VirtualClock(self)
         self.scheduler = Scheduler(self.clock)
+        # Recorded times contain what ranks took from each other.
+        self.shares = cluster.cores_per_host is not None and gradient_seconds is None
         self.fabric = Fabric(
             cluster,
             faults,
@@ -257,6 +325,7 @@ class Simulation:
             seed,
             message_seconds,
             Absences(faults, nodes, names[:size]) if faults.churn_per_hour else None,
+            self.take if self.shares else None,
         )
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(size + servers)]
         self.comms = [
@@ -280,14 +349,21 @@ class Simulation:
         ]
         self.lead = [exchange_overlap * seconds for seconds in self.mean_seconds]
         self.gradient_seconds = gradient_seconds or self.sampled_seconds
-        self.contended = cluster.contention_seconds_per_byte > 0
         self.input_share = cluster.input_seconds / step_seconds
         # When each node last ended a gradient or a collective, or a server ends its messages.
         self.free_at = [0.0] * (size + servers)
-        # Seconds that each rank still has to spend on messages that it has received.
-        self.mixing = [0.0] * (size + servers)
-        # Bytes that had passed when each node's gradient began, or was last extended.
-        self.passed = [0.0] * size
+        # Empty where every node computes at its own speed.
+        self.hosts: list[Host] = []
+        if self.shares:
+            assert cluster.cores_per_host is not None
+            share = cluster.ranks_per_host or len(names)
+            self.host_of = [rank // share for rank in names]
+            self.hosts = [
+                Host(number, cluster.cores_per_host, self.clock)
+                for number in range(max(self.host_of) + 1)
+            ]
+        # Messages that each rank still has to process, the first of which its processors work on.
+        self.unprocessed: list[deque[Sent]] = [deque() for _ in range(size + servers)]
         # Gradients in flight, by rank and step.
         self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]] = {}
         self.collectives: dict[int, Collective] = {}  # under way, by number
@@ -340,10 +416,11 @@ class Simulation:
         gradient = self.next_gradient(worker, at, future)
         if not self.repeating:
             self.engine.start(gradient)
-            end, _ = self.gradient_times(worker.rank)
-            if self.contended:
-                self.contention(worker.rank)
-            self.clock.at(end, GradientEnds(worker.rank, gradient.step))
+            if self.hosts:
+                self.compute(worker.rank, gradient.step)
+            else:
+                end, _ = self.gradient_times(worker.rank)
+                self.clock.at(end, GradientEnds(worker.rank, gradient.step))
         return future
 
     def mean_grad(self, worker: Worker, apart: bool = False) -> Future[Tensor]:
@@ -358,10 +435,12 @@ class Simulation:
         future.finish = finish
         if not self.repeating:
             self.engine.start(gradient)
-            end, joins = self.gradient_times(rank)
-            self.clock.at(
-                joins, Joins(number, rank, gradient.step, self.wire_bytes(worker.params), end)
-            )
+            num_bytes = self.wire_bytes(worker.params)
+            if self.hosts:
+                self.compute(rank, gradient.step, (number, num_bytes))
+            else:
+                end, joins = self.gradient_times(rank)
+                self.clock.at(joins, Joins(number, rank, gradient.step, num_bytes, end))
         return future
 
     def next_gradient(self, worker: Worker, at: Tensor, future: Future[Tensor]) -> Gradient:
@@ -380,21 +459,61 @@ class Simulation:
         """
         now, free = self.clock.now, self.free_at[rank]
         seconds = self.gradient_seconds(rank)
-        loading, mixing = self.input_share * seconds, self.mixing[rank]
-        self.mixing[rank] = 0.0
+        loading = self.input_share * seconds
         if self.fabric.times.steady:
-            end = max(now, free + loading) + mixing + (seconds - loading)
+            end = max(now, free + loading) + (seconds - loading)
             return end, max(now, end - self.cluster.overlap * seconds)
         computing = self.fabric.times.computing(rank)
-        begin = max(now, computing.finish(free, free + loading)) + mixing
+        begin = max(now, computing.finish(free, free + loading))
         end = begin + (seconds - loading)
         joins = max(now, end - self.cluster.overlap * seconds)
         return computing.finish(begin, end), computing.finish(min(begin, joins), joins)
 
-    def end_gradient(self, rank: int, step: int) -> None:
-        if self.contended and (late := self.contention(rank)) > LEAST_SECONDS:
-            self.clock.at(self.clock.now + late, GradientEnds(rank, step))
+    # Gradients and messages on processors that several ranks share.
+
+    def compute(self, rank: int, step: int, joins: tuple[int, float] | None = None) -> None:
+        """Begin to compute a gradient, which joins the collective ``joins`` on the way."""
+        seconds = self.gradient_seconds(rank)
+        left = 0.0 if joins is None else self.cluster.overlap * seconds
+        computed = Computed(rank, step, self.clock.now, joins, left)
+        self.hosts[self.host_of[rank]].begin(seconds - left, computed)
+
+    def computed(self, done: Computed) -> None:
+        """End a gradient, or let it join; slow nodes and pauses delay that."""
+        rank, step, now = done.rank, done.step, self.clock.now
+        end = self.fabric.times.computing(rank).finish(done.began, now)
+        if done.joins is None:
+            self.clock.at(end, GradientEnds(rank, step))
             return
+        ready = end
+        if done.left:
+            # The rest continues at the same rate while the mean is under way.
+            ready += (end - done.began) * self.cluster.overlap / (1 - self.cluster.overlap)
+            self.hosts[self.host_of[rank]].begin(done.left, Nothing())
+        self.clock.at(end, Joins(done.joins[0], rank, step, done.joins[1], ready))
+
+    def take(self, sent: Sent, channel: Channel, arrival: float) -> None:
+        """Take a message in as it arrives, not before the last one of its stream."""
+        seconds = self.cluster.passing_seconds_per_byte * self.wire_bytes(sent.message)
+        host = self.hosts[self.host_of[sent.dst]]
+        channel.taken = host.begin(seconds, Taken(sent, arrival), channel.taken)
+
+    def process(self, rank: int) -> None:
+        """Begin to process the first message that ``rank`` has received."""
+        cluster, sent = self.cluster, self.unprocessed[rank][0]
+        costs = cluster.mixing_seconds_per_byte
+        if rank >= self.size:
+            costs = cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
+        seconds = costs * self.wire_bytes(sent.message)
+        self.hosts[self.host_of[rank]].begin(seconds, Served(sent))
+
+    def reduced(self, number: int) -> None:
+        collective = self.collectives[number]
+        collective.unreduced -= 1
+        if not collective.unreduced:
+            self.clock.at(max(self.clock.now, collective.end), CollectiveEnds(number))
+
+    def end_gradient(self, rank: int, step: int) -> None:
         if self.journals:
             self.note(rank, "gradient", step)
         worker, gradient, future = self.gradients.pop((rank, step))
@@ -402,11 +521,6 @@ class Simulation:
         self.free_at[rank] = self.clock.now
         worker.progress.loss = gradient.loss
         self.scheduler.resolve(future, value)
-
-    def contention(self, rank: int) -> float:
-        """Seconds that messages have taken from a gradient since the last call."""
-        before, self.passed[rank] = self.passed[rank], self.fabric.passed(rank)
-        return self.cluster.contention_seconds_per_byte * (self.passed[rank] - before)
 
     def note(self, rank: int, *entry: Any) -> None:
         """Append to a worker's journal, if a snapshot is being taken."""
@@ -419,11 +533,11 @@ class Simulation:
 
     def deliver(self, sent: Sent) -> None:
         rank, cluster = sent.dst, self.cluster
-        if rank < self.size:
-            if cluster.mixing_seconds_per_byte:
-                num_bytes = self.wire_bytes(sent.message)
-                self.mixing[rank] += cluster.mixing_seconds_per_byte * num_bytes
-        elif cluster.serving_seconds_per_byte:
+        if self.hosts:
+            self.unprocessed[rank].append(sent)
+            if len(self.unprocessed[rank]) == 1:
+                self.process(rank)
+        elif rank >= self.size and cluster.serving_seconds_per_byte:
             seconds = (
                 self.wire_bytes(sent.message)
                 * cluster.serving_seconds_per_byte
@@ -432,7 +546,16 @@ class Simulation:
             begin = max(self.clock.now, self.free_at[rank])
             self.free_at[rank] = self.fabric.times.computing(rank).finish(begin, begin + seconds)
             self.clock.at(self.free_at[rank], Served(sent))
-            return
+        else:
+            self.receive(sent)
+
+    def served(self, sent: Sent) -> None:
+        """Receive a processed message, and begin with the next one."""
+        rank = sent.dst
+        if self.hosts:
+            self.unprocessed[rank].popleft()
+            if self.unprocessed[rank]:
+                self.process(rank)
         self.receive(sent)
 
     def receive(self, sent: Sent) -> None:
@@ -475,7 +598,15 @@ class Simulation:
         collective.ready = max(collective.ready, ready)
         collective.num_bytes = num_bytes
         if not collective.missing:
-            self.clock.at(self.end_of(collective), CollectiveEnds(number))
+            collective.end = self.end_of(collective)
+            if not self.hosts:
+                self.clock.at(collective.end, CollectiveEnds(number))
+                return
+            # Each rank sends and receives so many bytes.
+            seconds = 2 * self.bytes_of(collective) * self.cluster.passing_seconds_per_byte
+            collective.unreduced = self.size
+            for each in range(self.size):
+                self.hosts[self.host_of[each]].begin(seconds, Reduced(number))
 
     def end_of(self, collective: Collective) -> float:
         """End of a collective that all ranks have just joined; it occupies their interfaces."""
@@ -493,9 +624,11 @@ class Simulation:
             return (cost(size, num_bytes, link) + delay) / seconds if seconds else 1.0
 
         together = self.fabric.times.together(range(size), slower)
-        end = self.fabric.occupy(
-            range(size), collective.begin, seconds, self.bytes_of(collective), together
-        )
+        inside = 0.0  # what it takes longer than its bytes, and hosts therefore do inside
+        if self.hosts:
+            inside = max(0.0, seconds - self.bytes_of(collective) * 8 / cluster.bandwidth)
+        end = self.fabric.occupy(range(size), collective.begin, seconds - inside, together)
+        end = together.finish(end, end + inside)
         if collective.begin < self.clock.now:
             return max(end, self.clock.now)
         last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
@@ -554,9 +687,11 @@ class Simulation:
         return {
             "clock": self.clock.state_dict(),
             "fabric": self.fabric.state_dict(),
-            "mixing": self.mixing,
-            "passed": self.passed,
             "free_at": self.free_at,
+            "hosts": [host.state_dict() for host in self.hosts],
+            "unprocessed": [
+                [sent.state_dict() for sent in waiting] for waiting in self.unprocessed
+            ],
             "randoms": [times.state for times in self.compute_times],
             "collectives": [collective.state_dict() for collective in self.collectives.values()],
         }
@@ -565,8 +700,11 @@ class Simulation:
         """Restore the machines, after the workers have repeated the steps that they were in."""
         self.clock.load_state_dict(state["clock"], EVENTS)
         self.fabric.load_state_dict(state["fabric"])
-        self.mixing[:], self.passed[:] = state["mixing"], state["passed"]
         self.free_at[:] = state["free_at"]
+        for host, saved in zip(self.hosts, state["hosts"], strict=True):
+            host.load_state_dict(saved, EVENTS)
+        for waiting, messages in zip(self.unprocessed, state["unprocessed"], strict=True):
+            waiting.extend(Sent(*message) for message in messages)
         for times, saved in zip(self.compute_times, state["randoms"], strict=True):
             times.state = saved
         for saved in state["collectives"]:
@@ -583,6 +721,8 @@ class Simulation:
             begin=saved["begin"],
             ready=saved["ready"],
             num_bytes=saved["num_bytes"],
+            unreduced=saved["unreduced"],
+            end=saved["end"],
         )
         self.collectives[number] = collective
         for rank in saved["futures"]:
@@ -631,6 +771,9 @@ class SimulatedTransport(Transport):
         if simulation.repeating:
             return 0
         num_bytes = simulation.wire.num_bytes(message)
+        if simulation.hosts:
+            seconds = num_bytes * simulation.cluster.passing_seconds_per_byte
+            simulation.hosts[simulation.host_of[self.rank]].begin(seconds, Nothing())
         simulation.fabric.transmit(Sent(self.rank, dst, tag, message), num_bytes)
         return round(num_bytes)
 

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 from experiments import make_experiment
 from places import TESTS
-from tiny import machines, run
+from tiny import run
 
 from sgp_runner.algorithms.gap_aware import GapAware
-from sgp_runner.algorithms.osgp import OSGP
-from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.calibration.fit import (
     Line,
     constants,
@@ -35,13 +33,14 @@ from sgp_runner.config.overrides import search_in
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.session.start import execute
-from sgp_runner.topology.graphs import DirectedExponential
 
 HERE = TESTS
 
 # 2 s and 1 ms per byte; a ring of four takes 2 * 3 * (2 s + 1/4 of 2 ms per byte).
 MEASURED = Measured(
     nodes=4,
+    cores_per_host=1.0,
+    ranks_per_host=1,
     num_bytes=4000,
     exchanges={1000: [3.0, 3.0, 3.0], 2000: [4.0], 4000: [6.0, 6.0]},
     all_reduces={1000: [15.0], 2000: [18.0], 4000: [24.0]},
@@ -106,11 +105,31 @@ def test_constants_of_literal_measurements() -> None:
     )
     assert found.overlap == pytest.approx((11 + 24 - 31.5) / 10)
     assert found.mixing_seconds_per_byte == pytest.approx(0.4 / 4000)
-    assert found.contention_seconds_per_byte == pytest.approx(0.4 / 2000)
-    assert found.serving_seconds_per_byte == pytest.approx((0.9 + 0.4 / 2000 * 2 * 4000) / 4000)
+    assert found.passing_seconds_per_byte == pytest.approx(0.4 / 2000)
+    assert found.serving_seconds_per_byte == pytest.approx(0.9 / 4000)
     assert constants(
-        replace(MEASURED, streaming=[2.4, 2.3, 2.4])
-    ).serving_seconds_per_byte == pytest.approx(2.4 / 4000)
+        replace(MEASURED, streaming=[0.4, 0.3, 0.4])
+    ).serving_seconds_per_byte == pytest.approx(0.4 / 4000)
+
+
+def test_work_of_ranks_that_share_a_core_takes_each_of_them_less_alone() -> None:
+    found = constants(replace(MEASURED, cores_per_host=1.0, ranks_per_host=2))
+    assert (found.cores_per_host, found.ranks_per_host) == (1.0, 2)
+    assert (found.step_seconds, found.mixing_seconds_per_byte, found.passing_seconds_per_byte) == (
+        5.0,
+        pytest.approx(0.2 / 4000),
+        pytest.approx(0.2 / 2000),
+    )
+    # The slower of two hosts: the times of both ranks on it add up.
+    assert found.cv == pytest.approx(0.1 * 2**0.5 / slowest(2))
+    alone = constants(replace(MEASURED, cores_per_host=2.0, ranks_per_host=2))
+    assert alone.step_seconds == 10.0
+
+
+def test_what_a_mean_gradient_takes_longer_is_latency() -> None:
+    found = constants(replace(MEASURED, mean_steps=[38.0]))
+    assert found.overlap == 0.0
+    assert found.all_reduce_latency_seconds == pytest.approx(2.0 + (38 - 11 - 24) / 6)
 
 
 def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: Path) -> None:
@@ -136,9 +155,11 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         validated={"nodes": 4, "bandwidth": 8000.0},
         all_reduce_bandwidth=4000.0,
         all_reduce_latency_seconds=2.0,
+        cores_per_host=1.0,
+        ranks_per_host=1,
+        passing_seconds_per_byte=0.0002,
         mixing_seconds_per_byte=0.0001,
-        contention_seconds_per_byte=0.0002,
-        serving_seconds_per_byte=0.000625,
+        serving_seconds_per_byte=0.000225,
     )
     assert text.startswith(
         "# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00.\n# It holds "
@@ -158,9 +179,12 @@ def test_the_simulators_own_constants_are_found_again(tmp_path: Path) -> None:
         overlap=0.25,
         bucket_bytes=1,
         all_reduce_bandwidth=4000.0,
-        contention_seconds_per_byte=0.01,
+        cores_per_host=1.0,
+        ranks_per_host=2,
+        passing_seconds_per_byte=0.0001,
     )
-    run(Probe(tmp_path, sizes=(64, 256, 1024), seconds=4.0), 4, 1, cluster=cluster)
+    probe = Probe(tmp_path, sizes=(64, 256, 1024), seconds=4.0, place=lambda: (0, 2.0))
+    run(probe, 4, 1, cluster=cluster)
     found = constants(Measured.from_json((tmp_path / FILE).read_text()))
     assert (found.step_seconds, found.cv, found.mixing_seconds_per_byte) == (
         pytest.approx(2.0),
@@ -173,40 +197,7 @@ def test_the_simulators_own_constants_are_found_again(tmp_path: Path) -> None:
         pytest.approx(4000.0),
         pytest.approx(0.25),
     )
-    assert found.contention_seconds_per_byte == pytest.approx(0.01)
-
-
-def test_what_was_measured_of_hosts_lengthens_steps_in_the_simulator() -> None:
-    """A gradient takes 1 s; a message of 32 bytes (three parameters and the weight) 4 s, of which
-    it costs 1 s to fold in.
-    """
-    plain = machines(bandwidth=64.0)
-    mixing = Cluster(
-        {"default": 1.0}, ConstantTime(), 64.0, 0.0, {}, mixing_seconds_per_byte=1 / 32
-    )
-    contention = Cluster(
-        {"default": 1.0}, ConstantTime(), 64.0, 0.0, {}, contention_seconds_per_byte=1 / 32
-    )
-    steps = 5
-    times = {
-        name: run(SGP(DirectedExponential()), 2, steps, cluster=cluster).simulation.clock.now
-        for name, cluster in {"plain": plain, "mixing": mixing, "contention": contention}.items()
-    }
-    assert times == {
-        "plain": pytest.approx(steps * 5.0),
-        "mixing": pytest.approx(steps * 5.0 + (steps - 1) * 1.0),  # before the next gradient
-        "contention": pytest.approx(steps * 5.0),  # nothing passes while it computes
-    }
-    # OSGP sends and receives 8 + 8 bytes in a second: half a second more, in which half as much
-    # passes, and so on: a gradient takes 2 s.
-    slowed = run(OSGP(DirectedExponential()), 2, 2, cluster=contention)
-    assert [time for time, rank, step in slowed.trace if rank == 0] == [
-        pytest.approx(1.0),
-        pytest.approx(5.0),
-    ]
-    assert run(
-        OSGP(DirectedExponential()), 2, 1, cluster=contention
-    ).simulation.clock.now == pytest.approx(5.0)
+    assert found.passing_seconds_per_byte == pytest.approx(0.0001)
 
 
 def test_a_server_answers_one_gradient_after_the_other() -> None:

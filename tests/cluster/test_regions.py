@@ -243,11 +243,6 @@ def test_left_ranks_keep_their_regions_and_links() -> None:
             "cluster.collective",
             "only rings are modelled, not tree: use cluster.collective=ring.",
         ),
-        (
-            lambda: cluster(bandwidth_down=1.0, contention_seconds_per_byte=1.0),
-            "cluster.bandwidth_down",
-            "use cluster.contention_seconds_per_byte=0, or bandwidth alone.",
-        ),
     ],
 )
 def test_links_that_cannot_be_are_refused(make: Callable[[], object], key: str, words: str) -> None:

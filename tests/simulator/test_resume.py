@@ -51,6 +51,18 @@ VARIANTS = {
     "slowmo": ("algo.tau=5", "algo.base=osgp"),
     "slowmo, own averages": ("algo.tau=3", "algo.exact_average=false", "algo.buffers=average"),
     "gap_aware": (),
+    "osgp, ranks sharing cores": (
+        *("cluster.cores_per_host=1", "cluster.ranks_per_host=2", "cluster.overlap=0"),
+        *("cluster.passing_seconds_per_byte=1e-6", "cluster.mixing_seconds_per_byte=1e-6"),
+    ),
+    "ar_sgd, ranks sharing cores": (
+        *("cluster.cores_per_host=1", "cluster.ranks_per_host=2", "cluster.overlap=0.3"),
+        "cluster.passing_seconds_per_byte=1e-6",
+    ),
+    "gap_aware, ranks sharing cores": (
+        *("cluster.cores_per_host=2", "cluster.serving_seconds_per_byte=1e-6"),
+        *("cluster.passing_seconds_per_byte=1e-6", "faults=slow_node"),
+    ),
     "gap_aware, dana": (
         "algo.momentum=dana",
         "optim.nesterov=false",

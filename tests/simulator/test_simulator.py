@@ -19,9 +19,8 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster, Collective, ConstantTime, GammaTime, LogNormalTime
-from sgp_runner.cluster.rates import STEADY
 from sgp_runner.core.optim import Optimizer
-from sgp_runner.core.scheduler import Call, Deadlock, VirtualClock
+from sgp_runner.core.scheduler import Deadlock, VirtualClock
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.fabric import Fabric, Sent
 from sgp_runner.simulator.simulation import LeftInFlight
@@ -75,21 +74,6 @@ def arrivals(clock: VirtualClock, fabric: Fabric, *messages: tuple[int, int, flo
         pass
     assert fabric.in_flight == 0
     return [times[number] for number in range(len(messages))]
-
-
-@pytest.mark.parametrize("duplex", ["full", "half"])
-def test_what_has_passed_an_interface(duplex: str) -> None:
-    """A collective of 10 s in which each node sends and receives 2 bytes, then a message."""
-    clock, fabric = network(duplex)
-    passed = []
-    for seconds in (0.0, 5.0, 10.0, 40.0, 43.0, 60.0):
-        clock.at(seconds, Call(lambda: passed.append([fabric.passed(rank) for rank in range(3)])))
-    clock.at(0.0, Call(lambda: fabric.occupy(range(3), 0.0, 10.0, 2.0, STEADY)))
-    clock.at(40.0, Call(lambda: fabric.transmit(Sent(0, 1, 0, torch.zeros(0)), 6.0)))
-    clock.at(50.0, Call(fabric.forget_ended))
-    while clock.advance():
-        pass
-    assert passed == [[0, 0, 0], [2, 2, 2], [4, 4, 4], [4, 4, 4], [7, 4, 4], [10, 10, 4]]
 
 
 def test_a_message_takes_latency_and_its_bytes() -> None:

@@ -1,0 +1,180 @@
+"""Processors that the ranks of a host share: literal times of tiny problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from tiny import machines, run
+
+from sgp_runner.algorithms.ad_psgd import ADPSGD
+from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import Cluster
+from sgp_runner.core.scheduler import Call, VirtualClock
+from sgp_runner.simulator.processors import Host, TaskEnds
+from sgp_runner.topology.graphs import DirectedExponential, Ring
+from sgp_runner.utils.errors import ConfigError
+
+
+@dataclass
+class Machines:
+    hosts: list[Host] = field(default_factory=list)
+
+
+@dataclass
+class Done:
+    name: str
+    log: list[tuple[str, float]]
+    clock: VirtualClock
+    kind = "done"
+
+    def fire(self, machines: Any) -> None:
+        self.log.append((self.name, self.clock.now))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+def host(cores: float) -> tuple[VirtualClock, Host, list[tuple[str, float]]]:
+    machines = Machines()
+    clock = VirtualClock(machines)
+    machines.hosts.append(Host(0, cores, clock))
+    return clock, machines.hosts[0], []
+
+
+def finish(clock: VirtualClock) -> None:
+    while clock.advance():
+        pass
+
+
+def test_tasks_share_cores_equally_and_use_one_each() -> None:
+    clock, one, log = host(1)
+    for name, seconds in (("a", 1.0), ("b", 2.0)):
+        one.begin(seconds, Done(name, log, clock))
+    finish(clock)
+    assert log == [("a", 2.0), ("b", 3.0)]
+    clock, two, log = host(2)
+    for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        two.begin(seconds, Done(name, log, clock))
+    clock.at(4.0, Call(lambda: two.begin(1.0, Done("d", log, clock)) and None))
+    finish(clock)
+    # 2/3 each until a ends; then two cores for two tasks.
+    assert log == [("a", 1.5), ("b", 2.5), ("c", 3.5), ("d", 5.0)]
+
+
+def test_a_task_does_not_end_before_the_one_that_it_follows() -> None:
+    clock, one, log = host(1)
+    level = one.begin(2.0, Done("first", log, clock))
+    assert one.begin(1.0, Done("second", log, clock), level) == 2.0
+    finish(clock)
+    assert log == [("first", 4.0), ("second", 4.0)]
+
+
+def test_a_saved_host_ends_its_tasks_at_the_same_times() -> None:
+    clock, one, log = host(1)
+    for name, seconds in (("a", 1.0), ("b", 2.0)):
+        one.begin(seconds, Done(name, log, clock))
+    clock.advance(), clock.advance()
+    assert log == [("a", 2.0)]
+    later, other, after = host(1)
+    kinds = {"done": lambda name: Done(name, after, later), TaskEnds.kind: TaskEnds}
+    later.load_state_dict(clock.state_dict(), kinds)
+    other.load_state_dict(one.state_dict(), kinds)
+    finish(later)
+    assert after == [("b", 3.0)]
+
+
+def shared(cores: float, ranks: int | None = None, **values: Any) -> Cluster:
+    return replace(machines(bandwidth=64.0), cores_per_host=cores, ranks_per_host=ranks, **values)
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "seconds"), [(1, 1, 5), (1, None, 20), (2, None, 10), (1, 2, 10), (8, 4, 5)]
+)
+def test_gradients_of_a_host_take_turns(cores: float, ranks: int | None, seconds: float) -> None:
+    """Four ranks compute five gradients of 1 s."""
+    cluster = replace(shared(cores, ranks), bandwidth=1e18)
+    assert run(ARSGD(), 4, 5, cluster=cluster).simulation.clock.now == pytest.approx(seconds)
+
+
+def test_a_node_computes_faster_while_the_other_waits() -> None:
+    """Rank 1 waits for its averages; of the same core rank 0 then has more."""
+    cluster = replace(shared(1), bandwidth=1.0)
+    trace = run(ADPSGD(Ring()), 2, 6, cluster=cluster).trace
+    first, second = ([time for time, rank, _ in trace if rank == own] for own in (0, 1))
+    assert first[:3] == [pytest.approx(2.0), pytest.approx(3.0), pytest.approx(4.0)]
+    assert second[0] > 100
+
+
+def test_messages_take_processor_time_from_gradients() -> None:
+    """A message of 32 bytes takes 4 s, and 1 s of a core at either end."""
+    cluster = shared(1, 1, passing_seconds_per_byte=1 / 32)
+    # Nothing passes while SGP computes, and processors are faster than the link.
+    assert run(SGP(DirectedExponential()), 2, 5, cluster=cluster).simulation.clock.now == 5 * 5.0
+    # OSGP's second gradient shares its core with the message that it sends and the one that comes.
+    faster = replace(cluster, bandwidth=256.0)
+    trace = run(OSGP(DirectedExponential()), 2, 2, cluster=faster).trace
+    assert [time for time, rank, _ in trace if rank == 0] == pytest.approx([1.0, 4.0])
+    # Where the core needs 4 * 2 s for four messages of 2 s on the link, it is the limit.
+    slow = replace(shared(1, 4, passing_seconds_per_byte=1 / 32), bandwidth=128.0)
+    fast = replace(slow, passing_seconds_per_byte=0.0)
+    seconds = [
+        run(SGP(DirectedExponential()), 4, 1, cluster=each).simulation.clock.now
+        for each in (slow, fast)
+    ]
+    assert seconds == [pytest.approx(4 + 8), pytest.approx(4 + 2)]
+
+
+def test_messages_are_folded_in_before_they_count_as_received() -> None:
+    cluster = shared(1, 1, mixing_seconds_per_byte=1 / 32)
+    seconds = run(SGP(DirectedExponential()), 2, 5, cluster=cluster).simulation.clock.now
+    assert seconds == pytest.approx(5 * (1 + 4 + 1))
+
+
+def test_a_server_with_processors_answers_one_gradient_after_the_other() -> None:
+    cluster = replace(
+        shared(1, 1, serving_seconds_per_byte=1 / 24), bandwidth=1e18, node_factors={2: 2.0}
+    )
+    trace = run(GapAware(), 2, 3, cluster=cluster).trace
+    assert [time for time, rank, _ in trace if rank == 2] == pytest.approx([3, 5, 7, 9, 11, 13])
+
+
+def test_processors_reduce_no_faster_than_they_can() -> None:
+    """An all-reduce of 24 bytes: each of two ranks sends and receives 24 bytes."""
+    cluster = replace(shared(1, 2, passing_seconds_per_byte=1 / 24), bandwidth=1e18)
+    # The gradients of both ranks take 2 s, and four times 1 s go into the mean.
+    assert run(ARSGD(), 2, 1, cluster=cluster).simulation.clock.now == pytest.approx(2 + 4)
+
+
+def test_the_mean_of_a_gradient_begins_before_its_end() -> None:
+    cluster = replace(shared(1, 2, overlap=0.5, bucket_bytes=1), bandwidth=24 * 8.0)
+    # Half of both gradients takes 1 s, the other half beside 1 s of the mean another.
+    assert run(ARSGD(), 2, 1, cluster=cluster).simulation.clock.now == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_slow_node_stretches_what_its_processors_take() -> None:
+    cluster = replace(shared(1, 2), bandwidth=1e18)
+    slow = run(ARSGD(), 2, 2, cluster=cluster, faults=Faults({1: 3.0}, {}))
+    assert slow.simulation.clock.now == pytest.approx(2 * 6.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ranks_per_host", 2),
+        ("passing_seconds_per_byte", 1.0),
+        ("mixing_seconds_per_byte", 1.0),
+    ],
+)
+def test_what_only_hosts_have_needs_cores(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"cluster.{key}.*set that too"):
+        replace(machines(), **{key: value})
+    with pytest.raises(ConfigError, match="cluster.input_seconds"):
+        replace(machines(), cores_per_host=1.0, input_seconds=0.5)
+    with pytest.raises(ConfigError, match="cluster.cores_per_host"):
+        replace(machines(), cores_per_host=0.0)
