@@ -15,7 +15,7 @@ from sgp_runner.cluster.faults import Faults
 from sgp_runner.core.scheduler import Call, Future, VirtualClock, resolved
 from sgp_runner.core.state import futures_in, packed, unpacked
 from sgp_runner.core.worker import Worker
-from sgp_runner.simulator.fabric import Arrive, Cross, Fabric, Reach, Sent
+from sgp_runner.simulator.fabric import Cross, Fabric, Reach, Sent
 from sgp_runner.simulator.simulation import (
     EVENTS,
     CollectiveEnds,
@@ -88,7 +88,7 @@ def test_events_are_saved_with_all_that_they_say() -> None:
         CollectiveEnds(4),
         Reach(Sent(0, 1, 5, message), 0.5, 0.25),
         Cross(Sent(0, 1, 5, message), 8.0, 0.5, leaves=True),
-        Arrive(Sent(0, 1, 5, message)),
+        Sent(0, 1, 5, message),
         Served(Sent(0, 2, 0, message)),
     ]
     for seconds, event in enumerate(events):
