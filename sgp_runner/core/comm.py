@@ -25,6 +25,8 @@ class Transport(ABC):
     Methods with a body here are hooks for networks that need them.
     """
 
+    __slots__ = ()
+
     @abstractmethod
     def send(self, dst: int, tag: int, message: Tensor) -> int:
         """Give ``message`` away; return at once, with the bytes that it counts for."""
@@ -77,10 +79,23 @@ class Comm:
     num_bytes_sent, num_sent: bytes and messages so far. collectives: how many were begun.
     """
 
+    __slots__ = (
+        "before",
+        "collectives",
+        "mailbox",
+        "num_bytes_sent",
+        "num_sent",
+        "take",
+        "transport",
+    )
+
     def __init__(self, mailbox: Mailbox, transport: Transport) -> None:
         self.mailbox, self.transport = mailbox, transport
-        # None where a message is what the receiver sees, which saves a call for each.
-        self.take = None if type(transport).take is Transport.take else transport.take
+        # None where a network does not need the hook, which saves a call for each message.
+        own = type(transport)
+        self.take = None if own.take is Transport.take else transport.take
+        hook = own.before_receiving
+        self.before = None if hook is Transport.before_receiving else transport.before_receiving
         self.num_bytes_sent = self.num_sent = self.collectives = 0
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
@@ -94,7 +109,8 @@ class Comm:
 
     def recv(self, src: int, tag: int = 0) -> Future[Tensor]:
         """The next message from ``src``."""
-        self.transport.before_receiving(src)
+        if self.before is not None:
+            self.before(src)
         return self.mailbox.recv(src, tag, self.take)
 
     def recv_any(self, tag: int = 0) -> Future[tuple[int, Tensor]]:

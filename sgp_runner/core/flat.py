@@ -33,9 +33,11 @@ def pieces(vector: Tensor) -> list[slice]:
 
 def joined(g: Gradient) -> Tensor:
     """The gradient in one vector [D]."""
+    if not isinstance(g, list):
+        return g
     import torch
 
-    return torch.cat(g) if isinstance(g, list) else g
+    return torch.cat(g)
 
 
 class FlatModule:

@@ -21,6 +21,8 @@ class Mailbox:
     num_delivered: messages that have arrived.
     """
 
+    __slots__ = ("arrivals", "num_delivered", "queues", "scheduler", "waiting")
+
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.num_delivered = 0
@@ -64,7 +66,11 @@ class Mailbox:
         """The next message; ``finish`` maps it when it is awaited."""
         future = self.scheduler.future(("message", src, tag), finish)
         message = self.poll(src, tag) if self.queues else None
-        return self.settle(future, (src, tag), message)
+        if message is None:
+            self.wait(future, (src, tag))
+        else:
+            self.scheduler.resolve(future, message)
+        return future
 
     def recv_any(self, tag: int) -> Future[tuple[int, Tensor]]:
         future: Future[tuple[int, Tensor]] = self.scheduler.future(("any message", tag))
@@ -73,23 +79,20 @@ class Mailbox:
             default=None,
         )
         if first is None:
-            return self.settle(future, (ANY_SOURCE, tag), None)
-        message = self.poll(first[1], tag)
-        assert message is not None
-        return self.settle(future, (ANY_SOURCE, tag), (first[1], message))
+            self.wait(future, (ANY_SOURCE, tag))
+        else:
+            message = self.poll(first[1], tag)
+            assert message is not None
+            self.scheduler.resolve(future, (first[1], message))
+        return future
 
-    def settle(self, future: Future[Any], key: tuple[int, int], value: Any) -> Future[Any]:
-        """Resolve ``future`` with ``value`` if there is one, else let it wait for ``key``."""
-        if value is not None:
-            self.scheduler.resolve(future, value)
-        elif key in self.waiting:
+    def wait(self, future: Future[Any], key: tuple[int, int]) -> None:
+        """Let ``future`` wait for the message ``key``: its sender and tag."""
+        if self.waiting.setdefault(key, future) is not future:
             raise RuntimeError(
                 "two activities of one worker wait for the same message "
                 f"(from {key[0]}, tag {key[1]})"
             )
-        else:
-            self.waiting[key] = future
-        return future
 
     def unread(self) -> list[tuple[int, int, int]]:
         """(sender, tag, count) of messages that were not received."""

@@ -17,7 +17,6 @@ import heapq
 import math
 import queue
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
@@ -65,13 +64,20 @@ def resolved(value: T) -> Future[T]:
 
 
 class Task:
-    """A running coroutine; ``finished`` resolves with its result."""
+    """A running coroutine; ``finished`` resolves with its result.
 
-    __slots__ = ("coroutine", "finished", "name", "waiting")
+    explain: maps an error of the coroutine to the one to raise
+    """
 
-    def __init__(self, coroutine: Coroutine[Future[Any], None, Any], name: str) -> None:
-        self.coroutine = coroutine
-        self.name = name
+    __slots__ = ("coroutine", "explain", "finished", "name", "waiting")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Future[Any], None, Any],
+        name: str,
+        explain: Callable[[Exception], Exception],
+    ) -> None:
+        self.coroutine, self.name, self.explain = coroutine, name, explain
         self.waiting: Future[Any] | None = None
         self.finished: Future[Any] = Future(("finish", name))
 
@@ -256,9 +262,14 @@ class Scheduler:
         self.tasks: dict[Task, None] = {}  # unfinished, in the order of their start
         self.held: deque[Future[Any]] = deque()  # in the order of the requests
 
-    def spawn(self, coroutine: Coroutine[Future[Any], None, T], name: str) -> Future[T]:
-        """Start a coroutine; await the result to join it."""
-        task = Task(coroutine, name)
+    def spawn(
+        self,
+        coroutine: Coroutine[Future[Any], None, T],
+        name: str,
+        explain: Callable[[Exception], Exception] = lambda error: error,
+    ) -> Future[T]:
+        """Start a coroutine, whose errors ``explain`` maps; await the result to join it."""
+        task = Task(coroutine, name, explain)
         self.tasks[task] = None
         self.ready.append(task)
         return task.finished
@@ -313,6 +324,11 @@ class Scheduler:
             except StopIteration as stop:
                 del self.tasks[task]
                 self.resolve(task.finished, stop.value)
+            except Exception as error:
+                explained = task.explain(error)
+                if explained is error:
+                    raise
+                raise explained from error
             else:
                 future.task = task
                 task.waiting = future
@@ -327,12 +343,9 @@ class Scheduler:
 
     def close(self) -> None:
         """Drop the coroutines that will not run again, after an error."""
-        with warnings.catch_warnings():
-            # One that had no turn yet may hold another coroutine, which was never awaited.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            for task in self.tasks:
-                task.coroutine.close()
-            self.tasks.clear()
+        for task in self.tasks:
+            task.coroutine.close()
+        self.tasks.clear()
 
 
 def describe(future: Future[Any] | None) -> str:

@@ -43,7 +43,7 @@ class Budget(Protocol):
     def spent(self) -> bool: ...
 
 
-@dataclass
+@dataclass(slots=True)
 class OwnBudget:
     """``total`` steps of one worker, or of one parameter server."""
 
@@ -68,7 +68,7 @@ class OwnBudget:
 class Runtime(Protocol):
     """The interface that simulated and real runs provide to their workers."""
 
-    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Awaitable[Any]:
+    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Future[Any]:
         """The gradient; ``apart``: it may come in parts (`Gradient`)."""
 
     def mean_grad(self, worker: Worker, apart: bool = False) -> Awaitable[Any]: ...
@@ -119,7 +119,7 @@ class Steps:
             self.recorder(worker)
 
 
-@dataclass
+@dataclass(slots=True)
 class Progress:
     """The progress of a worker, shared by all views of it (`Worker.limit`)."""
 
@@ -131,13 +131,14 @@ class Progress:
     observed: dict[str, list[float]] = field(default_factory=dict)  # since the last record
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Worker:
     """One worker. ``D`` is the number of parameters.
 
     rank, size: this worker and the number of gradient workers; a parameter server has ``rank >=
     size``.
     push_sum: [D + 1], the parameters and, last, a push-sum weight that starts at 1.
+    params: [D], the model's parameters, a view of ``push_sum``.
     buffers: the optimizer's. model_buffers: BatchNorm's statistics.
     shapes: of the model's parameter tensors, by name, in their order within the ``D`` entries.
     steps_per_epoch: in the unit of ``step``.
@@ -165,9 +166,10 @@ class Worker:
     examples: float = 1.0
     learns: bool = True
     own_pace: bool = False
+    params: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.params = self.push_sum[:-1]  # [D], the model's parameters
+        self.params = self.push_sum[:-1]
 
     @property
     def model(self) -> Tensor:
@@ -199,7 +201,7 @@ class Worker:
 
     @property
     def epoch(self) -> float:
-        return max(self.step, 0) / self.steps_per_epoch
+        return max(self.progress.step, 0) / self.steps_per_epoch
 
     @property
     def lr(self) -> float:
@@ -229,8 +231,8 @@ class Worker:
         Between two steps the worker is at rest: a resumed run starts `Algorithm.run` again at such
         a point, with the named state (`keep`, `count`) as it was.
         """
-        progress, runtime, budget = self.progress, self.runtime, self.budget
-        while not self.at_limit:
+        progress, runtime, budget, until = self.progress, self.runtime, self.budget, self.until
+        while until is None or progress.steps_taken < until:
             runtime.start_of_step(self)
             step = budget.take()
             if step is None:
@@ -265,13 +267,15 @@ class Worker:
             return g
         return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
 
-    async def local_step(self) -> Updates:
+    def local_step(self) -> Awaitable[Updates]:
         """The step to subtract [D] by `grad` at the present parameters and `update`.
 
         It comes in pieces (where, what), each computed when it is asked for: one that is used at
         once is read from memory once.
         """
-        return self.updates(await self.runtime.grad(self, self.params, True))
+        future = self.runtime.grad(self, self.params, True)
+        future.finish = self.updates
+        return future
 
     async def mean_step(self) -> Updates:
         """The same by `mean_grad`."""
@@ -363,9 +367,29 @@ class Worker:
             fill(own, buffer)
         self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
 
+    def explained(self, error: Exception) -> Exception:
+        """An error of this worker's coroutines, with the rank and the step."""
+        if isinstance(error, SPEAKING):
+            return error
+        return RankFailed(
+            f"rank {self.rank}, step {self.step}: {type(error).__name__}: {error}{place(error)}"
+        )
+
     def observe(self, name: str, value: float) -> None:
         """Record a value such as ``staleness``; the mean goes into the next record."""
         self.progress.observed.setdefault(name, []).append(value)
+
+
+# Errors that say by themselves what happened.
+SPEAKING = (
+    RankFailed,
+    Aborted,
+    Diverged,
+    LostConnection,
+    CallMismatch,
+    MembershipChanged,
+    Stopped,
+)
 
 
 def fill(own: Tensor, saved: Tensor) -> None:
@@ -378,24 +402,3 @@ def fill(own: Tensor, saved: Tensor) -> None:
 def activity_name(worker: Worker, coroutine: Coroutine[Any, Any, Any]) -> str:
     """The name of an activity of a worker in reports."""
     return f"rank {worker.rank} ({getattr(coroutine, '__name__', 'activity')})"
-
-
-async def naming_the_rank(worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> T:
-    """Await ``coroutine``; its errors name the rank and the step."""
-    try:
-        return await coroutine
-    except (
-        RankFailed,
-        Aborted,
-        Diverged,
-        LostConnection,
-        CallMismatch,
-        MembershipChanged,
-        Stopped,
-        GeneratorExit,
-    ):
-        raise
-    except Exception as error:
-        raise RankFailed(
-            f"rank {worker.rank}, step {worker.step}: {type(error).__name__}: {error}{place(error)}"
-        ) from error

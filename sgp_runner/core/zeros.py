@@ -8,8 +8,8 @@ so that results are always those of tensors.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import c_float
 from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Any, cast
@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from sgp_runner.core.state import mapped
+
+SINGLE = array("f", [0.0])  # rounds what is stored in it
 
 
 def zeros(length: int, dtype: torch.dtype) -> Tensor:
@@ -40,7 +42,10 @@ class Memory:
         self.tensor: Tensor | None = None
 
     def rounded(self, number: float) -> float:
-        return c_float(number).value if self.dtype is torch.float32 else float(number)
+        if self.dtype is not torch.float32:
+            return float(number)
+        SINGLE[0] = number
+        return SINGLE[0]
 
     def materialise(self) -> Tensor:
         """The tensor with the same entries, made at the first call."""
@@ -105,9 +110,6 @@ class Zeros:
         whole = self.memory.materialise()
         return whole[self.start : self.start + self.length] if self.ndim else whole[self.start]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tensor(), name)
-
     @classmethod
     def __torch_function__(
         cls,
@@ -126,29 +128,29 @@ class Zeros:
         vector: Any = self if self.memory.tensor is not None else self.clone()
         return vector.tensor().__reduce_ex__(protocol)
 
-    def __deepcopy__(self, memo: Any) -> Tensor:
+    def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 
     # New vectors.
 
-    def clone(self) -> Tensor:
+    def clone(self) -> Any:
         memory = self.memory
         if memory.tensor is not None:
             return self.tensor().clone()
         copy = Memory(self.length, memory.number if self.reaches else 0.0, memory.dtype)
-        return cast("Tensor", Zeros(copy, 0, self.length, self.ndim))
+        return Zeros(copy, 0, self.length, self.ndim)
 
-    def new_zeros(self, *shape: Any, **keywords: Any) -> Tensor:
+    def new_zeros(self, *shape: Any, **keywords: Any) -> Any:
         dtype = self.memory.dtype
-        (length,) = shape if len(shape) == 1 else (shape,)
-        if type(length) is tuple and len(length) == 1:
-            (length,) = length
-        if type(length) is int and not keywords:
-            return cast("Tensor", Zeros(Memory(length, 0.0, dtype), 0, length))
+        if len(shape) == 1 and not keywords:
+            (length,) = shape
+            if type(length) is tuple and len(length) == 1:
+                (length,) = length
+            if type(length) is int:
+                return Zeros(Memory(length, 0.0, dtype), 0, length)
         return torch.empty(0, dtype=dtype).new_zeros(*shape, **keywords)
 
-    def new_empty(self, *shape: Any, **keywords: Any) -> Tensor:
-        return self.new_zeros(*shape, **keywords)
+    new_empty = new_zeros
 
     def new_full(self, shape: Sequence[int], value: float, **keywords: Any) -> Tensor:
         if tuple(shape) == (1,) and not keywords:
@@ -165,7 +167,10 @@ class Zeros:
         if type(key) is slice and self.ndim:
             start, stop, step = key.indices(length)
             if step == 1:
-                return Zeros(self.memory, self.start + start, stop - start if stop > start else 0)
+                inner = stop - start
+                if inner == length:
+                    return self
+                return Zeros(self.memory, self.start + start, inner if inner > 0 else 0)
         return self.tensor()[tensors_in(key)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -190,7 +195,10 @@ class Zeros:
     @property
     def number(self) -> float:
         """The last entry."""
-        return self.memory.number if self.reaches else 0.0
+        memory = self.memory
+        if memory.tensor is not None:
+            return float(self.tensor()[-1])
+        return memory.number if self.reaches else 0.0
 
     def item(self) -> float:
         memory = self.memory
@@ -290,7 +298,8 @@ class Zeros:
             memory, number = self.memory, other.memory.number if other.reaches else 0.0
             if self.reaches or not number:
                 if self.reaches:
-                    memory.number = memory.rounded(number)
+                    same = memory.dtype is other.memory.dtype
+                    memory.number = number if same else memory.rounded(number)
                 memory.version += 1
                 return self
         self.tensor().copy_(tensors_in(other))
@@ -393,5 +402,14 @@ def delegated(name: str) -> Callable[..., Any]:
     return method
 
 
+def looked_up(name: str) -> property:
+    """The attribute, or bound method, of the tensor that a `Zeros` stands for."""
+    return property(lambda self: getattr(self.tensor(), name))
+
+
 for _name in DELEGATED:
     setattr(Zeros, _name, delegated(_name))
+# Not by `__getattr__`, with which Python would look up every attribute three times as slowly.
+for _name in ("__array__", *(name for name in dir(Tensor) if not name.startswith("__"))):
+    if not hasattr(Zeros, _name):
+        setattr(Zeros, _name, looked_up(_name))

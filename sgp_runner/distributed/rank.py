@@ -27,7 +27,6 @@ from sgp_runner.core.worker import (
     OwnBudget,
     StepListener,
     activity_name,
-    naming_the_rank,
 )
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.elastic.membership import step_snapshot
@@ -123,9 +122,7 @@ class Rank:
             self.paused = time.monotonic()
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
-        return self.scheduler.spawn(
-            naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
-        )
+        return self.scheduler.spawn(coroutine, activity_name(worker, coroutine), worker.explained)
 
     def sleep(self, worker: Worker, number: int, seconds: float) -> Future[None]:
         future: Future[None] = self.scheduler.future(("the end of its sleep",))
@@ -188,7 +185,7 @@ class Rank:
     def run(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
         """Run until the algorithm has finished here and the last messages of all ranks are in."""
         try:
-            self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
+            self.scheduler.spawn(coroutine, f"rank {worker.rank}", worker.explained)
             self.scheduler.run()
         except Stopped as stop:
             self.gradients.release(stop)

@@ -29,7 +29,7 @@ from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Call, Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.timing_study import Study
-from sgp_runner.core.worker import activity_name, naming_the_rank
+from sgp_runner.core.worker import activity_name
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.utils.errors import CallMismatch, ConfigError, RankFailed
 from sgp_runner.utils.memory import few_collections
@@ -117,9 +117,7 @@ class DryRun:
             comm = Comm(self.mailboxes[rank], DryTransport(rank, self))
             self.workers.append(run.make_worker(problem, rank, comm, budget, self))
         for worker in self.workers:
-            self.scheduler.spawn(
-                naming_the_rank(worker, run.algo.run(worker)), f"rank {worker.rank}"
-            )
+            self.scheduler.spawn(run.algo.run(worker), f"rank {worker.rank}", worker.explained)
 
     def run(self) -> None:
         """Run all ranks to the end. Raises CallMismatch."""
@@ -167,9 +165,7 @@ class DryRun:
         )
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
-        return self.scheduler.spawn(
-            naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
-        )
+        return self.scheduler.spawn(coroutine, activity_name(worker, coroutine), worker.explained)
 
     def sleep(self, worker: Worker, number: int, seconds: float) -> Future[None]:
         future: Future[None] = Future(("the end of its sleep",))

@@ -288,8 +288,9 @@ class Observer:
         self.membership = membership_of(self.run, saved["names"])
 
     def end_of_step(self, worker: Worker) -> None:
-        every = self.run.log_every * (worker.size if worker.is_server else 1)
-        record = worker.steps_taken % every == 0 or worker.steps_taken == 1
+        every = self.run.log_every * (1 if worker.rank < worker.size else worker.size)
+        taken = worker.steps_taken
+        record = taken % every == 0 or taken == 1
         if not self.problem.trains:
             if record:
                 self.record_training(worker)

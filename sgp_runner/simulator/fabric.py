@@ -14,7 +14,7 @@ which the latency lies, and of its receiver.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -53,10 +53,13 @@ class Channel:
 class Sent:
     """A message on its way, with the version of its memory when it was given away.
 
+    As an event, its last bit arrives.
+
     channel: its stream, once it is in the network.
     """
 
     __slots__ = ("channel", "dst", "message", "src", "tag", "version")
+    kind: ClassVar[str] = "arrive"
 
     def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
         self.src, self.dst, self.tag = src, dst, tag
@@ -70,8 +73,18 @@ class Sent:
             )
         return self.message
 
-    def state_dict(self) -> tuple[int, int, int, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
+        return {"sent": self.fields}
+
+    @property
+    def fields(self) -> tuple[int, int, int, Tensor]:
+        """The arguments of its constructor."""
         return self.src, self.dst, self.tag, self.message
+
+    def fire(self, machines: HasFabric) -> None:
+        fabric = machines.fabric
+        fabric.in_flight -= 1
+        fabric.deliver(self)
 
 
 @dataclass(slots=True)
@@ -87,7 +100,7 @@ class Reach:
     kind: ClassVar[str] = "reach"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sent": self.sent.state_dict(), "seconds": self.seconds, "late": self.late}
+        return {"sent": self.sent.fields, "seconds": self.seconds, "late": self.late}
 
     def fire(self, machines: HasFabric) -> None:
         machines.fabric.reach(self.sent, self.seconds, self.late)
@@ -109,7 +122,7 @@ class Cross:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "sent": self.sent.state_dict(),
+            "sent": self.sent.fields,
             "num_bytes": self.num_bytes,
             "tail": self.tail,
             "leaves": self.leaves,
@@ -119,18 +132,10 @@ class Cross:
         machines.fabric.cross(self)
 
 
-@dataclass(slots=True)
-class Arrive:
-    """The last bit arrives."""
-
-    sent: Sent
-    kind: ClassVar[str] = "arrive"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sent": self.sent.state_dict()}
-
-    def fire(self, machines: HasFabric) -> None:
-        machines.fabric.arrive(self.sent)
+def shared(numbers: Iterable[float]) -> list[float]:
+    """A list in which equal numbers are one object, which stays in the processor's cache."""
+    known: dict[float, float] = {}
+    return [known.setdefault(number, number) for number in numbers]
 
 
 class HasFabric(Protocol):
@@ -145,7 +150,7 @@ class Fabric:
 
     deliver: called when the last bit of a message has arrived.
     take: called with a message, its stream and the time of its last bit when the first bit begins
-        to arrive; it schedules `Arrive`, by default at that time.
+        to arrive; it schedules the message, by default at that time.
     seconds_of: travel time of a message, from its sender, receiver and bytes, where that is known;
         such a message waits in no queue.
     """
@@ -163,8 +168,8 @@ class Fabric:
         take: Callable[[Sent, Channel, float], None] | None = None,
     ) -> None:
         self.cluster, self.faults, self.seed, self.seconds_of = cluster, faults, seed, seconds_of
-        self.up_seconds = [8 / cluster.up(rank) for rank in range(size)]  # to send a byte
-        self.down_seconds = [8 / cluster.down(rank) for rank in range(size)]  # to receive one
+        self.up_seconds = shared(8 / cluster.up(rank) for rank in range(size))  # to send a byte
+        self.down_seconds = shared(8 / cluster.down(rank) for rank in range(size))  # to receive it
         self.region_of = region_of_each(cluster.regions, size)
         self.clock, self.deliver, self.take = clock, deliver, take
         self.disturbs = faults.disturbs_messages
@@ -175,19 +180,19 @@ class Fabric:
         # When each direction of the link of each region has drained its queue.
         self.leave_free = [0.0] * len(cluster.regions)
         self.enter_free = [0.0] * len(cluster.regions)
-        self.channels: dict[tuple[int, int], Channel] = {}  # by (src, dst)
+        self.channels: list[dict[int, Channel]] = [{} for _ in range(size)]  # by src, then dst
         self.in_flight = 0  # messages
 
     def transmit(self, sent: Sent, num_bytes: float) -> None:
         clock, cluster, times, src, dst = self.clock, self.cluster, self.times, sent.src, sent.dst
-        channel = self.channels.get((src, dst))
+        channel = self.channels[src].get(dst)
         if channel is None:
-            channel = self.channels[src, dst] = Channel()
+            channel = self.channels[src][dst] = Channel()
         sent.channel = channel
         self.in_flight += 1
         if self.seconds_of is not None:
             channel.arrival = max(channel.arrival, clock.now + self.seconds_of(src, dst, num_bytes))
-            clock.at(channel.arrival, Arrive(sent))
+            clock.at(channel.arrival, sent)
             return
         seconds, free = num_bytes * self.up_seconds[src], self.tx_free[src]
         if times.steady:
@@ -239,7 +244,7 @@ class Fabric:
         """Queue a message at its receiver's interface (see `Reach`)."""
         now, times, dst = self.clock.now, self.times, sent.dst
         # A message from a checkpoint does not have its channel.
-        free, channel = self.rx_free[dst], sent.channel or self.channels[sent.src, dst]
+        free, channel = self.rx_free[dst], sent.channel or self.channels[sent.src][dst]
         begin = free if free > now else now
         free = begin + seconds
         if not times.steady:
@@ -248,13 +253,9 @@ class Fabric:
         arrival = max(free, now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
         if self.take is None:
-            self.clock.at(channel.arrival, Arrive(sent))
+            self.clock.at(channel.arrival, sent)
         else:
             self.take(sent, channel, channel.arrival)
-
-    def arrive(self, sent: Sent) -> None:
-        self.in_flight -= 1
-        self.deliver(sent)
 
     def random(self, *what: int) -> Generator:
         """The random generator of one message, or of one all-reduce."""
@@ -295,8 +296,9 @@ class Fabric:
             "tx_free": self.tx_free,
             "rx_free": None if self.rx_free is self.tx_free else self.rx_free,
             "channels": [
-                (*pair, channel.sent, channel.reach, channel.arrival, channel.taken)
-                for pair, channel in self.channels.items()
+                (src, dst, channel.sent, channel.reach, channel.arrival, channel.taken)
+                for src, channels in enumerate(self.channels)
+                for dst, channel in channels.items()
             ],
             "in_flight": self.in_flight,
             **({"regions": (self.leave_free, self.enter_free)} if self.region_of else {}),
@@ -307,7 +309,8 @@ class Fabric:
         self.tx_free[:] = state["tx_free"]
         if state["rx_free"] is not None:
             self.rx_free[:] = state["rx_free"]
-        self.channels = {(src, dst): Channel(*values) for src, dst, *values in state["channels"]}
+        for src, dst, *values in state["channels"]:
+            self.channels[src][dst] = Channel(*values)
         self.in_flight = state["in_flight"]
         if self.region_of:
             self.leave_free[:], self.enter_free[:] = state["regions"]

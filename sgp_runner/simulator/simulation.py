@@ -15,11 +15,11 @@ from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox, check_unwritten
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.state import State, futures_in
-from sgp_runner.core.worker import SILENT, StepListener, activity_name, naming_the_rank
+from sgp_runner.core.worker import SILENT, StepListener, activity_name
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
 from sgp_runner.simulator.compute_times import ComputeTimes
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
-from sgp_runner.simulator.fabric import Arrive, Channel, Cross, Fabric, Reach, Sent
+from sgp_runner.simulator.fabric import Channel, Cross, Fabric, Reach, Sent
 from sgp_runner.simulator.processors import Host, Nothing, TaskEnds
 from sgp_runner.utils.errors import Lost
 from sgp_runner.utils.memory import few_collections
@@ -154,10 +154,10 @@ class Taken:
     kind: ClassVar[str] = "taken"
 
     def fire(self, machines: Simulation) -> None:
-        machines.clock.at(max(machines.clock.now, self.arrival), Arrive(self.sent))
+        machines.clock.at(max(machines.clock.now, self.arrival), self.sent)
 
     def state_dict(self) -> State:
-        return {"sent": self.sent.state_dict(), "arrival": self.arrival}
+        return {"sent": self.sent.fields, "arrival": self.arrival}
 
 
 @dataclass(slots=True)
@@ -222,7 +222,7 @@ class Served:
         machines.served(self.sent)
 
     def state_dict(self) -> State:
-        return {"sent": self.sent.state_dict()}
+        return {"sent": self.sent.fields}
 
 
 @dataclass(slots=True)
@@ -265,7 +265,7 @@ EVENTS: dict[str, Callable[..., Any]] = {
     CollectiveEnds.kind: CollectiveEnds,
     Reach.kind: lambda sent, seconds, late: Reach(Sent(*sent), seconds, late),
     Cross.kind: lambda sent, **values: Cross(Sent(*sent), **values),
-    Arrive.kind: lambda sent: Arrive(Sent(*sent)),
+    Sent.kind: lambda sent: Sent(*sent),
     Served.kind: lambda sent: Served(Sent(*sent)),
     Wakes.kind: Wakes,
 }
@@ -396,9 +396,7 @@ class Simulation:
             self.listener.end_of_step(worker)
 
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
-        return self.scheduler.spawn(
-            naming_the_rank(worker, coroutine), activity_name(worker, coroutine)
-        )
+        return self.scheduler.spawn(coroutine, activity_name(worker, coroutine), worker.explained)
 
     def sleep(self, worker: Worker, number: int, seconds: float) -> Future[None]:
         future = self.sleeps[worker.rank, number] = Future(("the end of its sleep",))
@@ -559,10 +557,10 @@ class Simulation:
         self.receive(sent)
 
     def receive(self, sent: Sent) -> None:
-        message = sent.open()
+        dst, src, tag, message = sent.dst, sent.src, sent.tag, sent.open()
         if self.journals:
-            self.note(sent.dst, "deliver", sent.src, sent.tag, message)
-        self.mailboxes[sent.dst].deliver(sent.src, sent.tag, message)
+            self.note(dst, "deliver", src, tag, message)
+        self.mailboxes[dst].deliver(src, tag, message)
 
     # A collective begins when the last rank has joined and ends for all ranks at once, by the
     # cluster's cost model.
@@ -652,7 +650,7 @@ class Simulation:
     # The run as a whole.
 
     def start(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
-        self.scheduler.spawn(naming_the_rank(worker, coroutine), f"rank {worker.rank}")
+        self.scheduler.spawn(coroutine, f"rank {worker.rank}", worker.explained)
 
     def run(self) -> None:
         """Run until every worker has finished; raise LeftInFlight if messages remain."""
@@ -689,9 +687,7 @@ class Simulation:
             "fabric": self.fabric.state_dict(),
             "free_at": self.free_at,
             "hosts": [host.state_dict() for host in self.hosts],
-            "unprocessed": [
-                [sent.state_dict() for sent in waiting] for waiting in self.unprocessed
-            ],
+            "unprocessed": [[sent.fields for sent in waiting] for waiting in self.unprocessed],
             "randoms": [times.state for times in self.compute_times],
             "collectives": [collective.state_dict() for collective in self.collectives.values()],
         }
@@ -762,6 +758,8 @@ class LeftInFlight(RuntimeError):
 
 class SimulatedTransport(Transport):
     """The messages of one simulated worker."""
+
+    __slots__ = ("rank", "simulation")
 
     def __init__(self, rank: int, simulation: Simulation) -> None:
         self.rank, self.simulation = rank, simulation

@@ -123,11 +123,11 @@ class Saver:
         return self.begun // self.simulation.size
 
     def start_of_step(self, worker: Worker) -> None:
-        if not worker.is_server:
+        if worker.rank < worker.size:
             self.begun += 1
         if self.draft is None:
             last = not self.kept_last and self.near_the_end(worker)
-            if not last and not self.trigger.due(self.steps):
+            if not last and not self.trigger.due(self.begun // worker.size):
                 return
             self.kept_last |= last
             self.observer.recorder.check()  # a checkpoint without its records is worth nothing

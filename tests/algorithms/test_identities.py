@@ -39,7 +39,7 @@ from sgp_runner.core.optim import (
 from sgp_runner.core.scheduler import Call
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.engine import Gradient, Loop, Vmap
-from sgp_runner.simulator.fabric import Arrive, Reach
+from sgp_runner.simulator.fabric import Reach, Sent
 from sgp_runner.topology.graphs import BipartiteExponential, Complete, DirectedExponential, Ring
 from sgp_runner.utils.errors import ConfigError, RankFailed
 
@@ -465,9 +465,9 @@ def mass(result: Result, at_rest: Worker | None) -> tuple[np.ndarray, float]:
         for _, message, _ in queue
     ]
     messages += [
-        event.sent.message
+        (event if isinstance(event, Sent) else event.sent).message
         for _, _, event in simulation.clock.events
-        if isinstance(event, Reach | Arrive)
+        if isinstance(event, Reach | Sent)
     ]
     numerators, weights = np.zeros(D), 0.0
     waits = {task.name: task.waiting for task in simulation.scheduler.tasks}

@@ -15,13 +15,17 @@ from sgp_runner.cluster.faults import Faults
 from sgp_runner.core.scheduler import Call, Future, VirtualClock, resolved
 from sgp_runner.core.state import futures_in, packed, unpacked
 from sgp_runner.core.worker import Worker
-from sgp_runner.simulator.fabric import Arrive, Cross, Fabric, Reach, Sent
+from sgp_runner.simulator.fabric import Cross, Fabric, Reach, Sent
+from sgp_runner.simulator.processors import Nothing, TaskEnds
 from sgp_runner.simulator.simulation import (
     EVENTS,
     CollectiveEnds,
+    Computed,
     GradientEnds,
     Joins,
+    Reduced,
     Served,
+    Taken,
     Wakes,
 )
 
@@ -88,7 +92,12 @@ def test_events_are_saved_with_all_that_they_say() -> None:
         CollectiveEnds(4),
         Reach(Sent(0, 1, 5, message), 0.5, 0.25),
         Cross(Sent(0, 1, 5, message), 8.0, 0.5, leaves=True),
-        Arrive(Sent(0, 1, 5, message)),
+        Sent(0, 1, 5, message),
+        Computed(0, 3, 1.5, (4, 80.0), 0.5),
+        Taken(Sent(0, 1, 5, message), 2.5),
+        Reduced(4),
+        TaskEnds(0, 7),
+        Nothing(),
         Served(Sent(0, 2, 0, message)),
     ]
     for seconds, event in enumerate(events):
@@ -100,7 +109,7 @@ def test_events_are_saved_with_all_that_they_say() -> None:
         type(event) for event in events
     ]
     assert EVENTS.keys() == {event.kind for event in events}
-    clock.at(9.0, Call(print))
+    clock.at(99.0, Call(print))
     with pytest.raises(TypeError, match="^a call cannot be saved$"):
         clock.state_dict()
 

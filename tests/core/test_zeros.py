@@ -75,8 +75,8 @@ def test_views_share_a_memory_and_its_version() -> None:
     params.zero_()
     x[-1] = 0.25
     assert x._version == params._version == version + 2
-    assert x[-1].item() == 0.25 and x.clone()[-1].item() == 0.25
-    assert x.tensor()[-1] == 0.25 and x._version == version + 2
+    assert x[-1].item() == x.number == 0.25 and x.clone()[-1].item() == 0.25
+    assert x.tensor()[-1] == x.number == 0.25 and x._version == version + 2
     params += 1
     assert x.tolist() == [1, 1, 1, 1, 0.25] and x._version == version + 3
 
