@@ -243,11 +243,13 @@ class Processes:
 
     def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
         """The sums of each pass of an evaluation, as `Problem.sums`."""
-        helping, every = [*self.assistants], len(self.assistants) + 1
+        passes = len(self.problem.chunks)
+        helping = self.assistants[: passes - 1]  # the others compute gradients meanwhile
+        every = len(helping) + 1
         for number, assistant in enumerate(helping, start=1):
             with suppress(OSError):  # found out below
                 assistant.evaluate(params, buffers, number, every)
-        found: list[Sequence[float]] = [()] * len(self.problem.chunks)
+        found: list[Sequence[float]] = [()] * passes
         with one_thread():
             found[::every] = self.problem.sums(params, buffers, slice(0, None, every))
         for number, assistant in enumerate(helping, start=1):

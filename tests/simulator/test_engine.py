@@ -272,3 +272,14 @@ def test_an_evaluation_has_the_same_bytes_on_any_number_of_cores(
     assert engine.sums(params, buffers) == expected
     assert len(engine.assistants) == 1
     engine.close()
+
+
+def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients() -> None:
+    problem = PROBLEMS["resnet8"](torch.float32)
+    assert [len(chunk) for chunk in problem.chunks] == [360]
+    params, buffers = problem.start(), problem.flat.fresh_buffers()
+    engine = Processes(problem, 3)
+    gradients(problem, engine, steps=1)
+    assert engine.sums(params, buffers) == problem.sums(params, buffers)
+    assert [assistant.sums for assistant in engine.assistants] == [None, None]
+    engine.close()
