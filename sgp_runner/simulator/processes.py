@@ -202,8 +202,9 @@ def one_thread() -> Iterator[None]:
 class Processes:
     """Computes gradients in flight, and evaluates, on ``cores`` cores; this process uses one.
 
-    The others start when gradients turn out to take long enough. One that ends early, for want of
-    memory, is done without.
+    The others start when gradients turn out to take long enough; those of a large model at once,
+    before there are workers, whose vectors a fork would keep as they were. One that ends early, for
+    want of memory, is done without.
     """
 
     def __init__(self, problem: Problem, cores: int) -> None:
@@ -215,6 +216,13 @@ class Processes:
         self.done: dict[Gradient, Result] = {}
         self.assistants: list[Assistant] = []
         self.timed = 0
+        if problem.is_large:
+            self.start_assistants()
+
+    def start_assistants(self) -> None:
+        for _ in range(self.cores - 1):
+            others = [each.connection for each in self.assistants]
+            self.assistants.append(Assistant(self.problem, others))
 
     def start(self, gradient: Gradient) -> None:
         if gradient.rank not in self.ranks:  # a second one needs the buffers after the first one
@@ -265,10 +273,9 @@ class Processes:
         began = time.perf_counter()
         result = self.here(gradient)
         self.timed += 1
-        if self.timed == 2 and time.perf_counter() - began >= WORTH_SECONDS:
-            for _ in range(self.cores - 1):
-                others = [each.connection for each in self.assistants]
-                self.assistants.append(Assistant(self.problem, others))
+        worth = self.timed == 2 and time.perf_counter() - began >= WORTH_SECONDS
+        if worth and not self.problem.is_large:
+            self.start_assistants()
         return result
 
     def here(self, gradient: Gradient) -> Result:

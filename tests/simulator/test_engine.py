@@ -266,6 +266,7 @@ def test_an_evaluation_has_the_same_bytes_on_any_number_of_cores(
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     expected = problem.sums(params, buffers)
     engine = Processes(problem, 3)
+    assert len(engine.assistants) == 2  # of a large model, from the start
     gradients(problem, engine, steps=1)
     assert engine.sums(params, buffers) == expected
     engine.assistants[0].process.kill()
@@ -279,6 +280,7 @@ def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients
     assert [len(chunk) for chunk in problem.chunks] == [360]
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     engine = Processes(problem, 3)
+    assert engine.assistants == []
     gradients(problem, engine, steps=1)
     assert engine.sums(params, buffers) == problem.sums(params, buffers)
     assert [assistant.sums for assistant in engine.assistants] == [None, None]
