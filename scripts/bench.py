@@ -84,9 +84,10 @@ def facts_of(section: str) -> dict[str, object]:
 
 def show(table: Table) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(width=80, highlight=False)
-    console.print(f"\n[bold]{table.title}[/bold]\n{table.text}".rstrip())
+    console.print(f"\n[bold]{table.title}[/bold]\n{escape(table.text)}".rstrip())
     if table.results:
         console.print(drawn(table))
 
