@@ -18,12 +18,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING
 
 from sgp_runner.simulator.engine import Gradient, Loop
 from sgp_runner.utils.signals import ENDING
 
 if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
     from torch import Tensor
 
     from sgp_runner.core.problem import Problem
@@ -139,6 +142,8 @@ class Assistant:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
+        # Also called when nothing refers to this object any more, and before Python ends.
+        self.close = Finalize(self, end, (self.connection, self.process), exitpriority=0)
 
     def ask(self, gradient: Gradient) -> None:
         """Let the process compute ``gradient``."""
@@ -180,10 +185,12 @@ class Assistant:
         self.free.append(number)
         return self.asked.pop(number), result
 
-    def close(self) -> None:
-        self.connection.close()
-        self.process.kill()
-        self.process.join()
+
+def end(connection: Connection, process: ForkProcess) -> None:
+    """End a forked process, which ignores signals that end a program."""
+    connection.close()
+    process.kill()
+    process.join()
 
 
 @contextmanager

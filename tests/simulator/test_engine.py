@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -285,3 +286,13 @@ def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients
     assert engine.sums(params, buffers) == problem.sums(params, buffers)
     assert [assistant.sums for assistant in engine.assistants] == [None, None]
     engine.close()
+
+
+def test_processes_end_with_the_engine_that_started_them() -> None:
+    engine = Processes(PROBLEMS["resnet8"](torch.float32), 2)
+    engine.start_assistants()
+    (process,) = [assistant.process for assistant in engine.assistants]
+    assert process.is_alive()
+    del engine
+    gc.collect()
+    assert not process.is_alive()
