@@ -8,7 +8,7 @@ another, divided by the difference.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,18 @@ ENGINES = {
     "mlp": ("model=mlp", "batch_size=16"),
     "transformer": ("model=transformer", "batch_size=16"),
 }
+# Where vmap pays: models, samples of a batch, and how many workers share a call at most.
+VMAPPED, SAMPLES, WIDTH = ("transformer", "gpt"), (2, 4, 8, 16, 32), 16
+SETTLING = 4  # rounds in which vmap tries its widths
+KERNELS = {  # of PyTorch, which nothing around them makes faster
+    "matrix products": ("mm", "bmm", "addmm", "baddbmm"),
+    "softmax": (
+        "_softmax",
+        "_log_softmax",
+        "_softmax_backward_data",
+        "_log_softmax_backward_data",
+    ),
+}
 # A model with 9.2 million parameters.
 WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")
 # The vectors that a worker keeps: parameters, momentum, and a message where there are any.
@@ -36,6 +48,7 @@ def measure(
     learners: int = 32,
     workers: int = 64,
     few_and_many: tuple[int, int] = (4, 12),
+    samples: Sequence[int] = SAMPLES,
 ) -> Iterator[Table]:
     import torch
 
@@ -43,6 +56,8 @@ def measure(
     yield kernel(repeats)
     yield learning(repeats, learners)
     yield engines(repeats, workers)
+    yield where_vmap_pays(repeats, samples)
+    yield kernels(max(samples) // 2)
     yield memory(repeats, few_and_many)
 
 
@@ -121,18 +136,25 @@ def learning(repeats: int, nodes: int) -> Table:
 def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], None]:
     def train() -> None:
         from sgp_runner.simulator.backend import simulate
-        from sgp_runner.simulator.engine import make_engine
+        from sgp_runner.simulator.engines import make_engine
 
-        simulation, workers = simulate(run, problem, make_engine(problem, engine, 32))
+        computes = make_engine(problem, engine, 32)
+        simulation, workers = simulate(run, problem, computes)
         for worker in workers:
             simulation.start(worker, run.algo.run(worker))
-        simulation.run()
+        try:
+            simulation.run()
+        finally:
+            computes.close()
 
     return train
 
 
-def plain(run: Run, problem: Problem) -> Callable[[], None]:
-    """A function that trains models without communication, with PyTorch alone."""
+def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], None]:
+    """A function that trains models without communication, with PyTorch alone.
+
+    steps: of each; None: those of the run
+    """
     import copy
 
     import torch
@@ -145,7 +167,7 @@ def plain(run: Run, problem: Problem) -> Callable[[], None]:
             )
             for model in models
         ]
-        for step in range(run.steps(problem)):
+        for step in range(run.steps(problem) if steps is None else steps):
             for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
                 inputs, targets = problem.batch(rank, step)
                 optimizer.zero_grad()
@@ -181,6 +203,73 @@ def engines(repeats: int, nodes: int) -> Table:
             )
         )
     return Table("Engines", tuple(results), f"{nodes} workers, 16 samples each.")
+
+
+def where_vmap_pays(repeats: int, samples: Sequence[int]) -> Table:
+    """The loop over vmap for gradients of `WIDTH` workers, by the samples of a batch."""
+    results = []
+    for name in VMAPPED:
+        for count in samples:
+            ways = rounds(name, count)
+            for _ in range(SETTLING):
+                ways["vmap"]()
+            turns = interleaved(
+                {way: processor_seconds(work) for way, work in ways.items()}, repeats
+            )
+            results.append(
+                ratio(f"{name}, {count} samples: the loop over vmap", turns["loop"], turns["vmap"])
+            )
+    text = (
+        f"Gradients of {WIDTH} workers. A call of vmap takes the place of one for each worker, "
+        "which pays where calls are short: with few samples."
+    )
+    return Table("Where vmap pays", tuple(results), text)
+
+
+def rounds(model: str, samples: int) -> dict[str, Callable[[], object]]:
+    """Functions that compute a gradient of each worker, by engine."""
+    from sgp_runner.simulator.engine import Engine, Gradient, Loop, Vmap
+
+    _, problem = make_run(f"model={model}", f"batch_size={samples}", f"nodes={WIDTH}", "algo=sgp")
+    params = [problem.start() for _ in range(WIDTH)]
+    buffers = [problem.flat.fresh_buffers() for _ in range(WIDTH)]
+
+    def compute(engine: Engine) -> None:
+        gradients = [Gradient(rank, 0, params[rank], buffers[rank]) for rank in range(WIDTH)]
+        for gradient in gradients:
+            engine.start(gradient)
+        for gradient in gradients:
+            engine.finish(gradient)
+
+    return {"loop": partial(compute, Loop(problem)), "vmap": partial(compute, Vmap(problem, WIDTH))}
+
+
+def kernels(samples: int) -> Table:
+    """The time of a gradient in kernels that both engines call, and the number of calls."""
+    from torch.profiler import ProfilerActivity, profile
+
+    results = []
+    for name in VMAPPED:
+        for way, work in rounds(name, samples).items():
+            for _ in range(SETTLING):
+                work()
+            with profile(activities=[ProfilerActivity.CPU]) as profiler:
+                work()
+            calls = profiler.key_averages()
+            spent = {each.key: each.self_cpu_time_total / 1000 / WIDTH for each in calls}
+            times = {
+                what: sum(spent.get(f"aten::{each}", 0.0) for each in names)
+                for what, names in KERNELS.items()
+            }
+            times["all else"] = sum(spent.values()) - sum(times.values())
+            results += [Result(f"{name}, {way}: {what}", "ms", (t,)) for what, t in times.items()]
+            count = sum(each.count for each in calls) / WIDTH
+            results.append(Result(f"{name}, {way}: calls", "", (count,)))
+    text = (
+        f"A gradient of one worker with {samples} samples, by PyTorch's profiler. vmap makes fewer "
+        "calls, but does no less arithmetic."
+    )
+    return Table("Kernels of the loop and of vmap", tuple(results), text)
 
 
 def memory(repeats: int, few_and_many: tuple[int, int]) -> Table:

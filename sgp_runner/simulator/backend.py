@@ -67,6 +67,7 @@ class SimulatedBackend:
         return found
 
     def refuse(self, error: UnusableCheckpoint) -> None:
+        self.engine.close()
         self.problem.close()
         self.candidates.refuse(error)
 

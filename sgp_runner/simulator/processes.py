@@ -18,12 +18,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING
 
 from sgp_runner.simulator.engine import Gradient, Loop
 from sgp_runner.utils.signals import ENDING
 
 if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
     from torch import Tensor
 
     from sgp_runner.core.problem import Problem
@@ -139,6 +142,8 @@ class Assistant:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
+        # Also called when nothing refers to this object any more, and before Python ends.
+        self.close = Finalize(self, end, (self.connection, self.process), exitpriority=0)
 
     def ask(self, gradient: Gradient) -> None:
         """Let the process compute ``gradient``."""
@@ -180,10 +185,12 @@ class Assistant:
         self.free.append(number)
         return self.asked.pop(number), result
 
-    def close(self) -> None:
-        self.connection.close()
-        self.process.kill()
-        self.process.join()
+
+def end(connection: Connection, process: ForkProcess) -> None:
+    """End a forked process, which ignores signals that end a program."""
+    connection.close()
+    process.kill()
+    process.join()
 
 
 @contextmanager
@@ -202,8 +209,9 @@ def one_thread() -> Iterator[None]:
 class Processes:
     """Computes gradients in flight, and evaluates, on ``cores`` cores; this process uses one.
 
-    The others start when gradients turn out to take long enough. One that ends early, for want of
-    memory, is done without.
+    The others start when gradients turn out to take long enough; those of a large model at once,
+    before there are workers, whose vectors a fork would keep as they were. One that ends early, for
+    want of memory, is done without.
     """
 
     def __init__(self, problem: Problem, cores: int) -> None:
@@ -215,6 +223,13 @@ class Processes:
         self.done: dict[Gradient, Result] = {}
         self.assistants: list[Assistant] = []
         self.timed = 0
+        if problem.is_large:
+            self.start_assistants()
+
+    def start_assistants(self) -> None:
+        for _ in range(self.cores - 1):
+            others = [each.connection for each in self.assistants]
+            self.assistants.append(Assistant(self.problem, others))
 
     def start(self, gradient: Gradient) -> None:
         if gradient.rank not in self.ranks:  # a second one needs the buffers after the first one
@@ -243,11 +258,13 @@ class Processes:
 
     def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
         """The sums of each pass of an evaluation, as `Problem.sums`."""
-        helping, every = [*self.assistants], len(self.assistants) + 1
+        passes = len(self.problem.chunks)
+        helping = self.assistants[: passes - 1]  # the others compute gradients meanwhile
+        every = len(helping) + 1
         for number, assistant in enumerate(helping, start=1):
             with suppress(OSError):  # found out below
                 assistant.evaluate(params, buffers, number, every)
-        found: list[Sequence[float]] = [()] * len(self.problem.chunks)
+        found: list[Sequence[float]] = [()] * passes
         with one_thread():
             found[::every] = self.problem.sums(params, buffers, slice(0, None, every))
         for number, assistant in enumerate(helping, start=1):
@@ -263,10 +280,9 @@ class Processes:
         began = time.perf_counter()
         result = self.here(gradient)
         self.timed += 1
-        if self.timed == 2 and time.perf_counter() - began >= WORTH_SECONDS:
-            for _ in range(self.cores - 1):
-                others = [each.connection for each in self.assistants]
-                self.assistants.append(Assistant(self.problem, others))
+        worth = self.timed == 2 and time.perf_counter() - began >= WORTH_SECONDS
+        if worth and not self.problem.is_large:
+            self.start_assistants()
         return result
 
     def here(self, gradient: Gradient) -> Result:

@@ -103,6 +103,12 @@ def test_an_unknown_section_is_refused(
     )
 
 
+def test_a_section_that_takes_long_is_measured_only_if_it_is_named(bench: ModuleType) -> None:
+    sections = bench.sections()
+    assert {"cores", "resnet50", "simulator"} <= {*sections}
+    assert [section for section in sections if not bench.is_usual(section)] == ["resnet50"]
+
+
 def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(
     bench: ModuleType,
 ) -> None:
@@ -193,6 +199,69 @@ def test_memory_moved_is_compared_with_the_speed_of_a_copy(bench: ModuleType) ->
     }
 
 
+def test_cores_share_one_part_of_a_run_and_not_the_other(bench: ModuleType) -> None:
+    from benchmarks.cores import parts
+
+    assert parts({1: 1.5, 2: 1.0}) == pytest.approx((0.5, 1.0))
+    assert parts({1: 4.25, 2: 2.25, 4: 1.25}) == pytest.approx((0.25, 4.0))
+
+
+def test_a_frame_belongs_to_the_innermost_part_of_a_run(bench: ModuleType) -> None:
+    from benchmarks.cores import part_of
+
+    def stack(*places: str) -> SimpleNamespace | None:
+        frame = None
+        for path, _, function in (place.partition(":") for place in places):
+            code = SimpleNamespace(co_filename=path, co_name=function)
+            frame = SimpleNamespace(f_code=code, f_back=frame)
+        return frame
+
+    run = ("/x/sgp_runner/cli/main.py:run", "/x/sgp_runner/simulator/backend.py:run")
+    places = {
+        "gradients": "/x/sgp_runner/simulator/processes.py:finish",
+        "evaluation": "/x/sgp_runner/recording/observer.py:evaluate",
+        "algorithm and simulator": "/x/sgp_runner/algorithms/sgp.py:run",
+        "imports": "<frozen importlib._bootstrap>:_find_and_load",
+    }
+    inside = "/x/sgp_runner/core/flat.py:bind"
+    found = {part: part_of(stack(*run, place, inside)) for part, place in places.items()}
+    assert found == {part: part for part in places}
+    assert part_of(stack(run[0])) == part_of(None) == "start, end and the rest"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_cores_are_worth_with_small_sizes(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from benchmarks import cores
+
+    monkeypatch.setattr(cores, "RESULTS", tmp_path)
+    words = ("algo=sgp", "model=mlp", "data=digits", "nodes=2", "batch_size=64", "epochs=0.1")
+    tables = list(cores.measure(1, words, words, words))
+    assert [table.title for table in tables] == [
+        "Learning by cores",
+        "A small run, from prompt to prompt",
+        "Where a small run spends its time",
+        "Beside a busy program",
+    ]
+    results = [result for table in tables for result in table.results]
+    assert all(value >= 0 for result in results for value in result.values)
+    assert (tmp_path / "cores.svg").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_whole_run_is_measured_beside_a_plain_loop(bench: ModuleType) -> None:
+    from benchmarks import resnet50
+
+    words = ("algo=osgp", "model=mlp", "data=digits", "nodes=2", "batch_size=64", "epochs=0.5")
+    (table,) = resnet50.measure(words, 0.05)
+    assert table.text.endswith(", 12 gradients.")
+    values = {result.what: result.values for result in table.results}
+    assert all(value > 0 for value in values["wall time"] + values["peak memory"])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType) -> None:
@@ -241,11 +310,14 @@ def test_the_simulators_cost_with_small_sizes(
         simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8")
     )
     monkeypatch.setattr(simulator, "KEPT", {"algo=sgp": 3})
-    tables = list(simulator.measure(1, 3, 4, (2, 4)))
+    monkeypatch.setattr(simulator, "VMAPPED", ("gpt",))
+    tables = list(simulator.measure(1, 3, 4, (2, 4), (2,)))
     assert [table.title for table in tables] == [
         "The kernel",
         "Learning",
         "Engines",
+        "Where vmap pays",
+        "Kernels of the loop and of vmap",
         "Memory",
     ]
     assert all(value > 0 for table in tables for result in table.results for value in result.values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -266,9 +267,32 @@ def test_an_evaluation_has_the_same_bytes_on_any_number_of_cores(
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     expected = problem.sums(params, buffers)
     engine = Processes(problem, 3)
+    assert len(engine.assistants) == 2  # of a large model, from the start
     gradients(problem, engine, steps=1)
     assert engine.sums(params, buffers) == expected
     engine.assistants[0].process.kill()
     assert engine.sums(params, buffers) == expected
     assert len(engine.assistants) == 1
     engine.close()
+
+
+def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients() -> None:
+    problem = PROBLEMS["resnet8"](torch.float32)
+    assert [len(chunk) for chunk in problem.chunks] == [360]
+    params, buffers = problem.start(), problem.flat.fresh_buffers()
+    engine = Processes(problem, 3)
+    assert engine.assistants == []
+    gradients(problem, engine, steps=1)
+    assert engine.sums(params, buffers) == problem.sums(params, buffers)
+    assert [assistant.sums for assistant in engine.assistants] == [None, None]
+    engine.close()
+
+
+def test_processes_end_with_the_engine_that_started_them() -> None:
+    engine = Processes(PROBLEMS["resnet8"](torch.float32), 2)
+    engine.start_assistants()
+    (process,) = [assistant.process for assistant in engine.assistants]
+    assert process.is_alive()
+    del engine
+    gc.collect()
+    assert not process.is_alive()

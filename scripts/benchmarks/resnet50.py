@@ -1,0 +1,113 @@
+"""A large run as a user makes it, whole: five minutes on two cores, so only when it is asked for.
+
+The run is made once, from prompt to prompt. Its memory is that of all its processes, where what
+they share counts once, looked at every few seconds. A plain loop of PyTorch on all cores trains as
+many models, before and after; it keeps freed memory, as the run does, and evaluates nothing. The
+time of a copy of 256 MiB shows how fast memory was meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.cores import COPY, PLAIN, copy_seconds, program, surroundings
+from benchmarks.measure import Goal, Result, Table
+from benchmarks.start_up import PROGRAM
+
+ONLY_IF_NAMED = True
+WORDS = ("algo=osgp", "model=resnet50", "nodes=32")
+STEPS = (1, 3)  # of the plain loop, whose difference leaves out the making of models
+LOOK_SECONDS = 5.0
+GIB = 2**30
+
+
+def measure(words: Sequence[str] = WORDS, pause: float = LOOK_SECONDS) -> Iterator[Table]:
+    loop, copy = [plain_gradient(words)], [copy_seconds()]
+    run = whole(words, pause)
+    loop.append(plain_gradient(words))
+    copy.append(copy_seconds())
+    each = run["wall"] / run["gradients"]
+    yield Table(
+        "A large run",
+        (
+            Result("wall time", "s", (run["wall"],), Goal("at most", 270)),
+            Result(
+                "of its processor time, in the system", "%", (run["system"],), Goal("at most", 5)
+            ),
+            Result("peak memory", "GB", (run["bytes"] / 1e9,), Goal("at most", 10.5)),
+            Result("a gradient, all included", "s", (each,)),
+            Result(f"{PLAIN}, a gradient", "s", tuple(loop)),
+            Result(COPY, "s", tuple(copy)),
+            Result(
+                "a gradient over the plain loop's",
+                "x",
+                tuple(each / seconds for seconds in loop),
+                Goal("at most", 1.1),
+            ),
+        ),
+        f"`sgp-run {' '.join(words)}`, {run['gradients']:.0f} gradients.",
+    )
+
+
+def whole(words: Sequence[str], pause: float) -> dict[str, float]:
+    """Make the run: its seconds, gradients, peak memory and share of system time in percent."""
+    peak, before = 0, resource.getrusage(resource.RUSAGE_CHILDREN)
+    with TemporaryDirectory() as folder:
+        line = [str(PROGRAM), *words, f"results={folder}", "name=run"]
+        start = time.monotonic()
+        with subprocess.Popen(line, stdout=subprocess.DEVNULL, env=surroundings()) as process:
+            while process.poll() is None:
+                peak = max(peak, memory(process.pid))
+                try:
+                    process.wait(pause)
+                except subprocess.TimeoutExpired:
+                    continue
+        wall = time.monotonic() - start
+        if process.returncode:
+            raise RuntimeError(f"sgp-run ended with {process.returncode}")
+        summary = json.loads(Path(folder, "runs", "run", "summary.json").read_text("utf-8"))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    system = after.ru_stime - before.ru_stime
+    processor = after.ru_utime - before.ru_utime + system
+    return {
+        "wall": wall,
+        "gradients": summary["steps"] * summary["nodes"],
+        "bytes": peak,
+        "system": 100 * system / processor,
+    }
+
+
+def memory(process: int) -> int:
+    """The memory of a process and those that it has started, what they share counted once."""
+    folder = Path("/proc", str(process))
+    try:
+        lines = (folder / "smaps_rollup").read_text("ascii").splitlines()
+        children = (folder / "task" / str(process) / "children").read_text("ascii").split()
+    except OSError:  # it has ended
+        return 0
+    pss = sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return pss + sum(memory(int(child)) for child in children)
+
+
+def plain_gradient(words: Sequence[str]) -> float:
+    """Seconds of a gradient with its step in a plain loop."""
+    return float(program("plain_gradients", *words, module="resnet50"))
+
+
+def plain_gradients(words: Sequence[str]) -> None:
+    from sgp_runner.utils.memory import keep_freed_memory
+
+    keep_freed_memory()
+    from benchmarks.measure import seconds
+    from benchmarks.simulator import make_run, plain
+
+    run, problem = make_run(*words)
+    plain(run, problem, 1)()  # what a first call of PyTorch prepares
+    few, many = (seconds(plain(run, problem, steps))() for steps in STEPS)
+    print((many - few) / (STEPS[1] - STEPS[0]) / run.nodes)
