@@ -20,8 +20,16 @@ if CHROMIUM is None:
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
 CURVE = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
-# Plotly.validate cannot read legends.
 LOOK = """() => ({
+    overlaps: [...document.querySelectorAll('.plot')].flatMap(box =>
+        ['.annotation-text', '.xtick', '.ytick'].flatMap(kind => {
+            const texts = [...box.querySelectorAll(kind)].map(text => text.getBoundingClientRect());
+            return texts.flatMap((one, place) => texts.slice(place + 1).filter(other =>
+                Math.min(one.right, other.right) - Math.max(one.left, other.left) > 1 &&
+                Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 1
+            ).map(() => box.id + kind));
+        })
+    ),
     plots: document.querySelectorAll('.plot').length,
     drawn: [...document.querySelectorAll('.plot')].filter(
         box => box.querySelector('.main-svg .trace')
@@ -29,12 +37,17 @@ LOOK = """() => ({
     width: document.documentElement.scrollWidth,
     cut: [...document.querySelectorAll('.plot .main-svg')].filter(
         svg => svg.getBoundingClientRect().right > innerWidth
+    ).length + [...document.querySelectorAll('.annotation-text')].filter(
+        text => text.getBoundingClientRect().right > innerWidth
     ).length,
-    invalid: [...document.querySelectorAll('.plot')].flatMap(box => {
-        const {legend, ...layout} = box.layout;
-        return (Plotly.validate(box.data, layout) || []).map(each => each.msg);
-    }),
+    invalid: [...document.querySelectorAll('.plot')].flatMap(box =>
+        (Plotly.validate(box.data, box.layout) || []).map(each => each.msg)
+    ),
 })"""
+UNFOLD = """() => Promise.all([...document.querySelectorAll('details.plots-aside')].map(part => {
+    part.open = true;
+    return new Promise(done => part.addEventListener('toggle', done, {once: true}));
+}))"""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +97,7 @@ def test_the_page_shows_every_plot_without_a_network(
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto(page_file.as_uri())
+    page.evaluate(UNFOLD)
     seen = page.evaluate(LOOK)
     assert [url for url in requests if not url.startswith("data:")] == [page_file.as_uri()]
     assert complaints == [] and seen["invalid"] == []
@@ -93,6 +107,7 @@ def test_the_page_shows_every_plot_without_a_network(
         == len(list((page_file.parent / "plots").glob("*.svg")))
         == 12
     )
+    assert seen["overlaps"] == []
     assert seen["width"] == width and seen["cut"] == 0
     page.close()
 
