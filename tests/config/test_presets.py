@@ -16,6 +16,8 @@ from sgp_runner.config.schema import make_experiment as from_tree
 from sgp_runner.session.start import execute
 
 PRESETS = groups()["experiment"]
+TABLES = ("sgp_", "slowmo_", "goyal_", "gapaware_", "pipesgd_")
+FEW = ("data.train_size=640", "data.valid_size=100")
 ROWS = [
     name
     for name in PRESETS
@@ -48,7 +50,24 @@ def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: s
     assert whole.run.timed_as == timed.run.timed_as == rehearsal.run.timed_as
     assert timed.run.label == "timing only; time simulated"
     assert rehearsal.run.label == f"rehearsal on {rehearsal.run.data.name}; time simulated"
+    assert rehearsal.run.data.name in ("shapes", "grammar")
     assert rehearsal.run.data.name != whole.run.data.name and rehearsal.run.nodes == whole.run.nodes
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name.startswith(TABLES)])
+def test_the_rehearsal_of_a_row_reads_nothing_twice_and_validates_on_many_samples(
+    name: str,
+) -> None:
+    run = composed(f"experiment={name}", "rehearsal=true").run
+    assert (run.epochs, run.data.valid_size >= 10_000) == (1, True)  # type: ignore[attr-defined]
+    longer = 3 if name.endswith("_270") else 1
+    size = 65_536 if run.data.name == "grammar" else 64_000 * longer
+    assert run.data.train_size == size
+    warmup = getattr(run.optim.schedule, "warmup_epochs", None)
+    assert warmup == {
+        "goyal_8k_no_warmup": 0,
+        **dict.fromkeys([name] if longer == 3 else [], 0.0185),
+    }.get(name, warmup)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -61,7 +80,7 @@ def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
     assert timed is not None and timed["steps"] == 2 and timed["row"] == name
     nodes = 1 if name == "goyal_256" else 2
     rehearsal = make_experiment(
-        tmp_path / "two", f"experiment={name}", "rehearsal=true", f"nodes={nodes}"
+        tmp_path / "two", f"experiment={name}", "rehearsal=true", f"nodes={nodes}", *FEW
     )
     per_epoch = rehearsal.run.make_problem().sampler.steps_per_epoch
     summary = execute(replace(rehearsal, run=replace(rehearsal.run, epochs=2 / per_epoch)))
