@@ -50,7 +50,6 @@ def test_what_papers_state_in_words_is_about_presets() -> None:
     every = list(stated())
     assert [(each.measure, each.better, each.worse) for each in every] == [
         ("loss", "gapaware_cifar10_gap_aware", "gapaware_cifar10_staleness_aware"),
-        ("loss", "gapaware_cifar10_staleness_aware", "gapaware_cifar10_asgd"),
         ("loss", "gapaware_cifar10_gap_aware", "gapaware_cifar10_asgd"),
         ("time", "pipesgd_pipe_sgd", "pipesgd_ps_sync"),
         ("time", "pipesgd_pipe_sgd", "pipesgd_d_sync"),
