@@ -129,3 +129,21 @@ def test_plots_follow_the_width_of_the_window_and_the_colour_scheme(
     page.wait_for_function(f"() => ({ink})() === 'rgb(230, 233, 237)'")
     assert page.evaluate(LOOK)["width"] == 390
     page.close()
+
+
+def test_the_page_fits_on_paper_and_is_printed_in_black_on_white(
+    browser: Any, page_file: Path
+) -> None:
+    page = browser.new_page(
+        viewport={"width": 718, "height": 1000}, color_scheme="dark", offline=True
+    )
+    page.goto(page_file.as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    ink = "() => getComputedStyle(document.querySelector('.plot .xtick text')).fill"
+    assert page.evaluate(ink) == "rgb(28, 33, 39)"
+    seen = page.evaluate(LOOK)
+    assert (seen["width"], seen["cut"], seen["overlaps"]) == (718, 0, [])
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(ink) == "rgb(230, 233, 237)"
+    page.close()
