@@ -6,10 +6,38 @@ same order, -1 for the opposite one, about 0 for none. Smaller tables list their
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from math import atanh, sqrt, tanh
+from pathlib import Path
 
 ENOUGH = 6  # rows for a rank correlation
+NORMAL = 1.959964  # standard deviations on each side of a normal interval of 95 %
+STATED = Path(__file__).resolve().parents[2] / "results" / "paper" / "orderings.csv"
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """An order of two rows that a paper states in words, without numbers.
+
+    measure: loss, at the end of training, or time, per iteration
+    """
+
+    paper: str
+    measure: str
+    better: str
+    worse: str
+    statement: str
+    source: str
+
+
+def stated(path: Path = STATED) -> Iterator[Ordering]:
+    """The orderings of a file with a column for each field."""
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            yield Ordering(**line)
 
 
 def tau(published: Sequence[float], ours: Sequence[float]) -> float:
@@ -19,25 +47,32 @@ def tau(published: Sequence[float], ours: Sequence[float]) -> float:
     return float(kendalltau(published, ours).statistic)
 
 
-def agreement(published: Mapping[str, float], samples: Sequence[Mapping[str, float]]) -> str:
-    """Compare the order of the published values with that of ours, as a table's cell.
+def interval(value: float, rows: int) -> tuple[float, float]:
+    """The 95 % interval of a tau: Fisher's z with the variance 0.437 / (rows - 4).
 
-    samples: our values of the same rows, once for each seed, or once where nothing is random.
+    That is Fieller, Hartley and Pearson 1957; it treats rows as a sample, so it is wide. As a
+    perfect order has no finite z, it counts as half a pair short of one.
     """
+    short = 2 / (rows * (rows - 1))
+    z = atanh(min(max(value, short - 1), 1 - short))
+    reach = NORMAL * sqrt(0.437 / (rows - 4))
+    return tanh(z - reach), tanh(z + reach)
+
+
+def ranks(values: Mapping[str, float]) -> dict[str, int]:
+    """The rank of each row, 1 for the lowest value; equal values share the lower rank."""
+    ordered = sorted(values.values())
+    return {row: ordered.index(value) + 1 for row, value in values.items()}
+
+
+def agreement(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
+    """Compare the order of the published values with that of ours, in words."""
     rows = list(published)
-    if len(rows) >= ENOUGH:
-        theirs = [published[row] for row in rows]
-        return "tau " + spread([tau(theirs, [sample[row] for row in rows]) for sample in samples])
-    means = {row: sum(sample[row] for sample in samples) / len(samples) for row in rows}
-    return pairs(published, means)
-
-
-def spread(values: Sequence[float]) -> str:
-    """The mean, and the lowest to highest if there are several."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return f"{mean:.2f}"
-    return f"{mean:.2f} ({min(values):.2f} to {max(values):.2f} over {len(values)} seeds)"
+    if len(rows) < ENOUGH:
+        return pairs(published, ours)
+    value = tau([published[row] for row in rows], [ours[row] for row in rows])
+    low, high = interval(value, len(rows))
+    return f"Kendall's tau {value:.2f} (95 %: {low:.2f} to {high:.2f}, {len(rows)} rows)"
 
 
 def pairs(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
@@ -46,6 +81,6 @@ def pairs(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
     turned = [
         (a, b) for a, b in different if (published[a] - published[b]) * (ours[a] - ours[b]) <= 0
     ]
-    said = f"{len(different) - len(turned)} of {len(different)} pairs"
+    said = f"{len(different) - len(turned)} of {len(different)} pairs in the published order"
     names = ", ".join(f"{a} and {b}" for a, b in turned)
     return f"{said}; not {names}" if turned else said

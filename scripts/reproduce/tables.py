@@ -1,19 +1,23 @@
 """The papers' tables: their runs, ``results/README.md`` and the report of the finished ones.
 
-Times of every published row come from timing studies on the papers' cluster profiles; accuracies
-from rehearsals on small data.
+Times of every published row come from timing studies on the papers' cluster profiles; the order of
+qualities from rehearsals on generated data that is never read twice.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
+from math import log
 from pathlib import Path
 
 from claims import pipeline
 from reproduce.archives import archived
-from reproduce.order import agreement
+from reproduce.order import agreement, ranks, stated
+from sgp_runner.data.grammar import BYTES
+from sgp_runner.data.shapes import CLASSES
 from sgp_runner.report.published import Published, published
 from sgp_runner.session.job_pool import Job, outdated
 
@@ -25,11 +29,11 @@ SCALED = ("sgp_ar_sgd_90", "sgp_sgp_90", "sgp_osgp_270", "sgp_ad_psgd_270")
 CLUSTERS = ("sgp_ethernet", "sgp_infiniband")
 # Titles of the accuracy tables by the first words of their rows.
 TABLES = {
-    "goyal": "Goyal et al., ResNet-50 on ImageNet",
     "sgp": "SGP paper, ResNet-50 on ImageNet, 32 nodes",
     "slowmo_cifar10": "SlowMo paper, Table 1, ResNet-18 on CIFAR-10, 32 nodes",
     "slowmo_imagenet": "SlowMo paper, Table 1, ResNet-50 on ImageNet, 32 nodes",
     "slowmo_wmt16": "SlowMo paper, Table 1, Transformer big on WMT'16 English-German, 8 nodes",
+    "goyal": "Goyal et al., ResNet-50 on ImageNet",
 }
 METRICS = {"val_top1": "top-1 accuracy, %", "top1_error": "top-1 error, %", "bleu": "BLEU"}
 PIPE_SGD = (
@@ -57,11 +61,12 @@ What these numbers are:
 - **Reproduced here, for real:** nothing of ImageNet, CIFAR or WMT'16. No published accuracy has
   been reproduced.
 - **Only simulated:** times per iteration and hours, from models of the papers' clusters.
-- **Rehearsed:** whether the published settings train, and how the algorithms compare on small data.
-  A rehearsal's accuracy says nothing about ImageNet's, and on digits, where nearly every row ends
-  near its ceiling, little about their order; [claims.md](reproduced/claims.md) compares them on
-  harder data, with intervals. The clocks of SlowMo's and Goyal's rehearsals are those of
-  `slowmo_ethernet` as it was with three constants; accuracies do not depend on them.
+- **Rehearsed:** whether the published algorithms and schedules, on small models and generated data
+  that is never read twice, end in the published order. The measure is the validation loss on 10,000
+  samples or more. Comparable is the order of the rows of one table, and of their simulated times.
+  Not comparable are losses and accuracies with any published number, and rows of different tables.
+  Learning rates follow the published rule and are not tuned for each row, as they are in
+  [claims.md](reproduced/claims.md), which tests single sentences with more seeds.
 - **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/`
   are the commands, for example
   `sbatch --nodes=32 --gpus-per-node=8 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.
@@ -99,25 +104,29 @@ not available here, and compute times are derived from operation counts
 {table}
 
 Repeat one: `{command}`."""
-ORDER = """\
-## Published order and ours
-
-Whether the rows of a published table have the same order here. Tables of six rows or more:
-Kendall's tau-b, 1 for the same order and 0 for none, for each seed. Smaller ones: the pairs of rows
-that differ in the paper. Times are simulated, and some of their constants were fitted on these
-rows. Rehearsals are on digits, where nearly every row ends near the ceiling: their order says
-little.
-
-{table}"""
 REHEARSAL = """\
-## {title}: rehearsal, not comparable with the published numbers
+## {title}: published order and ours
 
-Ours: {data}; the same algorithms and settings, other data and models. Mean over the seeds, and
-lowest to highest.
+{data}Loss: of the averaged model on the validation set, nats, mean over the seeds, and lowest to
+highest; a diverged run counts as the loss of guessing. Ranks: 1 is best, or fastest. The accuracy
+is that of the generated data and says nothing about the published one.
 
 {table}
 
-{outdated}Repeat one: `{command}`."""
+- Quality: {quality}.
+- Time per iteration, simulated: {time}.
+
+{missing}{outdated}Repeat one: `{command}`."""
+STATED = """\
+## Orders that papers state without numbers
+
+From [orderings.csv](paper/orderings.csv), in our words.
+
+{table}
+
+{missing}"""
+TO_RUN = "to be run"
+MISSING = "**{count} of {all} runs are still to be made:** `scripts/reproduce.py rehearsal`.\n"
 
 
 def job(name: str, *words: str) -> Job:
@@ -146,7 +155,7 @@ def pipe_sgd(row: str, model: str) -> Job:
 
 def rehearsal(row: str, seed: int) -> Job:
     return job(
-        f"rehearsal-{row}-s{seed}",
+        f"rehearsed-{row}-s{seed}",
         f"experiment={row}",
         "rehearsal=true",
         f"seed={seed}",
@@ -172,10 +181,18 @@ def jobs(parts: Sequence[str]) -> Iterator[Job]:
     if "rehearsal" in parts:
         for seed, table in product(SEEDS, TABLES):
             yield from (rehearsal(row, seed) for row in rows_of(table))
+        for row, seed in product(rows_stated(), SEEDS):
+            yield rehearsal(row, seed)
 
 
 def rows_of(table: str) -> list[str]:
     return [row for row in rows_with(*METRICS) if row.startswith(f"{table}_")]
+
+
+def rows_stated() -> list[str]:
+    """The rows whose order by loss a paper states in words."""
+    every = [each for each in stated() if each.measure == "loss"]
+    return list(dict.fromkeys(row for each in every for row in (each.better, each.worse)))
 
 
 # Tables of the finished runs.
@@ -189,8 +206,8 @@ def write_tables() -> None:
         timing_section(),
         scaling_section(),
         pipe_sgd_section(),
-        order_section(),
         *map(rehearsal_section, TABLES),
+        stated_section(),
     ]
     if done := [job.folder for job in jobs(PARTS) if job.summary]:
         write_report(
@@ -230,7 +247,7 @@ def timing_section() -> str:
                 *times,
                 *both,
                 "fitted" if summary["fitted"] else "predicted",
-                log(timing(row)),
+                log_of(timing(row)),
                 commit(timing(row)),
             ]
         )
@@ -267,7 +284,7 @@ def scaling_section() -> str:
         if len(known) == len(summaries):
             times = [f"{real(summary['ms_per_iteration']):.0f}" for summary in known]
             lines.append(
-                [str(known[0]["algorithm"]), cluster, *times, log(scaling(row, 4, cluster))]
+                [str(known[0]["algorithm"]), cluster, *times, log_of(scaling(row, 4, cluster))]
             )
     if not lines:
         return ""
@@ -296,7 +313,9 @@ def pipe_sgd_section() -> str:
                 return ""
             ours, theirs = real(summary["ms_per_iteration"]), real(base["ms_per_iteration"])
             cells += [f"{ours:.0f}", f"{theirs / ours:.1f}"]
-        lines.append([row, *cells, log(pipe_sgd(row, "resnet18")), log(pipe_sgd(row, "alexnet"))])
+        lines.append(
+            [row, *cells, log_of(pipe_sgd(row, "resnet18")), log_of(pipe_sgd(row, "alexnet"))]
+        )
     figure = published()["pipesgd_pipe_sgd"]["speedup"]
     head = ["row", "ResNet-18, ms", "times PS-Sync", "AlexNet, ms", "times PS-Sync", "log", "log"]
     return PIPE.format(
@@ -307,97 +326,176 @@ def pipe_sgd_section() -> str:
     )
 
 
+@dataclass(frozen=True)
+class Rehearsed:
+    """The finished rehearsals of a row, with every seed.
+
+    guess: loss of a model that knows nothing, which a diverged run counts as
+    """
+
+    jobs: Sequence[Job]
+    guess: float
+
+    @property
+    def summaries(self) -> list[Mapping[str, object]]:
+        return [summary for job in self.jobs if (summary := job.summary) is not None]
+
+    @property
+    def losses(self) -> list[float]:
+        """The validation loss of the averaged model with each seed, nats."""
+        every = [job.summary for job in self.jobs]
+        return [self.guess if each is None else real(each["average_loss"]) for each in every]
+
+    @property
+    def loss(self) -> float:
+        return sum(self.losses) / len(self.losses)
+
+    @property
+    def accuracy(self) -> str:
+        """The mean accuracy in percent; empty for a language model, and if a run diverged."""
+        if any(job.diverged for job in self.jobs):
+            return ""
+        if any(summary["metric"] != "accuracy" for summary in self.summaries):
+            return ""
+        values = [real(summary["average"]) for summary in self.summaries]
+        return f"{100 * sum(values) / len(values):.1f}"
+
+
+def rehearsed(row: str) -> Rehearsed | None:
+    """The rehearsals of a row; None unless all seeds have finished."""
+    jobs = [rehearsal(row, seed) for seed in SEEDS]
+    guess = log(BYTES if row.startswith("slowmo_wmt16") else CLASSES)
+    return Rehearsed(jobs, guess) if all(job.finished for job in jobs) else None
+
+
 def rehearsal_section(name: str) -> str:
+    rows = rows_of(name)
+    ours = {row: done for row in rows if (done := rehearsed(row))}
+    known = badness(name)
+    figures = {row: published()[row] for row in rows}
+    times = {row: each["ms_per_iteration"].value for row, each in timed(name).items()}
+    simulated = {
+        row: real(found["ms_per_iteration"]) for row in times if (found := timing(row).summary)
+    }
+    theirs, order = ranks(known), ranks({row: done.loss for row, done in ours.items()})
+    slow, slow_here = ranks(times), ranks(simulated)
+    metric = metric_of(name)
     lines = []
-    data = set()
-    for row in rows_of(name):
-        done = [job for job in (rehearsal(row, seed) for seed in SEEDS) if job.summary is not None]
-        if not done:
-            continue
-        summaries = [job.summary or {} for job in done]
-        metric = next(metric for metric in METRICS if metric in published()[row])
-        data |= {
-            f"{summary['model']} on {summary['data']}, {real(summary['epochs']):g} epochs"
-            for summary in summaries
-        }
-        averaged = [quality(summary, "average", metric) for summary in summaries]
-        workers = [quality(summary, "worker_mean", metric) for summary in summaries]
-        seeds = " ".join(
-            f"[{summary['seed']}]({relative(job)})"
-            for job, summary in zip(done, summaries, strict=True)
-        )
-        ours = (
-            [spread(averaged), spread(workers)] if None not in workers else [spread(averaged), ""]
-        )
+    for row in rows:
+        done = ours.get(row)
         lines.append(
             [
                 row,
-                f"{published()[row][metric].value:g}",
-                *ours,
-                seeds,
-                " ".join(dict.fromkeys(map(commit, done))),
+                f"{figures[row][metric].value:g}",
+                str(theirs[row]),
+                *(
+                    [spread(done.losses), str(order[row]), done.accuracy, seeds_of(done.jobs)]
+                    if done
+                    else [TO_RUN, "", "", ""]
+                ),
+                *(
+                    [shown(figures[row]["ms_per_iteration"]), str(slow[row])]
+                    if row in times
+                    else ["", ""]
+                ),
+                *([f"{simulated[row]:.0f}", str(slow_here[row])] if row in simulated else ["", ""]),
             ]
         )
-    if not lines:
-        return ""
-    metric = next(metric for metric in METRICS if metric in published()[rows_of(name)[0]])
     head = [
         "row",
         f"published {METRICS[metric]}",
-        "ours, averaged model",
-        "ours, mean of workers",
+        "rank",
+        "our loss",
+        "rank",
+        "our accuracy, %",
         "seeds and logs",
-        "commits",
+        "published ms",
+        "rank",
+        "simulated ms",
+        "rank",
     ]
-    runs = product(rows_of(name), SEEDS)
+    both = {row: times[row] for row in simulated}
+    runs = [rehearsal(row, seed) for row, seed in product(rows, SEEDS)]
     return REHEARSAL.format(
         title=TABLES[name],
-        data=" and ".join(sorted(data)),
+        data=task_of(ours.values()),
         table="\n".join(table(head, lines)),
-        outdated=before_corrections(rehearsal(row, seed) for row, seed in runs),
-        command=rehearsal(rows_of(name)[0], 1).command,
+        quality=agreement(known, {row: ours[row].loss for row in rows})
+        if len(ours) == len(rows)
+        else "not known until all runs are made",
+        time=agreement(both, simulated) if len(both) > 1 else "the paper has none",
+        missing=missing(runs),
+        outdated=before_corrections(runs),
+        command=runs[0].command,
     )
 
 
-def order_section() -> str:
-    lines = []
-    for name, title in TABLES.items():
-        times, qualities = time_order(name), quality_order(name)
-        if times or qualities:
-            lines.append([title, str(len(rows_of(name))), times, qualities])
-    head = ["table", "rows", "time per iteration, simulated", "quality, rehearsed"]
-    return ORDER.format(table="\n".join(table(head, lines))) if lines else ""
+def badness(name: str) -> dict[str, float]:
+    """The published figures of a table, turned so that lower is better, as in a loss."""
+    metric = metric_of(name)
+    sign = 1 if metric == "top1_error" else -1
+    return {row: sign * published()[row][metric].value for row in rows_of(name)}
 
 
-def time_order(name: str) -> str:
-    """The order of published and simulated times; empty where fewer than two rows have both."""
-    known = {row: figures["ms_per_iteration"].value for row, figures in timed(name).items()}
-    ours = {row: summary["ms_per_iteration"] for row in known if (summary := timing(row).summary)}
-    if len(ours) < 2:
-        return ""
-    return agreement({row: known[row] for row in ours}, [{row: real(ours[row]) for row in ours}])
+def metric_of(name: str) -> str:
+    return next(metric for metric in METRICS if metric in published()[rows_of(name)[0]])
 
 
 def timed(name: str) -> Mapping[str, Mapping[str, Published]]:
     return {row: published()[row] for row in rows_with("ms_per_iteration") if row in rows_of(name)}
 
 
-def quality_order(name: str) -> str:
-    """The order of published qualities and those of the averaged models in rehearsals."""
-    rows = rows_of(name)
-    metric = next(metric for metric in METRICS if metric in published()[rows[0]])
-    samples = []
-    for seed in SEEDS:
-        summaries = {row: rehearsal(row, seed).summary for row in rows}
-        ours = {
-            row: quality(summary, "average", metric)
-            for row, summary in summaries.items()
-            if summary
-        }
-        if len(ours) == len(rows):
-            samples.append({row: real(value) for row, value in ours.items()})
-    known = {row: published()[row][metric].value for row in rows}
-    return agreement(known, samples) if samples else ""
+def task_of(every: Iterable[Rehearsed]) -> str:
+    """A sentence on the model and data of rehearsals; empty without any."""
+    tasks = dict.fromkeys(
+        f"{one['model']} on {one['data']}" for each in every for one in each.summaries
+    )
+    return f"Ours: {' and '.join(tasks)}. " if tasks else ""
+
+
+def seeds_of(jobs: Sequence[Job]) -> str:
+    return " ".join(f"[{seed}]({relative(job)})" for seed, job in zip(SEEDS, jobs, strict=True))
+
+
+def missing(jobs: Sequence[Job]) -> str:
+    """A paragraph on the runs that are still to be made; empty if there are none."""
+    count = sum(not job.finished for job in jobs)
+    return MISSING.format(count=count, all=len(jobs)) + "\n" if count else ""
+
+
+def stated_section() -> str:
+    """The orders that papers state in words, each with what the runs here show."""
+    lines = []
+    for each in stated():
+        found = lower_loss(each.better, each.worse)
+        if each.measure == "time":
+            found = less_time(each.better, each.worse)
+        lines.append([each.statement, each.source, f"{each.better} before {each.worse}", found])
+    runs = [rehearsal(row, seed) for row, seed in product(rows_stated(), SEEDS)]
+    head = ["statement", "source", "rows", "here"]
+    return STATED.format(table="\n".join(table(head, lines)), missing=missing(runs)).rstrip()
+
+
+def lower_loss(better: str, worse: str) -> str:
+    """Whether a row ends at a lower loss than another one, and with how many seeds."""
+    one, other = rehearsed(better), rehearsed(worse)
+    if one is None or other is None:
+        return TO_RUN
+    wins = sum(a < b for a, b in zip(one.losses, other.losses, strict=True))
+    said = "yes" if one.loss < other.loss else "no"
+    return f"{said}: loss {one.loss:.3f} and {other.loss:.3f}; {wins} of {len(SEEDS)} seeds"
+
+
+def less_time(better: str, worse: str) -> str:
+    """Whether an iteration of a row takes less simulated time than one of another row."""
+    parts = []
+    for model in pipeline.MODELS:
+        one, other = pipe_sgd(better, model).summary, pipe_sgd(worse, model).summary
+        if one is None or other is None:
+            return TO_RUN
+        ratio = real(other["ms_per_iteration"]) / real(one["ms_per_iteration"])
+        parts.append(f"{'yes' if ratio > 1 else 'no'}: {ratio:.1f} times as fast with {model}")
+    return "; ".join(parts)
 
 
 def before_corrections(jobs: Iterable[Job]) -> str:
@@ -424,24 +522,15 @@ def shown(figure: Published) -> str:
     return f"{'~' if figure.derived else ''}{figure.value:.0f}"
 
 
-def quality(summary: Mapping[str, object], key: str, metric: str) -> float | None:
-    """A run's quality in the published unit; BLEU is known for the averaged model only."""
-    if metric == "bleu":
-        return real(summary["bleu"]) if key == "average" else None
-    return 100 - 100 * real(summary[key]) if metric == "top1_error" else 100 * real(summary[key])
-
-
-def spread(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    note = f"{min(known):.1f} to {max(known):.1f}" if len(known) > 1 else "one seed"
-    return f"{sum(known) / len(known):.1f} ({note})"
+def spread(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 def relative(job: Job) -> str:
     return f"{archived(ROOT / job.folder).relative_to(ROOT / 'results').as_posix()}/metrics.jsonl"
 
 
-def log(job: Job) -> str:
+def log_of(job: Job) -> str:
     return f"[log]({relative(job)})"
 
 

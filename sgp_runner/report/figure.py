@@ -7,6 +7,7 @@ simulated time, with a dot for timing only, a star for published figures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,7 @@ from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 STAR = "star"  # the marker of published figures
 MARKERS = 8  # of a line, at most
+SHORT = 0.97  # of the width: a line that ends before it
 Fill = Literal["full", "hollow", "dotted"]
 FILLS: dict[str, Fill] = {
     REAL: "full",
@@ -76,14 +78,41 @@ class Axis:
     """An axis of a plot.
 
     ticks: the only marked values, on a logarithmic axis
-    end: where the axis is cut off; None for where the data end
+    span: first and last value that the axis shows; None for those of the data
     """
 
     title: str
     scale: Literal["linear", "log", "category"] = "linear"
     ticks: Sequence[float] = ()
     from_zero: bool = False
-    end: float | None = None
+    span: tuple[float, float] | None = None
+
+    def share(self, value: float) -> float:
+        """Return the place of a value along the span, from 0 to 1."""
+        assert self.span is not None
+        low, high, here = (
+            [math.log(each) for each in (*self.span, value)]
+            if self.scale == "log"
+            else (*self.span, value)
+        )
+        return (here - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text at the right edge, beside what it names.
+
+    text: lines without markup
+    colour: that of the line; None for the colour of the text
+    x, y: end of the line, or nothing and the row of a category
+    place: height of the middle of the text, from 0 to 1; None in a row
+    """
+
+    text: str
+    colour: str | None
+    x: float | None
+    y: float | str
+    place: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,8 +123,9 @@ class Plot:
     title: what is plotted, of which kinds of runs
     note: one or two sentences on how to read it
     spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y
-    legend: False if an axis names the series
     bars: whether each series but published figures is a horizontal bar
+    labels: names of the lines, or values of the rows; there is no legend
+    rest: what is not drawn, so that the plot can be read
     """
 
     name: str
@@ -105,8 +135,20 @@ class Plot:
     y: Axis
     series: Sequence[Series]
     spread: Literal["band", "x", "y"] = "band"
-    legend: bool = True
     bars: bool = False
+    labels: Sequence[Label] = ()
+    rest: Sequence[str] = ()
+
+    def unfinished(self) -> list[Label]:
+        """Return the labels of lines that end far from the right edge."""
+        return [
+            label for label in self.labels if label.x is not None and self.x.share(label.x) < SHORT
+        ]
+
+    @property
+    def text_lines(self) -> int:
+        """Number of text lines that the labels of lines need one below the other."""
+        return sum(label.text.count("\n") + 1 for label in self.labels if label.place is not None)
 
     def is_bar(self, series: Series) -> bool:
         return self.bars and series.style.shape != STAR

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sgp_runner.report.figure import MARKERS, Axis, Plot, Series
+from sgp_runner.report.figure import MARKERS, Axis, Label, Plot, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +37,7 @@ DASHES: dict[str, Any] = {
     "longdash": (0, (9, 3)),
 }
 TITLE_WIDTH = 70  # characters
+LINE = 0.17  # inches that a line of a label takes
 
 
 def save(plot: Plot, folder: Path) -> None:
@@ -68,11 +69,8 @@ def drawn(plot: Plot) -> Chart:
             if plot.y.scale == "category"
             else 0
         )
-        columns = 1 if max(len(series.name) for series in plot.series) > 36 else 2
-        legend = -(-len(plot.series) // columns) if plot.legend else 0
-        figure = Chart(
-            figsize=(7, (1.6 + 0.45 * rows if rows else 4) + 0.22 * legend), layout="constrained"
-        )
+        height = 1.6 + 0.45 * rows if rows else max(4.0, 1.2 + LINE * plot.text_lines)
+        figure = Chart(figsize=(7, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         for series in plot.series:
@@ -85,9 +83,40 @@ def drawn(plot: Plot) -> Chart:
         axes.set_title(textwrap.fill(literal(plot.title), TITLE_WIDTH), loc="left", fontsize=11)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        if plot.legend:
-            figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
+        for label in plot.labels:
+            draw_label(axes, plot, label)
+        for label in plot.unfinished():
+            colour, height = label.colour or INK, plot.y.share(float(label.y))
+            x = plot.x.share(float(label.x or 0)), 1.0
+            where = axes.transAxes
+            axes.plot(x, [height] * 2, ":", color=colour, linewidth=1, alpha=0.6, transform=where)
     return figure
+
+
+def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
+    """Write a label to the right of the plot, with a line to what it names."""
+    text = literal(label.text)
+    if label.place is None:
+        where = axes.get_yaxis_transform()
+        row = literal(str(label.y))
+        axes.text(1.02, row, text, transform=where, va="center", fontsize=9)  # type: ignore[arg-type]
+        return
+    axes.annotate(
+        text,
+        (1, plot.y.share(float(label.y))),
+        (1.06, label.place),
+        xycoords="axes fraction",
+        va="center",
+        fontsize=9,
+        arrowprops={
+            "arrowstyle": "-",
+            "color": label.colour or INK,
+            "linewidth": 1.5,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        },
+    )
 
 
 def literal(text: str) -> str:
@@ -129,7 +158,6 @@ def draw_points(axes: Axes, series: Series, x: Points, y: Points, colour: str) -
         markersize=size,
         markevery=every,
         markerfacecolor=colour if style.fill == "full" else "white",
-        label=literal(series.name),
     )
     if style.fill == "dotted":
         axes.plot(x, y, color=colour, linestyle="none", marker=".", markersize=4, markevery=every)
@@ -143,8 +171,8 @@ def set_axis(axes: Axes, name: str, axis: Axis) -> None:
         ticks = getattr(axes, f"{name}axis")
         ticks.set_ticks(list(axis.ticks), [f"{tick:g}" for tick in axis.ticks])
         ticks.set_ticks([], minor=True)
-    if axis.end is not None:
-        getattr(axes, f"set_{name}lim")(0, axis.end)
+    if axis.span is not None:
+        getattr(axes, f"set_{name}lim")(*axis.span)
     elif axis.from_zero:
         getattr(axes, f"set_{name}lim")(0, 1.05 * getattr(axes.dataLim, f"{name}1"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sgp_runner.report.figure import MARKERS, Axis, Plot, Series
+from sgp_runner.report.figure import MARKERS, Axis, Label, Plot, Series
 
 SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
 
@@ -18,8 +18,42 @@ def figure(plot: Plot) -> dict[str, Any]:
     traces = [trace for series in plot.series for trace in traces_of(plot, series)]
     layout = {"xaxis": axis(plot.x), "yaxis": axis(plot.y)}
     if plot.y.scale == "category":
-        layout["yaxis"] |= {"autorange": "reversed"}
-    return {"name": plot.name, "data": traces, "layout": layout | {"showlegend": plot.legend}}
+        rows = len({y for series in plot.series for y in series.y})
+        layout["yaxis"] |= {"range": [rows - 0.5, -0.5]}  # the first on top
+    return {
+        "name": plot.name,
+        "data": [*traces, *(extension(plot, each) for each in plot.unfinished())],
+        "layout": layout,
+        "labels": [label_of(plot, each) for each in plot.labels],
+        "lines": plot.text_lines,
+    }
+
+
+def extension(plot: Plot, label: Label) -> dict[str, Any]:
+    """Return a faint line from where a line ends to its label."""
+    assert plot.x.span is not None
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [label.x, plot.x.span[1]],
+        "y": [label.y, label.y],
+        "line": {"color": label.colour, "width": 1, "dash": "dot"},
+        "opacity": 0.6,
+        "hoverinfo": "skip",
+    }
+
+
+def label_of(plot: Plot, label: Label) -> dict[str, Any]:
+    """Return a label for the page: the height of what it names, and its own, from 0 to 1."""
+    text = label.text.replace("\n", "<br>")
+    if label.place is None:
+        return {"text": text, "row": category(label.y)}
+    return {
+        "text": text,
+        "colour": label.colour,
+        "from": plot.y.share(float(label.y)),
+        "to": label.place,
+    }
 
 
 def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
@@ -106,11 +140,12 @@ def axis(of: Axis) -> dict[str, Any]:
             "tickmode": "array",
             "tickvals": list(of.ticks),
             "ticktext": [f"{tick:g}" for tick in of.ticks],
+            "tickangle": 0,
         }
     elif of.scale == "log":
         out |= {"dtick": 1, "exponentformat": "power"}
-    if of.end is not None:
-        out["range"] = [0, of.end]
+    if of.span is not None:
+        out["range"] = [math.log10(each) if of.scale == "log" else each for each in of.span]
     elif of.from_zero:
         out["rangemode"] = "tozero"
     return out

@@ -10,12 +10,14 @@ from typing import TypeVar
 
 from sgp_runner.report.colours import LOOKS, family_member, look_of, shade
 from sgp_runner.report.figure import DASHES, FILLS, Axis, Style
-from sgp_runner.report.runs import TIMING
+from sgp_runner.report.runs import FINISHED, TIMING
 from sgp_runner.report.settings import Setting
-from sgp_runner.utils.units import BYTE_UNITS, HOUR, MINUTE
+from sgp_runner.utils.units import BYTE_UNITS, HOUR, MINUTE, counted
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
+BASELINE = "AR-SGD"  # the algorithm that all others replace
+MOST = 8  # lines or rows of a plot
 CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 
 
@@ -76,10 +78,11 @@ def lines_over_nodes(settings: Sequence[Setting]) -> list[tuple[str, list[Settin
     networks = {each.network for each in settings}
     return [
         (
-            method if len(networks) == 1 else f"{method} · {network}",
+            " ".join([line[0].algorithm, *map(short, telling(line[0], settings))])
+            + (f" · {network}" if len(networks) > 1 else ""),
             sorted(line, key=lambda each: int(each.nodes)),
         )
-        for (method, network), line in lines.items()
+        for (_, network), line in lines.items()
     ]
 
 
@@ -172,8 +175,55 @@ def file_name(*words: str) -> str:
 
 
 def folded(label: str) -> str:
-    """Fold a category's name into lines that leave room on a phone."""
-    return "\n".join(
-        line.replace(" _", "_").replace("_ ", "_")
-        for line in textwrap.wrap(label.replace("_", "_ "), 20, break_long_words=False)
-    )
+    """Fold a name into at most four lines that leave room on a phone."""
+    spaced = label.replace("_", "_ ")
+    lines = textwrap.wrap(spaced, 20, break_on_hyphens=False, max_lines=4, placeholder=" …")
+    return "\n".join(line.replace("_ ", "_") for line in lines)
+
+
+def few(items: Sequence[Item], algorithm: Callable[[Item], str]) -> list[Item]:
+    """Return at most `MOST` items that show the most, in their order, which is the best first.
+
+    That is the first of each algorithm, the baseline before all others, then the next best.
+    """
+    firsts: dict[str, int] = {}
+    for number, each in enumerate(items):
+        firsts.setdefault(algorithm(each), number)
+    ahead = sorted(firsts.values(), key=lambda number: algorithm(items[number]) != BASELINE)
+    numbers = dict.fromkeys([*ahead, *range(len(items))])
+    return [items[number] for number in sorted([*numbers][:MOST])]
+
+
+def names(settings: Sequence[Setting]) -> list[str]:
+    """Name settings in a plot: the algorithm, and what else is not the same for all of these."""
+    texts: dict[str, Callable[[Setting], str]] = {
+        "nodes": lambda each: counted(each.nodes, "node"),
+        "kind": lambda each: each.kind,
+        "network": lambda each: each.network,
+        "row": lambda each: each.row or "",
+    }
+    out = [" ".join([each.algorithm, *map(short, telling(each, settings))]) for each in settings]
+    for key, text in texts.items():
+        values = {getattr(each, key) for each in settings}
+        needed = len(set(out)) < len(out) if key in ("row", "network") else len(values) > 1
+        if needed and len(values) > 1:
+            out = [
+                " · ".join(filter(None, (name, text(each))))
+                for name, each in zip(out, settings, strict=True)
+            ]
+    return [
+        f"{name} ({each.state})" if each.state != FINISHED else name
+        for name, each in zip(out, settings, strict=True)
+    ]
+
+
+def telling(setting: Setting, settings: Sequence[Setting]) -> list[str]:
+    """Return the words of a setting that not all ``settings`` of its algorithm have."""
+    alike = [other for other in settings if other.algorithm == setting.algorithm]
+    return [word for word in setting.words if not all(word in other.words for other in alike)]
+
+
+def short(word: str) -> str:
+    """Write ``optim.schedule.warmup_epochs=5`` as ``warmup_epochs=5``."""
+    key, sign, value = word.partition("=")
+    return f"{key.rpartition('.')[2]}{sign}{value}"

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sgp_runner.report.comparison import COMPARABLE, UNITS
-from sgp_runner.report.figure import FILLS, Axis, Plot, Series, Style
-from sgp_runner.report.parts import file_name, folded
-from sgp_runner.report.quality import against_bytes, against_epochs, against_time, time_to_target
+from sgp_runner.report.figure import FILLS, Axis, Label, Plot, Series, Style
+from sgp_runner.report.parts import MOST, facets, file_name, folded, three_digits
+from sgp_runner.report.quality import against_bytes, against_epochs, against_time
 from sgp_runner.report.runs import PUBLISHED
 from sgp_runner.report.scaling import per_iteration, speed_up
 from sgp_runner.report.settings import Setting
+from sgp_runner.report.to_target import to_target
 
 if TYPE_CHECKING:
     from sgp_runner.report.comparison import Pair
@@ -27,19 +28,21 @@ class Section:
     """A section of a report.
 
     absent: why there are no plots
+    aside: whether its plots only add to those of other sections, and are folded
     """
 
     title: str
     intro: str
     plots: Sequence[Plot]
     absent: str
+    aside: bool = False
 
 
 def sections(
     settings: Sequence[Setting], ranked: Sequence[Ranking], pairs: Sequence[Pair]
 ) -> list[Section]:
-    """Return the sections of a report, which begins with what its rankings answer."""
-    evaluated = [each for each in settings if len(each.curve)]
+    """Return the sections of a report; the first is what is asked first."""
+    evaluated = [each for one in ranked for each in one.settings if len(each.curve)]
     metrics = {each.metric for each in evaluated}
     quality = (
         {"bleu": "BLEU"}.get(metric := metrics.pop(), metric.capitalize())
@@ -54,7 +57,7 @@ def sections(
             f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
             "Time until the mean over the workers' models reaches the target, linear between "
             "evaluations.",
-            [plot for each in ranked for plot in time_to_target(each)],
+            [*to_target(ranked)],
             none if not evaluated else "No run reached the target.",
         ),
         Section(
@@ -68,12 +71,14 @@ def sections(
             f"{whose} An epoch is one pass over the training set by all nodes together.",
             [*against_epochs(evaluated)],
             none,
+            aside=True,
         ),
         Section(
             f"{quality} against bytes sent",
             f"{whose} Bytes are those one node has sent, mean over the nodes.",
             [*against_bytes(evaluated)],
             none,
+            aside=True,
         ),
         Section(
             "Time per iteration",
@@ -101,41 +106,61 @@ def sections(
 
 
 def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
+    """Plot each published table with a figure that ours can be compared with."""
     comparable = [pair for pair in pairs if pair.error is not None]
-    for metric in dict.fromkeys(pair.metric for pair in comparable):
-        members = [pair for pair in comparable if pair.metric == metric]
-        rows = [folded(pair.row) for pair in members]
-        series = [
-            Series(
-                PUBLISHED,
-                Style(fill=FILLS[PUBLISHED]),
-                [pair.published.value for pair in members],
-                rows,
-                texts=[pair.published.origin for pair in members],
-            )
-        ]
-        for ours_is in dict.fromkeys(pair.ours_is for pair in members):
-            ours = [
-                (row, pair)
-                for row, pair in zip(rows, members, strict=True)
-                if pair.ours_is == ours_is
-            ]
-            series.append(
-                Series(
-                    f"ours, {ours_is}",
-                    Style(OURS, MARKS.get(ours_is, "circle"), FILLS[ours[0][1].kind]),
-                    [pair.ours for _, pair in ours],
-                    [row for row, _ in ours],
-                    [pair.low for _, pair in ours],
-                    [pair.high for _, pair in ours],
-                    [f"error {pair.error:+.1f} %" for _, pair in ours],
-                )
-            )
-        what = COMPARABLE[metric]
-        axis = Axis(f"{what} {UNITS[metric]}".strip(), from_zero=True)
-        note = (
-            "Star: published. Bars: from our lowest seed to our highest. "
-            "The table has the error in percent."
+    for (metric, table), members in facets(
+        comparable, lambda pair: (pair.metric, table_of(pair.row))
+    ).items():
+        for part in range(0, len(members), MOST):
+            yield published_plot(metric, table, members[part : part + MOST], part // MOST)
+
+
+def table_of(row: str) -> str:
+    """Return the first words of a row's name, which its table shares."""
+    return "_".join(row.split("_")[: 2 if row.startswith("slowmo") else 1])
+
+
+def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) -> Plot:
+    rows = [folded(pair.row.removeprefix(f"{table}_")) for pair in pairs]
+    series = [
+        Series(
+            PUBLISHED,
+            Style(fill=FILLS[PUBLISHED]),
+            [pair.published.value for pair in pairs],
+            rows,
+            texts=[pair.published.origin for pair in pairs],
         )
-        name, title = file_name("published", metric), f"{what}, published beside ours"
-        yield Plot(name, title, note, axis, Axis("", "category"), series, "x")
+    ]
+    keys = []
+    for ours_is, members in facets(
+        zip(rows, pairs, strict=True), lambda each: each[1].ours_is
+    ).items():
+        shape = MARKS.get(ours_is, "circle")
+        keys.append(f"{shape}: {ours_is}")
+        series.append(
+            Series(
+                f"ours, {ours_is}",
+                Style(OURS, shape, FILLS[members[0][1].kind]),
+                [pair.ours for _, pair in members],
+                [row for row, _ in members],
+                [pair.low for _, pair in members],
+                [pair.high for _, pair in members],
+                [f"error {pair.error:+.1f} %" for _, pair in members],
+            )
+        )
+    labels = [
+        Label(f"{three_digits(pair.ours)}, {pair.error:+.1f} %", None, None, row)
+        for row, pair in zip(rows, pairs, strict=True)
+    ]
+    what = COMPARABLE[metric]
+    return Plot(
+        file_name("published", metric, table, *([str(part + 1)] if part else [])),
+        f"{what}, published beside ours · rows {table}_…",
+        f"Star: published; {'; '.join(keys)}. Bars: from our lowest seed to our highest. At the "
+        "right: ours, and by how much it is off.",
+        Axis(f"{what} {UNITS[metric]}".strip(), from_zero=True),
+        Axis("", "category"),
+        series,
+        "x",
+        labels=labels,
+    )

@@ -1,94 +1,169 @@
-"""Plots of the quality reached: against time, epochs and bytes, and the time to a target."""
+"""Plots of the quality reached against time, epochs and bytes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Literal
 
 from sgp_runner.report.figure import Axis, Plot, Series, Style
+from sgp_runner.report.labels import labelled
 from sgp_runner.report.parts import (
     CLOCK,
     Look,
     byte_unit,
     facets,
+    few,
     file_name,
-    folded,
     kinds,
+    names,
     on_cluster,
     ticks_between,
     time_unit,
+    timed_models,
 )
-from sgp_runner.report.ranking import Ranking, Row, Target
-from sgp_runner.report.settings import Setting, labels
+from sgp_runner.report.ranking import Ranking, Target
+from sgp_runner.report.settings import Setting
 from sgp_runner.utils.units import counted, duration
 
 AXIS = {"accuracy": "accuracy in %", "bleu": "BLEU", "loss": "loss"}
 FACTOR = {"accuracy": 100.0, "bleu": 1.0, "loss": 1.0}
 ERROR = "error in %"
-CUT = 3  # times the median time to the target: where an axis of times may end
-HARD = 0.9  # accuracies above it are shown as errors, on a logarithmic axis
-WIDE = 10  # times the fastest: from here on an axis of times is logarithmic
+CUT = 3  # times the median: where an axis may end
+FEW = 4  # an axis may end before one line in so many
+HARD = 0.9  # where half of the accuracies end above it, errors are shown
+WIDE = 10  # times: a range that needs a logarithmic axis
+STEEP = 5  # times: a range of losses or errors that has one
 BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 
 
 def against_time(ranking: Ranking) -> Iterator[Plot]:
-    """Plot the curves of a ranking; the axis of time ends where slow settings would squeeze it."""
-    members = [each for each in ranking.settings if len(each.curve)]
-    if not members:
+    """Plot the curves of a ranking."""
+    ordered = [each for each in ranking.settings if len(each.curve)]
+    if not ordered:
         return
+    times = {id(row.setting): row.time for row in ranking.rows if row.time > 0}
+    members = few(ordered, lambda each: each.algorithm)
     ends = [float(each.curve["time_s"].max()) for each in members]
-    times = [row.time for row in ranking.rows if row.time > 0]
-    end = CUT * median(times) if times else max(ends)
-    cut = max(ends) > end
-    unit, size = time_unit(min(end, max(ends)))
-    late = {
-        id(row.setting): f" (there after {duration(row.time)})"
-        for row in ranking.rows
-        if cut and row.times and row.time > end
-    }
+    reach = [times.get(id(each), end) for each, end in zip(members, ends, strict=True)]
+    begins = [float(each.curve["time_s"].min()) for each in members]
+    scale, end = chosen(reach, ends, begins)
+    unit, size = time_unit(max(ends) if end is None else end)
     clock = CLOCK[ranking.clock]
-    note = f"The axis ends at {CUT} times the median time to the target. " if cut else ""
+    axis = axis_of(f"{clock} in {unit}", scale, end, begins, ends, size)
+    note = f"The axis ends at {CUT} times the median time to the target. " if end else ""
     plot = quality_plot(
         ("time", f"against {clock}"),
         members,
         ("time_s", size),
-        Axis(f"{clock} in {unit}", from_zero=True, end=end / size if cut else None),
-        (ranking.clock, ranking.task, ranking.cluster),
+        axis,
+        (ranking.clock, *ranking.words[:-1]),
         note,
-        [late.get(id(each), "") for each in members],
+        [
+            f" ({duration(times[id(each)])})" if end and times.get(id(each), 0.0) > end else ""
+            for each in members
+        ],
     )
     if ranking.target is not None:
-        ends_at = (end if cut else max(ends)) / size
-        plot = with_line(plot, ranking.target, ends_at)
-    yield plot
+        plot = with_line(plot, ranking.target)
+    hidden = [each for each in ordered if each not in members]
+    yield replace(labelled(plot), rest=rest_of(ordered, hidden, times))
 
 
-def with_line(plot: Plot, target: Target, until: float) -> Plot:
+def chosen(
+    reach: Sequence[float], ends: Sequence[float], begins: Sequence[float]
+) -> tuple[Literal["linear", "log"], float | None]:
+    """Choose the axis of time that lets no line squeeze the others: its scale and where it ends.
+
+    Linear, and ended at `CUT` times the median reach, unless that would hide more than one line in
+    `FEW`, or the beginning of any; or squeeze one that is `WIDE` times as fast. Else logarithmic.
+
+    reach: time until a line reaches the target, or its end. begins, ends: of the lines.
+    """
+    usual = median(reach)
+    end = CUT * usual
+    late = sum(time > end for time in reach)
+    if late * FEW > len(reach) or min(reach) * WIDE < usual or max(begins) >= end:
+        return "log", None
+    return "linear", end if max(ends) > end else None
+
+
+def axis_of(
+    title: str,
+    scale: Literal["linear", "log"],
+    end: float | None,
+    begins: Sequence[float],
+    ends: Sequence[float],
+    size: float,
+) -> Axis:
+    """Return the axis of time or bytes, in units of ``size``."""
+    if scale == "log" and min(begins) > 0:
+        return Axis(title, "log", ticks_between(min(begins) / size, max(ends) / size))
+    return Axis(title, from_zero=True, span=(0.0, end / size) if end else None)
+
+
+def with_line(plot: Plot, target: Target) -> Plot:
     """Return the plot with a dotted line at the target."""
     y = scaled(target.value, target.metric, plot.y.title == ERROR)
-    line = Series(target.words, Style(None, None, dash="dot"), [0, until], [y, y])
+    ends = [float(x) for each in plot.series for x in each.x]
+    begin, end = plot.x.span or (0.0 if plot.x.scale == "linear" else min(ends), max(ends))
+    line = Series(target.words, Style(None, None, dash="dot"), [begin, end], [y, y])
     return replace(plot, series=[*plot.series, line])
 
 
+def rest_of(
+    ordered: Sequence[Setting], hidden: Sequence[Setting], times: Mapping[int, float]
+) -> list[str]:
+    """Name the settings that are not drawn, with their time to the target where they reach it."""
+    out = []
+    for name, each in zip(names(ordered), ordered, strict=True):
+        if each in hidden:
+            time = times.get(id(each))
+            out.append(f"{name}: {duration(time)}" if time else name)
+    return out
+
+
 def against_epochs(settings: Sequence[Setting]) -> Iterator[Plot]:
-    axis = Axis("epochs", from_zero=True)
+    """Plot quality against epochs. The settings come the best first."""
     for name, members in by_task(settings).items():
-        where = ("epochs", "against epochs")
-        yield quality_plot(where, members, ("epoch", 1.0), axis, name)
+        yield drawn(members, ("epochs", "against epochs"), ("epoch", 1.0), "epochs", name)
 
 
 def against_bytes(settings: Sequence[Setting]) -> Iterator[Plot]:
+    """Plot quality against the bytes that a node sent. The settings come the best first."""
     sent = [each for each in settings if each.curve["bytes"].max() > 0]
     for name, members in by_task(sent).items():
         unit, size = byte_unit(max(each.curve["bytes"].max() for each in members))
-        axis = Axis(f"{unit} sent per node", from_zero=True)
         where = ("bytes", "against bytes sent per node")
-        yield quality_plot(where, members, ("bytes", size), axis, name)
+        yield drawn(members, where, ("bytes", size), f"{unit} sent per node", name)
+
+
+def drawn(
+    ordered: Sequence[Setting],
+    against: tuple[str, str],
+    column: tuple[str, float],
+    title: str,
+    facet: tuple[str, ...],
+) -> Plot:
+    """Plot quality against a column of the curves, for at most eight of the settings."""
+    members = few(ordered, lambda each: each.algorithm)
+    key, size = column
+    ends = [float(each.curve[key].max()) for each in members]
+    begins = [float(each.curve[key].min()) for each in members]
+    wide = max(ends) > WIDE * min(ends)
+    axis = axis_of(title, "log" if wide else "linear", None, begins, ends, size)
+    plot = labelled(quality_plot(against, members, column, axis, facet))
+    hidden = [each for each in ordered if each not in members]
+    return replace(plot, rest=rest_of(ordered, hidden, {}))
 
 
 def by_task(settings: Sequence[Setting]) -> Mapping[tuple[str, ...], list[Setting]]:
-    return facets(settings, lambda each: (f"{each.model} on {each.data}", each.cluster))
+    return facets(
+        settings,
+        lambda each: (f"{each.model} on {each.data}", timed_models([each]), each.cluster),
+    )
 
 
 def quality_plot(
@@ -113,12 +188,12 @@ def quality_plot(
         note += "Each line is a single seed."
     else:
         note += BAND + (f" Each has {counts.copy().pop()} seeds." if len(counts) == 1 else "")
-    error = metric == "accuracy" and all(
-        each.curve["quality"].iloc[-1] > HARD and each.curve["high"].max() < 1 for each in settings
-    )
+    ends = median(float(each.curve["quality"].iloc[-1]) for each in settings)
+    perfect = max(float(each.curve["high"].max()) for each in settings) >= 1
+    error = metric == "accuracy" and ends > HARD and not perfect
     look, series = Look(settings), []
-    for number, (label, each) in enumerate(zip(labels(settings), settings, strict=True)):
-        curve = each.curve
+    for number, (label, each) in enumerate(zip(names(settings), settings, strict=True)):
+        curve = each.curve[(each.curve[key] > 0) | (axis.scale != "log")]
         shown = label if len(counts) == 1 else f"{label} · {counted(len(each.seeds), 'seed')}"
         y, low, high = (
             [scaled(value, metric, error) for value in curve[part]]
@@ -136,17 +211,18 @@ def quality_plot(
                 [f"epoch {epoch:g}" for epoch in curve["epoch"]],
             )
         )
-    positive = metric == "loss" and min(min(each.curve["low"]) for each in settings) > 0
     what = ERROR if error else AXIS[metric]
-    shown_y = [float(y) for each in series for y in each.y]
-    ticks = ticks_between(min(shown_y), max(shown_y)) if error else ()
+    values = [float(y) for each in series for y in (*each.y, *(each.low or ()), *(each.high or ()))]
+    known = [value for value in values if math.isfinite(value)]
+    log = (error or metric == "loss") and 0 < STEEP * min(known) < max(known)
+    ticks = ticks_between(min(known), max(known)) if log else ()
     words = [part for part in facet if part]
     return Plot(
         file_name(metric, "against", name, *words),
         f"{what.removesuffix(' in %')} {title} · {kinds(settings)}{on_cluster(settings)}",
         note,
         axis,
-        Axis(what, "log" if positive or error else "linear", ticks),
+        Axis(what, "log" if log else "linear", ticks),
         series,
     )
 
@@ -155,60 +231,3 @@ def scaled(quality: float, metric: str, error: bool) -> float:
     """Return a quality in the unit of its axis, where an error is what an accuracy lacks."""
     value = FACTOR[metric] * quality
     return 100.0 - value if error else value
-
-
-def time_to_target(ranking: Ranking) -> Iterator[Plot]:
-    """Plot a ranking, the fastest first; nothing if no setting reaches the target."""
-    there = [row for row in ranking.rows if row.times]
-    if ranking.target is None or not there:
-        return
-    unit, size = time_unit(there[0].time)
-    look = Look(ranking.settings)
-    several = len({row.setting.nodes for row in ranking.rows}) > 1
-    names = [shown(row, several) for row in there]
-    wide = max(row.time for row in there) > WIDE * there[0].time > 0
-    never = [row.name for row in ranking.rows if not row.times]
-    note = f"The target is {ranking.target.rule}. {'Points' if wide else 'Bars'}: mean over the "
-    note += "seeds that reach it; lines: from the fastest to the slowest."
-    note += f" Not reached by {', '.join(never)}." if never else ""
-    series = [
-        Series(
-            name,
-            look.of(row.setting, line=False),
-            [row.time / size],
-            [folded(name)],
-            [min(row.times) / size],
-            [max(row.times) / size],
-            [f"{len(row.times)} of {counted(len(row.setting.seeds), 'seed')}"],
-        )
-        for name, row in zip(names, there, strict=True)
-    ]
-    words = ranking.task, ranking.cluster, ranking.clock
-    title = f"{CLOCK[ranking.clock]} to {ranking.target.words} · {where(ranking)}"
-    yield Plot(
-        file_name("time to target", *filter(None, words)),
-        title,
-        note,
-        Axis(
-            f"{CLOCK[ranking.clock]} in {unit}",
-            "log" if wide else "linear",
-            ticks_between(there[0].time / size, max(row.time for row in there) / size)
-            if wide
-            else (),
-            from_zero=not wide,
-        ),
-        Axis("", "category"),
-        series,
-        "x",
-        legend=False,
-        bars=not wide,
-    )
-
-
-def shown(row: Row, with_nodes: bool) -> str:
-    nodes = [f"· {counted(row.setting.nodes, 'node')}"] if with_nodes else []
-    return " ".join(filter(None, [row.setting.algorithm, row.note, *nodes]))
-
-
-def where(ranking: Ranking) -> str:
-    return f"{ranking.task}{on_cluster(ranking.settings)}"

@@ -26,8 +26,7 @@ def ranked_tables(rankings: Sequence[Ranking]) -> list[Table]:
     """Return a table for each ranking, named ``ranking`` if it is the only one."""
     out = []
     for each in rankings:
-        words = (each.task, each.cluster, each.clock)
-        name = "ranking" if len(rankings) == 1 else file_name("ranking", *filter(None, words))
+        name = "ranking" if len(rankings) == 1 else file_name("ranking", *each.words)
         out.append(of_ranking(each, name))
     return out
 
@@ -81,6 +80,7 @@ def note_of(ranking: Ranking, nodes: set[int], overs: set[str]) -> str:
     seeds = {tuple(row.setting.seeds) for row in ranking.rows}
     shared = [ranking.task]
     shared += [f"cluster {ranking.cluster}"] if ranking.cluster else []
+    shared += [f"clock of {ranking.timed}"] if ranking.timed else []
     shared += [counted(nodes.copy().pop(), "node")] if len(nodes) == 1 else []
     if len(seeds) == 1:
         own = seeds.pop()

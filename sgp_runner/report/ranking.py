@@ -1,6 +1,7 @@
 """Settings ranked by the time to a target, and timing studies by their time per iteration.
 
-Only what can be compared is ranked together: one task, one clock and one cluster.
+Only what can be compared is ranked together: one task, one clock, one cluster, and one model whose
+time it takes.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sgp_runner.report.parts import facets
+from sgp_runner.report.parts import BASELINE, facets, telling, timed_models
 from sgp_runner.report.runs import FINISHED, TIMING
 from sgp_runner.report.settings import Setting
 from sgp_runner.utils.units import counted
 
-BASELINE = "AR-SGD"  # the algorithm that all others replace
 CLOSE = 0.1  # of what half of the settings reach: how far below it the target of all may lie
 
 
@@ -83,18 +83,25 @@ class Ranking:
 
     task: model and data, as in ``mlp on digits``
     cluster: the modelled machines; empty for real runs
+    timed: the model whose time they take, as in ``ResNet-50``, if it is not the trained one
     target: None for timing studies, which are ranked within each number of nodes
     """
 
     task: str
     cluster: str
     clock: str
+    timed: str
     target: Target | None
     rows: Sequence[Row]
 
     @property
     def settings(self) -> list[Setting]:
         return [row.setting for row in self.rows]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words that tell its files from those of other rankings."""
+        return tuple(filter(None, (self.task, self.timed, self.cluster, self.clock)))
 
 
 def rankings(settings: Sequence[Setting], target: float | None = None) -> list[Ranking]:
@@ -107,11 +114,11 @@ def rankings(settings: Sequence[Setting], target: float | None = None) -> list[R
         settings, lambda each: (each.model, each.data, each.metric, each.kind == TIMING)
     ).items():
         goal = None if study or metric is None else target_of(members, target)
-        for (cluster, clock), group in facets(
-            members, lambda each: (each.cluster, each.clock)
+        for (cluster, clock, timed), group in facets(
+            members, lambda each: (each.cluster, each.clock, timed_models([each]))
         ).items():
             rows = ranked(group, goal)
-            out.append(Ranking(f"{model} on {data}", cluster, clock, goal, rows))
+            out.append(Ranking(f"{model} on {data}", cluster, clock, timed, goal, rows))
     return sorted(out, key=lambda ranking: ranking.target is None)
 
 
@@ -138,12 +145,6 @@ def times_of(setting: Setting, target: Target | None) -> list[float]:
         return setting.times_to(target.value)
     times = setting.runs["ms_per_iteration"].astype(float) / 1000
     return [float(time) for time in times if time > 0]
-
-
-def telling(setting: Setting, settings: Sequence[Setting]) -> list[str]:
-    """Return the words of a setting that not all ``settings`` of its algorithm have."""
-    alike = [other for other in settings if other.algorithm == setting.algorithm]
-    return [word for word in setting.words if not all(word in other.words for other in alike)]
 
 
 def order(row: Row) -> tuple[float, ...]:

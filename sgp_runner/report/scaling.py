@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sgp_runner.report.figure import FILLS, Axis, Plot, Series, Style
+from sgp_runner.report.figure import FILLS, Axis, Label, Plot, Series, Style
+from sgp_runner.report.labels import labelled
 from sgp_runner.report.parts import (
     CLOCK,
     Look,
     facets,
+    few,
     file_name,
     folded,
     kinds,
     lines_over_nodes,
+    names,
     nodes_axis,
     on_cluster,
+    three_digits,
+    ticks_between,
+    timed_models,
 )
+from sgp_runner.report.quality import WIDE
 from sgp_runner.report.runs import PUBLISHED
-from sgp_runner.report.settings import Setting, labels
+from sgp_runner.report.settings import Setting
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
@@ -27,9 +35,7 @@ if TYPE_CHECKING:
 
 
 def per_iteration(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Iterator[Plot]:
-    for (model, data, clock, cluster), members in facets(
-        settings, lambda each: (each.model, each.data, each.clock, each.cluster)
-    ).items():
+    for (model, data, clock, timed, cluster), members in by_machines(settings).items():
         theirs = [
             pair
             for pair in pairs
@@ -38,8 +44,10 @@ def per_iteration(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Iterato
         if len({each.nodes for each in members}) == 1:
             yield on_one_number_of_nodes(members, theirs)
             continue
-        look, series = Look(members), []
-        for label, line in lines_over_nodes(members):
+        lines = sorted(lines_over_nodes(members), key=slowness)
+        drawn = few(lines, algorithm_of)
+        look, series = Look([each for _, line in drawn for each in line]), []
+        for label, line in drawn:
             ranges = [each.range("ms_per_iteration") for each in line]
             series.append(
                 Series(
@@ -62,76 +70,111 @@ def per_iteration(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Iterato
                     texts=[f"{pair.row}, {pair.published.origin}" for pair in theirs],
                 )
             )
-        yield Plot(
-            file_name("time per iteration", *filter(None, (clock, model, data, cluster))),
+        shown = [float(y) for each in series for y in each.y]
+        wide = max(shown) > WIDE * min(shown)
+        plot = Plot(
+            file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
             f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
             f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; "
-            "bars: from the lowest seed to the highest.",
+            f"bars: from the lowest seed to the highest.{' Stars: published.' if theirs else ''}",
             nodes_axis(members),
-            Axis(f"{CLOCK[clock]} per iteration in ms", from_zero=True),
+            Axis(
+                f"{CLOCK[clock]} per iteration in ms", "log", ticks_between(min(shown), max(shown))
+            )
+            if wide
+            else Axis(f"{CLOCK[clock]} per iteration in ms", from_zero=True),
             series,
             "y",
         )
+        hidden = [label for label, line in lines if (label, line) not in drawn]
+        yield replace(labelled(plot), rest=hidden)
+
+
+def by_machines(settings: Sequence[Setting]) -> Mapping[tuple[str, ...], list[Setting]]:
+    return facets(
+        settings,
+        lambda each: (each.model, each.data, each.clock, timed_models([each]), each.cluster),
+    )
+
+
+def algorithm_of(line: tuple[str, list[Setting]]) -> str:
+    return str(line[1][0].algorithm)
+
+
+def slowness(line: tuple[str, list[Setting]]) -> tuple[int, float]:
+    """Sort lines by the time on the most nodes, of those with the most nodes first."""
+    last = line[1][-1]
+    return -int(last.nodes), last.mean("ms_per_iteration")
 
 
 def on_one_number_of_nodes(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Plot:
     """Return bars, the fastest first."""
-    ordered = sorted(settings, key=lambda each: each.mean("ms_per_iteration"))
+    every = sorted(settings, key=lambda each: each.mean("ms_per_iteration"))
+    ordered = few(every, lambda each: str(each.algorithm))
     first, look, series = ordered[0], Look(ordered), []
-    for label, each in zip(labels(ordered), ordered, strict=True):
+    rows = {id(each): folded(name) for name, each in zip(names(ordered), ordered, strict=True)}
+    values = []
+    for name, each in zip(names(ordered), ordered, strict=True):
         low, high = each.range("ms_per_iteration")
         mean = each.mean("ms_per_iteration")
         style = look.of(each, line=False)
         seeds = counted(len(each.seeds), "seed")
-        series.append(Series(label, style, [mean], [folded(label)], [low], [high], [seeds]))
+        place = rows[id(each)]
+        series.append(Series(name, style, [mean], [place], [low], [high], [seeds]))
+        values.append(Label(f"{three_digits(mean)} ms", None, None, place))
+    pairs = [pair for pair in pairs if id(pair.setting) in rows]
     if pairs:
-        names = {
-            id(each): folded(name) for name, each in zip(labels(ordered), ordered, strict=True)
-        }
         series.append(
             Series(
                 PUBLISHED,
                 Style(fill=FILLS[PUBLISHED]),
                 [pair.published.value for pair in pairs],
-                [names[id(pair.setting)] for pair in pairs],
+                [rows[id(pair.setting)] for pair in pairs],
                 texts=[f"{pair.row}, {pair.published.origin}" for pair in pairs],
             )
         )
-    where = (first.clock, first.model, first.data, first.cluster)
+    where = (first.clock, first.model, first.data, timed_models([first]), first.cluster)
+    times = [float(x) for each in series for x in each.x]
+    title = f"{CLOCK[first.clock]} per iteration in ms"
+    wide = max(times) > WIDE * min(times)
     on = counted(first.nodes, "node")
     return Plot(
         file_name("time per iteration", *filter(None, where)),
         f"time per iteration on {on} · {kinds(ordered)}{on_cluster(ordered)}",
-        f"{CLOCK[first.clock].capitalize()}. Bars: mean over the seeds; lines: from the lowest "
-        f"seed to the highest.{' Stars: published.' if pairs else ''}",
-        Axis(f"{CLOCK[first.clock]} per iteration in ms", from_zero=True),
+        f"{CLOCK[first.clock].capitalize()}. {'Points' if wide else 'Bars'}: mean over the seeds; "
+        f"lines: from the lowest seed to the highest.{' Stars: published.' if pairs else ''}",
+        Axis(title, "log", ticks_between(min(times), max(times)))
+        if wide
+        else Axis(title, from_zero=True),
         Axis("", "category"),
         series,
         "x",
-        legend=False,
-        bars=True,
+        bars=not wide,
+        labels=values,
+        rest=[name for name, each in zip(names(every), every, strict=True) if each not in ordered],
     )
 
 
 def speed_up(settings: Sequence[Setting]) -> Iterator[Plot]:
-    for (model, data, clock, cluster), members in facets(
-        settings, lambda each: (each.model, each.data, each.clock, each.cluster)
-    ).items():
-        lines = [
+    for (model, data, clock, timed, cluster), members in by_machines(settings).items():
+        every = [
             (label, line)
-            for label, line in lines_over_nodes(members)
+            for label, line in sorted(lines_over_nodes(members), key=slowness)
             if len({each.nodes for each in line}) > 1
         ]
-        if not lines:
+        if not every:
             continue
-        look = Look(members)
+        lines = few(every, algorithm_of)
+        hidden = [label for label, line in every if (label, line) not in lines]
+        look = Look([each for _, line in lines for each in line])
+        one_start = len({int(line[0].nodes) for _, line in lines}) == 1
         speeds, efficiencies = [], []
         for label, line in lines:
             x = [int(each.nodes) for each in line]
             rates = [each.nodes * each.batch_size / each.mean("ms_per_iteration") for each in line]
             speed = [rate / rates[0] for rate in rates]
             texts = [f"relative to {counted(x[0], 'node')}"] * len(x)
-            name = f"{label} · from {x[0]}"
+            name = label if one_start else f"{label} · from {x[0]}"
             speeds.append(Series(name, look.of_method(line[0]), x, speed, texts=texts))
             ratio = [100 * value * x[0] / n for value, n in zip(speed, x, strict=True)]
             efficiencies.append(Series(name, look.of_method(line[0]), x, ratio, texts=texts))
@@ -141,7 +184,7 @@ def speed_up(settings: Sequence[Setting]) -> Iterator[Plot]:
             ends = [first, nodes[-1]]
             speeds.append(
                 Series(
-                    f"ideal · from {first}",
+                    "ideal" if one_start else f"ideal · from {first}",
                     Style(None, None, dash="dot"),
                     ends,
                     [n / first for n in ends],
@@ -163,14 +206,9 @@ def speed_up(settings: Sequence[Setting]) -> Iterator[Plot]:
             ("efficiency", Axis("efficiency in %", from_zero=True), efficiencies),
         ):
             title = f"{what} against nodes · {where}"
-            yield Plot(
-                file_name(what, *filter(None, (clock, model, data, cluster))),
-                title,
-                note,
-                nodes_axis(shown),
-                axis,
-                series,
-            )
+            name = file_name(what, *filter(None, (clock, model, data, timed, cluster)))
+            plot = Plot(name, title, note, nodes_axis(shown), axis, series)
+            yield replace(labelled(plot), rest=hidden)
 
 
 def powers_of_two(top: float) -> list[float]:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sgp_runner.report.parts import scene
-from sgp_runner.report.quality import HARD, shown
-from sgp_runner.utils.units import HOUR, MINUTE, duration
+from sgp_runner.report.quality import HARD
+from sgp_runner.utils.units import HOUR, MINUTE, counted, duration
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sgp_runner.report.ranking import Ranking
+    from sgp_runner.report.ranking import Ranking, Row
 
 WIDTH, HEIGHT = 70, 16  # characters between the axes
 MARGIN = 8  # characters of a label
@@ -102,6 +102,11 @@ def terminal_plot(ranking: Ranking) -> str:
     names = [f"{mark} {name}" for mark, name, _ in rows]
     title = textwrap.wrap(scene(ranking.settings), MARGIN + 2 + WIDTH)
     return "\n".join([*title, *picture, *time_axis(ticks), *wrapped(names)])
+
+
+def shown(row: Row, with_nodes: bool) -> str:
+    nodes = [f"· {counted(row.setting.nodes, 'node')}"] if with_nodes else []
+    return " ".join(filter(None, [row.setting.algorithm, row.note, *nodes]))
 
 
 def scale_of(metric: str, target: float, low: float, high: float) -> Scale:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,10 +13,13 @@ from experiments import make_experiment
 from sgp_runner.config.choices import CONFIGS, groups
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.overrides import compose, configs, parse
+from sgp_runner.config.run import Run
 from sgp_runner.config.schema import make_experiment as from_tree
 from sgp_runner.session.start import execute
 
 PRESETS = groups()["experiment"]
+TABLES = ("sgp_", "slowmo_", "goyal_", "gapaware_", "pipesgd_")
+FEW = ("data.train_size=640", "data.valid_size=100")
 ROWS = [
     name
     for name in PRESETS
@@ -48,7 +52,21 @@ def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: s
     assert whole.run.timed_as == timed.run.timed_as == rehearsal.run.timed_as
     assert timed.run.label == "timing only; time simulated"
     assert rehearsal.run.label == f"rehearsal on {rehearsal.run.data.name}; time simulated"
+    if name.startswith(TABLES):
+        check_rehearsal(name, rehearsal.run)
     assert rehearsal.run.data.name != whole.run.data.name and rehearsal.run.nodes == whole.run.nodes
+
+
+def check_rehearsal(name: str, run: Run) -> None:
+    """No sample is read twice, 10,000 or more validate, and lengths keep their proportion."""
+    longer = 3 if name.endswith("_270") else 1
+    sizes = {"shapes": (64_000 * longer, 10_000), "grammar": (65_536, 10_240)}
+    found: Any = run.data
+    assert (run.epochs, found.train_size, found.valid_size) == (1, *sizes[found.name])
+    schedule: Any = run.optim.schedule
+    if name.startswith(("sgp_", "goyal_")):
+        special = {"goyal_8k_no_warmup": 0, name if longer == 3 else "": 0.0185}
+        assert schedule.warmup_epochs == special.get(name, 0.056)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -61,7 +79,7 @@ def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
     assert timed is not None and timed["steps"] == 2 and timed["row"] == name
     nodes = 1 if name == "goyal_256" else 2
     rehearsal = make_experiment(
-        tmp_path / "two", f"experiment={name}", "rehearsal=true", f"nodes={nodes}"
+        tmp_path / "two", f"experiment={name}", "rehearsal=true", f"nodes={nodes}", *FEW
     )
     per_epoch = rehearsal.run.make_problem().sampler.steps_per_epoch
     summary = execute(replace(rehearsal, run=replace(rehearsal.run, epochs=2 / per_epoch)))

@@ -20,8 +20,16 @@ if CHROMIUM is None:
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
 CURVE = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
-# Plotly.validate cannot read legends.
 LOOK = """() => ({
+    overlaps: [...document.querySelectorAll('.plot')].flatMap(box =>
+        ['.annotation-text', '.xtick', '.ytick'].flatMap(kind => {
+            const texts = [...box.querySelectorAll(kind)].map(text => text.getBoundingClientRect());
+            return texts.flatMap((one, place) => texts.slice(place + 1).filter(other =>
+                Math.min(one.right, other.right) - Math.max(one.left, other.left) > 1 &&
+                Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 1
+            ).map(() => box.id + kind));
+        })
+    ),
     plots: document.querySelectorAll('.plot').length,
     drawn: [...document.querySelectorAll('.plot')].filter(
         box => box.querySelector('.main-svg .trace')
@@ -29,12 +37,17 @@ LOOK = """() => ({
     width: document.documentElement.scrollWidth,
     cut: [...document.querySelectorAll('.plot .main-svg')].filter(
         svg => svg.getBoundingClientRect().right > innerWidth
+    ).length + [...document.querySelectorAll('.annotation-text')].filter(
+        text => text.getBoundingClientRect().right > innerWidth
     ).length,
-    invalid: [...document.querySelectorAll('.plot')].flatMap(box => {
-        const {legend, ...layout} = box.layout;
-        return (Plotly.validate(box.data, layout) || []).map(each => each.msg);
-    }),
+    invalid: [...document.querySelectorAll('.plot')].flatMap(box =>
+        (Plotly.validate(box.data, box.layout) || []).map(each => each.msg)
+    ),
 })"""
+UNFOLD = """() => Promise.all([...document.querySelectorAll('details.plots-aside')].map(part => {
+    part.open = true;
+    return new Promise(done => part.addEventListener('toggle', done, {once: true}));
+}))"""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +97,7 @@ def test_the_page_shows_every_plot_without_a_network(
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto(page_file.as_uri())
+    page.evaluate(UNFOLD)
     seen = page.evaluate(LOOK)
     assert [url for url in requests if not url.startswith("data:")] == [page_file.as_uri()]
     assert complaints == [] and seen["invalid"] == []
@@ -93,6 +107,7 @@ def test_the_page_shows_every_plot_without_a_network(
         == len(list((page_file.parent / "plots").glob("*.svg")))
         == 12
     )
+    assert seen["overlaps"] == []
     assert seen["width"] == width and seen["cut"] == 0
     page.close()
 
@@ -113,4 +128,22 @@ def test_plots_follow_the_width_of_the_window_and_the_colour_scheme(
     )
     page.wait_for_function(f"() => ({ink})() === 'rgb(230, 233, 237)'")
     assert page.evaluate(LOOK)["width"] == 390
+    page.close()
+
+
+def test_the_page_fits_on_paper_and_is_printed_in_black_on_white(
+    browser: Any, page_file: Path
+) -> None:
+    page = browser.new_page(
+        viewport={"width": 718, "height": 1000}, color_scheme="dark", offline=True
+    )
+    page.goto(page_file.as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    ink = "() => getComputedStyle(document.querySelector('.plot .xtick text')).fill"
+    assert page.evaluate(ink) == "rgb(28, 33, 39)"
+    seen = page.evaluate(LOOK)
+    assert (seen["width"], seen["cut"], seen["overlaps"]) == (718, 0, [])
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(ink) == "rgb(230, 233, 237)"
     page.close()

@@ -1,4 +1,4 @@
-// Draws the figures in the page's colours, as wide as their boxes, with the legend below.
+// Draws the figures in the page's colours, as wide as their boxes.
 "use strict";
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -7,6 +7,9 @@ const touch = matchMedia("(pointer: coarse)").matches;
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
+
+const PAGE = 640;
+let paper = 0; // width of a figure while the page is printed
 
 // A long name in several lines, broken between its words.
 function folded(name, chars) {
@@ -30,59 +33,58 @@ function traces(figure, chars, ink) {
   });
 }
 
-// As plotly sets a legend: name after name, until a row is as wide as the plot.
-function legendHeight(names, width, size) {
+// Labels to the right of the plot; a line leads to each from the end of what it names.
+function annotations(labels, height, size) {
+  return labels.map((label) => {
+    const at = label.row === undefined
+      ? { yref: "paper", y: label.from, ax: 14, ay: (label.from - label.to) * height, showarrow: true, arrowhead: 0, arrowwidth: 1.5, arrowcolor: label.colour, standoff: 0 }
+      : { yref: "y", y: label.row, xshift: 8, showarrow: false };
+    if (at.arrowcolor === null) at.arrowcolor = colour("--ink");
+    return { ...at, xref: "paper", x: 1, xanchor: "left", yanchor: "middle", align: "left", text: label.text, font: { size } };
+  });
+}
+
+// Every second tick, where there are more than a phone has room for.
+function fewer(axis) {
+  if (!axis.tickvals) return { nticks: 5 };
+  const kept = (_, place) => axis.tickvals.length <= 4 || place % 2 === 0;
+  return { tickvals: axis.tickvals.filter(kept), ticktext: axis.ticktext.filter(kept) };
+}
+
+function widest(texts, size) {
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
-  let height = 0, used = Infinity, tallest = 0;
-  for (const name of names) {
-    const lines = name.split("<br>");
-    const needed = 45 + Math.max(...lines.map((line) => pen.measureText(line).width));
-    if (used + needed > width) {
-      height += tallest;
-      used = tallest = 0;
-    }
-    used += needed;
-    tallest = Math.max(tallest, lines.length * size * 1.3 + 5);
-  }
-  return height + tallest + 10;
+  return Math.max(0, ...texts.flatMap((text) => text.split("<br>")).map((line) => pen.measureText(line).width));
 }
 
 function draw(figure) {
   const box = document.getElementById(figure.name);
-  const width = box.clientWidth;
+  const width = paper || box.clientWidth;
+  if (!width) return; // folded
   const narrow = width < 480;
   const size = narrow ? 11 : 12.5;
-  const margin = { l: 48, r: 14 };
   const ink = colour("--ink");
   const grid = colour("--line");
   const data = traces(figure, Math.floor((width - 60) / (0.58 * size)), ink);
-
-  const named = [...new Set(data.filter((t) => t.name && t.showlegend !== false).map((t) => t.name))];
-  const legend = figure.layout.showlegend ? legendHeight(named, width - margin.l - margin.r, size) : 0;
+  const margin = { l: 48, r: 26 + widest(figure.labels.map((label) => label.text), size) };
 
   const categories = new Set(data.flatMap((t) => (figure.layout.yaxis.type === "category" ? t.y : []))).size;
-  const plot = categories ? 70 + 52 * categories : narrow ? 260 : 340;
+  const height = categories ? 20 + 52 * categories : Math.max(narrow ? 240 : 320, 1.4 * size * figure.lines);
   const font = { family: getComputedStyle(document.body).fontFamily, size, color: ink };
   const axis = { gridcolor: grid, linecolor: grid, tickcolor: grid, ticks: "outside", ticklen: 4, showline: true };
-  const seen = new Set();
-  for (const trace of data) {
-    if (trace.name && seen.has(trace.name)) trace.showlegend = false;
-    seen.add(trace.name);
-  }
   Plotly.react(box, data, {
     width,
-    height: plot + 50 + legend,
-    margin: { ...margin, t: 12, b: 52 + legend },
+    height: height + 64,
+    margin: { ...margin, t: 12, b: 52 },
     font,
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { font: { ...font, size: 12, color: ink }, bgcolor: colour("--paper"), bordercolor: grid, align: "left" },
     hovermode: "closest",
     dragmode: touch ? false : "zoom",
-    showlegend: figure.layout.showlegend,
-    legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom", maxheight: 1, bgcolor: "rgba(0,0,0,0)" },
-    xaxis: { ...axis, ...figure.layout.xaxis, fixedrange: touch },
+    showlegend: false,
+    annotations: annotations(figure.labels, height, size),
+    xaxis: { ...axis, ...figure.layout.xaxis, ...(narrow ? fewer(figure.layout.xaxis) : {}), fixedrange: touch },
     yaxis: { ...axis, ...figure.layout.yaxis, fixedrange: touch },
   }, { displaylogo: false, responsive: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["lasso2d", "select2d"] });
 }
@@ -100,4 +102,16 @@ addEventListener("resize", () => {
   waiting = setTimeout(drawAll, 100);
 });
 dark.addEventListener("change", drawAll);
+for (const part of document.querySelectorAll("details")) part.addEventListener("toggle", drawAll);
+// On paper: black on white, as wide as a page.
+addEventListener("beforeprint", () => {
+  paper = PAGE;
+  document.documentElement.classList.add("paper");
+  drawAll();
+});
+addEventListener("afterprint", () => {
+  paper = 0;
+  document.documentElement.classList.remove("paper");
+  drawAll();
+});
 drawAll();

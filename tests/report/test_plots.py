@@ -1,0 +1,182 @@
+"""What a plot shows: which lines, on which axes, with which labels. Runs have known numbers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from matplotlib.text import Text
+from report_runs import write_run
+
+from sgp_runner.report.figure import Axis, Plot, Series, Style
+from sgp_runner.report.images import drawn
+from sgp_runner.report.labels import end_of, labelled, placed, spanned
+from sgp_runner.report.parts import few, folded, names, short
+from sgp_runner.report.plots import sections
+from sgp_runner.report.quality import chosen
+from sgp_runner.report.ranking import rankings
+from sgp_runner.report.runs import read_runs
+from sgp_runner.report.settings import Setting, settings_in
+
+CURVE = [[0.5], [0.7], [0.9]]
+
+
+def plots_of(root: Path, target: float | None = None) -> dict[str, Plot]:
+    settings = settings_of(root)
+    found = sections(settings, rankings(settings, target), [])
+    return {plot.name: plot for each in found for plot in each.plots}
+
+
+def settings_of(root: Path) -> list[Setting]:
+    return settings_in(read_runs([root]))
+
+
+def test_eight_lines_are_the_best_of_each_algorithm_then_the_next_best() -> None:
+    ranked = ["SGP 1", "SGP 2", "OSGP 1", "SGP 3", "SGP 4", "SGP 5", "SGP 6", "SGP 7", "AR-SGD 1"]
+    assert few(ranked, lambda each: each.split()[0]) == [each for each in ranked if each != "SGP 7"]
+    many = [*"abcdefghij", "AR-SGD"]
+    assert few(many, lambda each: each) == [*"abcdefg", "AR-SGD"]
+
+
+def test_a_line_more_than_eight_is_named_but_not_drawn(tmp_path: Path) -> None:
+    for number in range(9):
+        settings = {"optim": {"lr": 0.1 + number}}
+        write_run(tmp_path, f"s{number}", CURVE, seconds=10.0 + number, settings=settings)
+    write_run(tmp_path, "ar", CURVE, seconds=15.5, algorithm="AR-SGD")
+    plots = plots_of(tmp_path, 0.8)
+    expected = [*(f"SGP lr={0.1 + number:g}" for number in range(6)), "AR-SGD", "SGP lr=6.1"]
+    time = plots["accuracy-against-time-simulated-mlp_on_digits"]
+    assert [each.name for each in time.series] == [*expected, "80 % accuracy"]
+    assert time.rest == ["SGP lr=7.1: 42.5 s", "SGP lr=8.1: 45 s"]
+    bars = plots["time_to_target-mlp_on_digits-simulated"]
+    assert len(bars.series) == len(bars.labels) == 8
+    assert [label.text for label in bars.labels][:1] == ["25.0 s, 1.55×"]
+    assert bars.rest == ["SGP optim.lr=7.1: 42.5 s", "SGP optim.lr=8.1: 45 s"]
+    assert len(plots["accuracy-against-epochs-mlp_on_digits"].series) == 8
+
+
+def test_the_first_plot_says_which_algorithm_is_fastest_on_which_network(tmp_path: Path) -> None:
+    for cluster, times in (("slow", (90.0, 30.0)), ("quick", (8.0, 9.0))):
+        for algorithm, seconds in zip(("AR-SGD", "SGP"), times, strict=True):
+            where = {"cluster": {"name": cluster, "bandwidth": 1e9}}
+            name = f"{cluster}{algorithm}"
+            write_run(tmp_path, name, CURVE, seconds=seconds, algorithm=algorithm, settings=where)
+    plot = next(iter(plots_of(tmp_path, 0.9).values()))
+    assert plot.name == "fastest-mlp_on_digits-simulated"
+    assert plot.title == "fastest to 90 % accuracy on each network · mlp on digits"
+    assert [(label.y, label.text) for label in plot.labels] == [
+        ("quick (1 Gbit/s)", "AR-SGD 24.0 s"),
+        ("slow (1 Gbit/s)", "SGP 90.0 s\nAR-SGD 270 s"),
+    ]
+    assert {each.name: each.x for each in plot.series} == {
+        "AR-SGD": [24.0, 270.0],
+        "SGP": [90.0],
+    }
+    assert (plot.x.scale, plot.x.ticks) == ("log", [20, 50, 100, 200])
+
+
+def test_times_of_two_models_are_ranked_and_drawn_apart(tmp_path: Path) -> None:
+    for model, seconds in (("resnet18", 1.0), ("resnet50", 10.0)):
+        timed = {"timed_as": {"model": model}}
+        write_run(tmp_path, model, CURVE, seconds=seconds, settings=timed)
+    assert [(each.timed, len(each.rows)) for each in rankings(settings_of(tmp_path), 0.9)] == [
+        ("ResNet-18", 1),
+        ("ResNet-50", 1),
+    ]
+    plots = plots_of(tmp_path, 0.9)
+    assert [label.y for label in plots["fastest-mlp_on_digits-simulated"].labels] == [
+        "sim, ResNet-18",
+        "sim, ResNet-50",
+    ]
+    assert "time_to_target-mlp_on_digits-resnet_18-simulated" in plots
+
+
+@pytest.mark.parametrize(
+    ("reach", "ends", "begins", "axis"),
+    [
+        ([10, 12, 14, 20], [30, 30, 30, 35], [1, 1, 1, 1], ("linear", None)),
+        ([10, 12, 14, 200], [30, 30, 30, 300], [1, 1, 1, 10], ("linear", 39)),
+        ([10, 12, 14, 200], [30, 30, 30, 300], [1, 1, 1, 100], ("log", None)),  # begins too late
+        ([10, 12, 200, 200, 10], [30] * 5, [1] * 5, ("log", None)),  # two of five are late
+        ([1, 12, 14, 15], [30] * 4, [1] * 4, ("log", None)),  # the first would be squeezed
+    ],
+)
+def test_an_outlier_ends_the_axis_of_time_or_makes_it_logarithmic(
+    reach: list[float], ends: list[float], begins: list[float], axis: tuple[str, float | None]
+) -> None:
+    assert chosen(reach, ends, begins) == axis
+
+
+def test_one_bad_accuracy_does_not_squeeze_the_others(tmp_path: Path) -> None:
+    for name, best in (("a", 0.98), ("b", 0.97), ("c", 0.12)):
+        write_run(tmp_path, name, [[0.1], [best]], algorithm=name)
+    plot = plots_of(tmp_path)["accuracy-against-epochs-mlp_on_digits"]
+    assert (plot.y.title, plot.y.scale, plot.y.ticks) == (
+        "error in %",
+        "log",
+        [2, 5, 10, 20, 50, 100],
+    )
+
+
+def test_labels_keep_their_order_and_touch_where_lines_end_together() -> None:
+    assert placed([0.2, 0.8], [0.1, 0.1]) == [0.2, 0.8]
+    assert placed([0.5, 0.5], [0.1, 0.1]) == pytest.approx([0.45, 0.55])
+    assert placed([0.52, 0.5, 0.51], [0.1, 0.2, 0.1]) == pytest.approx(
+        [94 / 150, 56.5 / 150, 79 / 150]
+    )
+    assert placed([0.99, 1.0], [0.1, 0.1]) == pytest.approx([0.85, 0.95])  # not over the edge
+    assert placed([0.0, 0.0], [0.1, 0.3]) == pytest.approx([0.05, 0.25])
+
+
+def test_a_label_is_where_its_line_leaves_the_plot() -> None:
+    line = Series("a", Style(dash="solid"), [0.0, 10.0, 20.0], [0.0, 1.0, 3.0])
+    axis = Axis("x", span=(0.0, 15.0))
+    assert end_of(line, axis) == (15.0, 2.0)
+    assert end_of(line, Axis("x", span=(0.0, 30.0))) == (20.0, 3.0)
+    plot = labelled(Plot("p", "", "", axis, Axis("y"), [line]))
+    (label,) = plot.labels
+    assert (label.text, label.x, label.y, label.place) == (
+        "a",
+        15.0,
+        2.0,
+        pytest.approx(0.6543, 1e-3),
+    )
+    assert plot.unfinished() == []
+    shorter = labelled(Plot("p", "", "", Axis("x", span=(0.0, 30.0)), Axis("y"), [line]))
+    assert shorter.unfinished() == [shorter.labels[0]]
+
+
+def test_a_span_holds_all_values_and_an_edge() -> None:
+    assert spanned(Axis("", from_zero=True), [5.0, 10.0], 0.1).span == (0.0, 11.0)
+    assert spanned(Axis(""), [5.0, 10.0], 0.1).span == (4.5, 10.5)
+    low, high = spanned(Axis("", "log"), [0.0, 1.0, 100.0], 0.5).span or (0, 0)
+    assert (low, high) == (pytest.approx(0.1), pytest.approx(1000.0))
+    assert spanned(Axis(""), [2.0], 0.1).span == (1.0, 3.0)
+
+
+def test_names_say_what_differs_among_the_lines_alone(tmp_path: Path) -> None:
+    for lr in (0.1, 0.2):
+        write_run(tmp_path, f"a{lr}", CURVE, settings={"optim": {"lr": lr}})
+    write_run(tmp_path, "b", CURVE, algorithm="AR-SGD", nodes=2, row="goyal_8k")
+    write_run(tmp_path, "c", CURVE, algorithm="AR-SGD", nodes=2, row="slowmo_imagenet_ar_sgd")
+    settings = settings_of(tmp_path)
+    assert names(settings[:2]) == ["SGP lr=0.1", "SGP lr=0.2"]
+    assert names(settings[:1]) == ["SGP"]
+    assert names(settings[2:]) == ["AR-SGD · goyal_8k", "AR-SGD · slowmo_imagenet_ar_sgd"]
+    assert short("optim.schedule.warmup_epochs=5") == "warmup_epochs=5"
+    assert folded("AR-SGD warmup_epochs=5") == "AR-SGD warmup_\nepochs=5"
+    assert len(folded("word " * 50).split("\n")) == 4
+
+
+def test_texts_beside_a_picture_do_not_overlap(tmp_path: Path) -> None:
+    for number in range(8):
+        write_run(
+            tmp_path, f"{number}", [[0.5], [0.9 + number / 1e4]], algorithm=f"Algorithm {number}"
+        )
+    figure = drawn(plots_of(tmp_path)["accuracy-against-epochs-mlp_on_digits"])
+    figure.canvas.draw()
+    boxes = sorted(map(Text.get_window_extent, figure.axes[0].texts), key=lambda b: b.y0)
+    assert len(boxes) == 8
+    assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
