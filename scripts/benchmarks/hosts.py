@@ -27,6 +27,7 @@ PORT = 5001
 # Bytes that TCP hands down at once: less than the usual 64 KiB, so that buckets can be small, but
 # not much, as each costs the processors time that the ranks then miss.
 PIECE = 32768
+BUFFER = 5_000_000  # bytes
 LINK = "eth0"
 
 
@@ -100,12 +101,12 @@ class Hosts:
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
         """Limit the links of ``hosts``, by default all, in either direction.
 
-        Buffers hold 8 ms or 200 kB. Unlike on a real link, a full bucket passes at once, so it is
-        as small as timers allow.
+        Buffers hold two messages of our model, so that nothing is lost. Unlike on a real link, a
+        full bucket passes at once, so it is as small as timers allow.
         """
         bytes_per_second = bits_per_second / 8
         burst = max(3 * PIECE // 2, round(bytes_per_second * 0.4e-3))
-        limit = burst + max(200_000, round(bytes_per_second * 8e-3))
+        limit = burst + BUFFER
         bucket = f"root tbf rate {round(bits_per_second)}bit burst {burst} limit {limit}"
         for host in range(self.count) if hosts is None else hosts:
             self.batch(self.hosts[host], "tc", [f"qdisc replace dev {LINK} {bucket}"])

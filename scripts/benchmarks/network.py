@@ -8,13 +8,15 @@ digits, for whose gradient it needs a core for some 6 ms. Compute is the time of
 without messages, with all nodes computing. Times are seconds per step of a node, in the second part
 of a run.
 
-The machine is calibrated once: the probe of ``sgp-run calibrate`` runs on four nodes at 300 Mbit/s.
-From that profile the simulator predicts the time of every algorithm on every network. Of that it
-knows the rate of a transfer over TCP, by which a bit takes longer or less than in the calibration,
-and how many ranks share a core (``cluster.ranks_per_host``). The profile and the predictions are in
-``network/``. SlowMo takes a slow step every 4 steps. A slow node sleeps (`faults.slow_nodes`).
-Every run is recorded; the recordings are in ``network/recordings/``, for `sgp-replay` and for other
-simulators. A network on which TCP does not come near the rate of the links is left out.
+The machine is calibrated once: the probe of ``sgp-run calibrate`` runs on four nodes, at 300 and at
+1000 Mbit/s. From the first profile the simulator predicts the time of every algorithm on every
+network. Of that it knows the rate of a transfer over TCP, by which a bit takes longer or less than
+in the calibration, and how many ranks share a core (``cluster.ranks_per_host``). Messages take
+processors a time for each byte and, with timers and wake-ups, a share of the time that they last;
+the second profile tells these apart. The profiles and the predictions are in ``network/``. SlowMo
+takes a slow step every 4 steps. A slow node sleeps (`faults.slow_nodes`). Every run is recorded;
+the recordings are in ``network/recordings/``, for `sgp-replay` and for other simulators. A network
+on which TCP does not come near the rate of the links is left out.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from benchmarks.hosts import Hosts
 from benchmarks.measure import Goal, Result, Table
 from benchmarks.on_hosts import Here, on_a_core, on_hosts
 from reproduce.archives import compressed, tar_of
+from sgp_runner.cluster.machines import Cluster
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
@@ -58,7 +61,6 @@ SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # run with a slow node or link; the firs
 FACTOR = 4  # of the slow-down
 SLOW = 1  # the slow rank
 KEPT = ("config.yaml", "metrics*.jsonl", "recording-*.jsonl", "summary.json")
-PROFILE = "here"
 WITHIN = Goal("at most", 10)  # percent
 
 
@@ -123,11 +125,11 @@ class Network:
 # These take half an hour. Goals are for four nodes at up to 300 Mbit/s.
 NETWORKS = (
     *(Network(4, 100e6, 8), Network(4, 300e6, 12), Network(4, 1000e6, 16)),
-    *(Network(8, 100e6, 4), Network(8, 300e6, 8), Network(8, 1000e6, 12)),
+    *(Network(8, 100e6, 4, 2), Network(8, 300e6, 8, 2), Network(8, 1000e6, 12, 2)),
 )
 
 
-CALIBRATED = NETWORKS[1]
+CALIBRATED = NETWORKS[1:3]
 
 
 @dataclass(frozen=True)
@@ -152,21 +154,29 @@ class Cell:
 
 
 def measure(
-    networks: Sequence[Network] = NETWORKS, at: Network = CALIBRATED, seconds: float = 0.7
+    networks: Sequence[Network] = NETWORKS,
+    at: Sequence[Network] = CALIBRATED,
+    seconds: float = 0.7,
 ) -> Iterator[Table]:
-    """Compare predictions and measurements; ``seconds`` limits each part of the calibration."""
+    """Compare predictions and measurements.
+
+    at: two networks of different rates, for the calibration; ``seconds`` limits each part of it
+    """
     with (
         TemporaryDirectory() as folder,
         Hosts(max(network.nodes for network in networks) + 1) as hosts,
     ):
-        first, *benches = (Bench(hosts, each, Path(folder), OUT) for each in (at, *networks))
-        yield from columns(first, benches, seconds)
+        first, second, *benches = (
+            Bench(hosts, each, Path(folder), OUT) for each in (*at, *networks)
+        )
+        yield from columns((first, second), benches, seconds)
 
 
-def columns(first: Bench, benches: Sequence[Bench], seconds: float) -> Iterator[Table]:
-    """Calibrate ``first``, predict and measure each network, and compare both at the end."""
-    rate = median(first.achieved())
-    first.calibrate(seconds)
+def columns(
+    calibrated: tuple[Bench, Bench], benches: Sequence[Bench], seconds: float
+) -> Iterator[Table]:
+    """Calibrate two networks, predict and measure each one, and compare both at the end."""
+    profiles = tuple(bench.calibrate(seconds) for bench in calibrated)
     predicted: dict[str, dict[str, float]] = {}
     measured: dict[str, dict[str, float]] = {}
     for bench in benches:
@@ -187,7 +197,7 @@ def columns(first: Bench, benches: Sequence[Bench], seconds: float) -> Iterator[
             )
             yield Table(network.title, text=what)
             continue
-        predicted[network.title] = bench.predict(cells | slow, rate, median(achieved))
+        predicted[network.title] = bench.predict(cells | slow, profiles, median(achieved))
         out.mkdir(parents=True, exist_ok=True)
         # Written before anything is measured.
         (out / "predicted.json").write_text(
@@ -201,6 +211,15 @@ def columns(first: Bench, benches: Sequence[Bench], seconds: float) -> Iterator[
             yield losses(times, network)
     if measured:
         yield accuracy(predicted, measured)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A calibrated network: settings that choose its profile, and what TCP achieved, bit/s."""
+
+    words: tuple[str, ...]
+    cluster: Cluster
+    achieved: float
 
 
 class Bench:
@@ -219,13 +238,14 @@ class Bench:
         num_bytes = int(self.network.bits_per_second / 8)
         return tuple(self.hosts.achieved(num_bytes, self.network.nodes) for _ in range(3))
 
-    def calibrate(self, seconds: float) -> None:
+    def calibrate(self, seconds: float) -> Profile:
         """Measure the machine on this network, and keep the profile."""
         from sgp_runner.cli.calibrate import conclude
-        from sgp_runner.config.overrides import experiment_of
+        from sgp_runner.config.overrides import experiment_of, search_in
 
-        settings = [*self.network.words(), f"name={PROFILE}", f"results={self.folder}/calibration"]
-        experiment = self.written(settings, PROFILE)
+        achieved, name = median(self.achieved()), self.network.name
+        settings = [*self.network.words(), f"name={name}", f"results={self.folder}/calibration"]
+        experiment = self.written(settings, name)
         on_hosts(
             self.hosts, self.network.nodes, self.folder / "log", calibrate, str(experiment), seconds
         )
@@ -233,22 +253,27 @@ class Bench:
         kept = self.out / "cluster" / profile.name
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
+        words = (search_in(str(self.out)), f"cluster={name}")
+        return Profile(words, experiment_of([*MODEL, *words]).run.cluster, achieved)
 
     def predict(
-        self, cells: Mapping[str, Cell], calibrated: float, achieved: float
+        self, cells: Mapping[str, Cell], profiles: tuple[Profile, ...], achieved: float
     ) -> dict[str, float]:
         """Simulate each cell: milliseconds.
 
-        calibrated, achieved: bit/s of TCP on the network of the calibration, and on this one
+        achieved: bit/s of TCP on this network
         """
-        from sgp_runner.config.overrides import experiment_of, search_in
-
-        here = [search_in(str(self.out)), f"cluster={PROFILE}"]
-        cluster = experiment_of([*MODEL, *here]).run.cluster
-        slower = 1 / achieved - 1 / calibrated  # s/bit
+        first, second = profiles
+        slower = 1 / achieved - 1 / first.achieved  # s/bit
+        here = [*first.words]
         for key in ("bandwidth", "all_reduce_bandwidth"):
-            rate = 1 / (1 / getattr(cluster, key) + slower)
+            rate = 1 / (1 / getattr(first.cluster, key) + slower)
             here.append(f"cluster.{key}={rate!r}")
+        # A time for each byte, and a share of the time that it takes on the link.
+        costs = [each.cluster.passing_seconds_per_byte for each in profiles]
+        share = (costs[0] - costs[1]) / (1 / first.achieved - 1 / second.achieved)
+        passing = max(min(costs) / 2, costs[0] + share * slower)
+        here.append(f"cluster.passing_seconds_per_byte={passing!r}")
         return {title: self.simulated(title, cell, here) for title, cell in cells.items()}
 
     def simulated(self, title: str, cell: Cell, here: Sequence[str]) -> float:

@@ -119,9 +119,9 @@ NETWORKS = """\
 ## Our own slow networks
 
 Processes of `network=gloo` on virtual hosts with links that tc limits, on one machine of two cores;
-a perceptron of 2.2 MB. `sgp-run calibrate` measured the machine once, with four nodes at 300
-Mbit/s; from that the simulator predicted each time before it was measured. Two or four ranks share
-a core. Milliseconds per step, median and range of the repeats:
+a perceptron of 2.2 MB. `sgp-run calibrate` measured the machine once, with four nodes at 300 and
+1000 Mbit/s; from that the simulator predicted each time before it was measured. Two or four ranks
+share a core. Milliseconds per step, median and range of the repeats:
 
 {cells}
 

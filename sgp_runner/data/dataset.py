@@ -85,7 +85,7 @@ class TensorSplit(Split):
 class Task(Protocol):
     """The loss and the metrics of a model's outputs."""
 
-    name: ClassVar[str]  #: "classification", "translation" or "regression"
+    name: ClassVar[str]  #: "classification", "translation", "language" or "regression"
     metric: ClassVar[str]  #: the headline number of ``evaluate``
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ from sgp_runner.utils.memory import keep_freed_memory
 if TYPE_CHECKING:
     from sgp_runner.core.problem import Problem
 
-# Up to this size vmap is faster on a CPU: 3 times for an MLP of 5,000 parameters, 1.4 for a
-# Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster.
+# Up to this size vmap is faster on a core: 3 times for an MLP of 5,000 parameters, 1.4 for a
+# Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster, and so it is for
+# language models of any size, 1.2 times: their samples are so long that one gradient fills a core.
 VMAP_PARAMETERS = 300_000
 MOST_WIDTH = 2**16  # more workers than a run has
 
@@ -55,11 +56,14 @@ def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     """
     if not problem.trains:
         return NoGradients()
-    if choice == "vmap" or (
-        choice == "auto" and problem.vectorizes and sum(problem.flat.layers) <= VMAP_PARAMETERS
-    ):
+    if choice == "vmap" or (choice == "auto" and gains_from_vmap(problem)):
         return Vmap(problem, min(width, MOST_WIDTH))
     count = asked_cores() or present_cores()
     if count > 1 and not reads_ahead(problem) and hasattr(os, "fork"):
         return Processes(problem, count)
     return Loop(problem)
+
+
+def gains_from_vmap(problem: Problem) -> bool:
+    small = sum(problem.flat.layers) <= VMAP_PARAMETERS
+    return problem.vectorizes and small and problem.dataset.task.name != "language"

@@ -17,7 +17,7 @@ class Sim:
     """All nodes in one process, on a virtual clock.
 
     engine: how gradients are computed: loop (one by one), vmap (many at once), or auto, which
-        follows from the model: vmap for small ones without BatchNorm
+        follows from the model: vmap for small ones without BatchNorm that are not language models
     vmap_width: most nodes per call of vmap; smaller numbers are tried as the run begins; does not
         change results
     """

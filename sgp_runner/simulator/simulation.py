@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sgp_runner.cluster.churn import Absences
@@ -12,11 +12,12 @@ from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.cluster.timed_as import Wire
 from sgp_runner.core.comm import Comm, Transport
-from sgp_runner.core.mailbox import Mailbox, check_unwritten
+from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import SILENT, StepListener, activity_name
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
+from sgp_runner.simulator.collective import Collective
 from sgp_runner.simulator.compute_times import ComputeTimes
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
 from sgp_runner.simulator.fabric import Channel, Cross, Fabric, Reach, Sent
@@ -37,68 +38,6 @@ Entry = tuple[Any, ...]
 
 _COMPUTE, _NODE, _MEMBERS = 201, 202, 205  # streams of random numbers
 ITS_GRADIENT = ("its gradient",)  # what a worker waits for
-
-
-@dataclass
-class Collective:
-    """One all-reduce or all-gather.
-
-    missing: ranks that have not joined. parts: by rank, a tensor and its version, or a gradient
-        still to be computed. futures: of the waiting ranks. begin: when it can begin. ready: when
-        the last part is complete. unreduced: ranks whose processors are still busy with it.
-    end: when the network is done.
-    """
-
-    number: int
-    gathers: bool
-    missing: set[int]
-    parts: dict[int, tuple[Tensor, int] | Gradient] = field(default_factory=dict)
-    futures: dict[int, Future[Any]] = field(default_factory=dict)
-    begin: float = 0.0
-    ready: float = 0.0
-    num_bytes: float = 0.0
-    unreduced: int = 0
-    end: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return f"{'all-gather' if self.gathers else 'all-reduce'} {self.number}"
-
-    def values(self, engine: Engine) -> list[Tensor]:
-        """The parts in rank order, so that sums do not depend on timing; each is released."""
-        return [self.value(rank, engine) for rank in sorted(self.parts)]
-
-    def value(self, rank: int, engine: Engine) -> Tensor:
-        part = self.parts.pop(rank)
-        if isinstance(part, Gradient):
-            return engine.finish(part)
-        tensor, version = part
-        check_unwritten(tensor, version, f"what rank {rank} gave to {self.name}")
-        return tensor
-
-    def outcome(self, engine: Engine) -> Any:
-        if self.gathers:
-            return self.values(engine)
-        total: Tensor | None = None
-        ranks = sorted(self.parts)
-        for rank in ranks:
-            value = self.value(rank, engine)
-            total = value if total is None else total.add_(value)
-        assert total is not None
-        total /= len(ranks)
-        return total
-
-    def state_dict(self) -> State:
-        """The fields as plain data; a gradient is saved as None and computed again."""
-        parts = {
-            rank: None if isinstance(part, Gradient) else part[0]
-            for rank, part in self.parts.items()
-        }
-        names = ("number", "gathers", "missing", "begin", "ready", "num_bytes", "unreduced", "end")
-        return {name: getattr(self, name) for name in names} | {
-            "parts": parts,
-            "futures": list(self.futures),
-        }
 
 
 # Events of the machines. A gradient is named by its rank and step.
@@ -357,11 +296,11 @@ class Simulation:
         if self.shares:
             assert cluster.cores_per_host is not None
             share = cluster.ranks_per_host or len(names)
-            self.host_of = [rank // share for rank in names]
             self.hosts = [
                 Host(number, cluster.cores_per_host, self.clock)
-                for number in range(max(self.host_of) + 1)
+                for number in range(max(names) // share + 1)
             ]
+            self.host_of = [self.hosts[rank // share] for rank in names]
         # Messages that each rank still has to process, the first of which its processors work on.
         self.unprocessed: list[deque[Sent]] = [deque() for _ in range(size + servers)]
         # Gradients in flight, by rank and step.
@@ -474,7 +413,7 @@ class Simulation:
         seconds = self.gradient_seconds(rank)
         left = 0.0 if joins is None else self.cluster.overlap * seconds
         computed = Computed(rank, step, self.clock.now, joins, left)
-        self.hosts[self.host_of[rank]].begin(seconds - left, computed)
+        self.host_of[rank].begin(seconds - left, computed)
 
     def computed(self, done: Computed) -> None:
         """End a gradient, or let it join; slow nodes and pauses delay that."""
@@ -487,13 +426,13 @@ class Simulation:
         if done.left:
             # The rest continues at the same rate while the mean is under way.
             ready += (end - done.began) * self.cluster.overlap / (1 - self.cluster.overlap)
-            self.hosts[self.host_of[rank]].begin(done.left, Nothing())
+            self.host_of[rank].begin(done.left, Nothing())
         self.clock.at(end, Joins(done.joins[0], rank, step, done.joins[1], ready))
 
     def take(self, sent: Sent, channel: Channel, arrival: float) -> None:
         """Take a message in as it arrives, not before the last one of its stream."""
         seconds = self.cluster.passing_seconds_per_byte * self.wire_bytes(sent.message)
-        host = self.hosts[self.host_of[sent.dst]]
+        host = self.host_of[sent.dst]
         channel.taken = host.begin(seconds, Taken(sent, arrival), channel.taken)
 
     def process(self, rank: int) -> None:
@@ -503,7 +442,7 @@ class Simulation:
         if rank >= self.size:
             costs = cluster.serving_seconds_per_byte * cluster.node_factors.get(rank, 1.0)
         seconds = costs * self.wire_bytes(sent.message)
-        self.hosts[self.host_of[rank]].begin(seconds, Served(sent))
+        self.host_of[rank].begin(seconds, Served(sent))
 
     def reduced(self, number: int) -> None:
         collective = self.collectives[number]
@@ -604,7 +543,7 @@ class Simulation:
             seconds = 2 * self.bytes_of(collective) * self.cluster.passing_seconds_per_byte
             collective.unreduced = self.size
             for each in range(self.size):
-                self.hosts[self.host_of[each]].begin(seconds, Reduced(number))
+                self.host_of[each].begin(seconds, Reduced(number))
 
     def end_of(self, collective: Collective) -> float:
         """End of a collective that all ranks have just joined; it occupies their interfaces."""
@@ -771,7 +710,7 @@ class SimulatedTransport(Transport):
         num_bytes = simulation.wire.num_bytes(message)
         if simulation.hosts:
             seconds = num_bytes * simulation.cluster.passing_seconds_per_byte
-            simulation.hosts[simulation.host_of[self.rank]].begin(seconds, Nothing())
+            simulation.host_of[self.rank].begin(seconds, Nothing())
         simulation.fabric.transmit(Sent(self.rank, dst, tag, message), num_bytes)
         return round(num_bytes)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,9 @@ def test_a_small_network_is_measured_and_predicted(
 
     monkeypatch.setattr(network, "OUT", tmp_path)
     small = network.Network(2, 200e6, 4, repeats=1)
-    column, summary = network.measure([small], small, seconds=0.1)
+    column, summary = network.measure(
+        [small], (small, replace(small, bits_per_second=400e6)), seconds=0.1
+    )
     values = {result.what: result.values for result in column.results}
     assert set(values) >= {
         network.COMPUTE,
@@ -134,7 +137,7 @@ def test_a_small_network_is_measured_and_predicted(
         predicted.keys() == {"2 nodes, 200 Mbit/s"}
         and predicted["2 nodes, 200 Mbit/s"].keys() == network.ALGORITHMS.keys()
     )
-    assert (tmp_path / "cluster/here.yaml").exists()
+    assert (tmp_path / "cluster/n2_200mbit.yaml").exists()
     files = members(tmp_path / "recordings/n2_200mbit.tar.xz")
     assert {name.partition("-1/")[0] for name in files} == {
         network.slug(name) for name in (network.COMPUTE, *network.ALGORITHMS)
@@ -201,7 +204,7 @@ def test_nothing_is_reported_of_links_that_are_not_as_slow_as_asked_for(
     networks = [network.Network(2, rate, 4, imitated=True) for rate in rates]
     monkeypatch.setattr(network.Bench, "calibrate", lambda bench, seconds: None)
     benches = [network.Bench(Here(2), each, tmp_path, tmp_path) for each in networks]
-    tables = list(network.columns(benches[0], benches, 0.1))
+    tables = list(network.columns((benches[0], benches[1]), benches, 0.1))
     assert [(table.title, bool(table.results)) for table in tables] == [
         ("2 nodes, 100 Mbit/s", True),
         ("2 nodes, 300 Mbit/s", False),
