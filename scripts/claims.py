@@ -19,6 +19,7 @@ from claims import (
     asynchronous,
     averaging,
     gossip,
+    heterogeneity,
     local_steps,
     pipeline,
     slow_momentum,
@@ -48,6 +49,7 @@ def all_claims() -> Iterator[Claim]:
         *speedup.claims(OUT),
         *warmup.claims(OUT),
         *local_steps.claims(OUT),
+        *heterogeneity.claims(OUT),
     ]
     yield from sorted(every, key=lambda claim: claim.number)
 

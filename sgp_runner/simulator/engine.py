@@ -27,15 +27,20 @@ TRIES = 2  # timings of each width
 
 
 class Gradient:
-    """A started gradient: worker ``rank``, its ``step``-th batch, at ``params`` [D]."""
+    """A started gradient: worker ``rank``, its ``step``-th batch, at ``params`` [D].
 
-    __slots__ = ("buffers", "loss", "params", "rank", "step", "value", "version")
+    due: the simulated time at which it is needed, as far as that is known; what is due first is
+        best computed first
+    """
+
+    __slots__ = ("buffers", "due", "loss", "params", "rank", "step", "value", "version")
 
     def __init__(self, rank: int, step: int, params: Tensor, buffers: list[Tensor]) -> None:
         self.rank, self.step, self.params, self.buffers = rank, step, params, buffers
         self.version = params._version
         self.value: Tensor | None = None
         self.loss = float("nan")
+        self.due = 0.0
 
     def check(self) -> None:
         where = f"at which its gradient {self.step} is being computed,"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from sgp_runner.simulator.engine import Gradient, Loop
@@ -306,18 +307,25 @@ class Processes:
         """Compute a gradient that is not due yet, if there is one."""
         if not self.pending or not self.has_room:
             return False
-        gradient = next(iter(self.pending))
-        del self.pending[gradient]
+        gradient = self.take_pending()
         self.done[gradient] = self.here(gradient)
         self.collect(timeout=0)
         return True
 
+    def take_pending(self) -> Gradient:
+        """The pending gradient that is due first."""
+        gradient = min(self.pending, key=attrgetter("due"))
+        del self.pending[gradient]
+        return gradient
+
     def hand_out(self) -> None:
-        """Give pending gradients to the other processes."""
+        """Give pending gradients to the other processes.
+
+        The last one does not wait for one of them to end, as this process can compute it meanwhile.
+        """
         for assistant in [*self.assistants]:
-            while self.pending and assistant.free and self.has_room:
-                gradient = next(iter(self.pending))
-                del self.pending[gradient]
+            while len(self.pending) > bool(assistant.asked) and assistant.free and self.has_room:
+                gradient = self.take_pending()
                 self.running[gradient] = assistant
                 try:
                     assistant.ask(gradient)

@@ -352,12 +352,13 @@ class Simulation:
         future: Future[Tensor] = Future(ITS_GRADIENT)
         gradient = self.next_gradient(worker, at, future)
         if not self.repeating:
-            self.engine.start(gradient)
+            gradient.due = self.clock.now
             if self.hosts:
                 self.compute(worker.rank, gradient.step)
             else:
-                end, _ = self.gradient_times(worker.rank)
-                self.clock.at(end, GradientEnds(worker.rank, gradient.step))
+                gradient.due, _ = self.gradient_times(worker.rank)
+                self.clock.at(gradient.due, GradientEnds(worker.rank, gradient.step))
+            self.engine.start(gradient)
         return future
 
     def mean_grad(self, worker: Worker, apart: bool = False) -> Future[Tensor]:
@@ -371,6 +372,7 @@ class Simulation:
 
         future.finish = finish
         if not self.repeating:
+            gradient.due = self.clock.now  # all values are needed at once, in the order of ranks
             self.engine.start(gradient)
             num_bytes = self.wire_bytes(worker.params)
             if self.hosts:

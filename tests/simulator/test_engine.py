@@ -239,6 +239,20 @@ def test_the_number_of_cores_does_not_change_a_byte(name: str, cores: int) -> No
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+def test_what_is_due_first_is_computed_first_and_the_last_one_waits_for_no_other_process() -> None:
+    problem = PROBLEMS["resnet8"](torch.float32)
+    engine = Processes(problem, 2)
+    engine.start_assistants()
+    for rank in range(WORKERS):
+        gradient = Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers())
+        gradient.due = -float(rank)
+        engine.start(gradient)
+    assert [gradient.rank for gradient in engine.running] == [0, 2]
+    assert [gradient.rank for gradient in engine.pending] == [1, 3, 4, 5, 6]
+    assert engine.take_pending().rank == 6
+    engine.close()
+
+
 def test_a_process_that_is_killed_is_done_without() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
     with threads(1):
