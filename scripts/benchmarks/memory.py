@@ -1,6 +1,8 @@
 """Memory of a simulated worker while a large model trains.
 
 It is the growth of peak memory from one number of workers to another, divided by the difference.
+A simulation of a large model keeps freed memory for the next vector, which saves the system from
+clearing it again; parts of it that no vector fits into are counted here.
 """
 
 from __future__ import annotations
