@@ -135,14 +135,14 @@ def codecs(results: Path) -> Claim:
     dense = diloco_every(results, PERIODS[0])
     sparse = runs(results, "sparseloco", words=SPARSE)
 
-    def share(part: str, ours: Side, theirs: Side, most: float) -> Finding:
+    def share(part: str, what: str, ours: Side, theirs: Side, most: float) -> Finding:
         ratios = [
             number(a, "bytes_per_node") / number(b, "bytes_per_node")
             for a, b in zip(ours.jobs, theirs.jobs, strict=True)
         ]
         return Finding(
             part,
-            f"{ours.task.name}: {part}",
+            f"{ours.task.name}: {what}",
             "ratio of the bytes that a node sends",
             exactly(ratios[0]) if alike(ratios) else mean_of(ratios),
             Between(most=most),
@@ -158,7 +158,13 @@ def codecs(results: Path) -> Claim:
             Between(most=1.0),
             primary=True,
         )
-        yield share("SparseLoCo: a tenth of the bytes", sparse, dense, 0.1)
+        yield share(
+            "SparseLoCo: a tenth of the bytes",
+            "SparseLoCo over DiLoCo, 10 steps",
+            sparse,
+            dense,
+            0.1,
+        )
         yield percent(
             "4 bits no worse",
             "Streaming DiLoCo in 4 bits minus in 32, 10 steps",
@@ -166,7 +172,13 @@ def codecs(results: Path) -> Claim:
             whole,
             Between(most=1.0),
         )
-        yield share("4 bits: an eighth of the bytes", four_bits, whole, 0.13)
+        yield share(
+            "4 bits: an eighth of the bytes",
+            "Streaming DiLoCo in 4 bits over 32, 10 steps",
+            four_bits,
+            whole,
+            0.13,
+        )
 
     every = (dense, sparse, whole, four_bits)
     return Claim(
@@ -186,7 +198,7 @@ def codecs(results: Path) -> Claim:
             f"{NODES} nodes, 1,024 steps of text, 102 outer steps. SparseLoCo gathers what the "
             "others send, so its bytes grow with the nodes, those of an all-reduce hardly; chunks "
             "of 32 x 32 keep 16 numbers, since most matrices of this model are no larger. Bytes "
-            "follow from the codecs and were known. The inner learning rate is searched for each "
+            "follow from codecs and collectives. The inner learning rate is searched for each "
             "but 4 bits, which takes over that of 32; the outer settings are the papers'."
         ),
         samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
