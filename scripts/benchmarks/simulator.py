@@ -1,8 +1,7 @@
 """Overhead of the simulator beside the gradients that it computes.
 
 Everything runs in one thread, and times are its processor time, which a busy machine stretches less
-than wall time. Memory per worker is the growth of peak memory from one number of workers to
-another, divided by the difference.
+than wall time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
-from benchmarks.timing_studies import apart
 from sgp_runner.utils.cores import KEY
 
 if TYPE_CHECKING:
@@ -40,17 +38,12 @@ KERNELS = {  # of PyTorch, which nothing around them makes faster
         "_log_softmax_backward_data",
     ),
 }
-# A model with 9.2 million parameters.
-WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")
-# The vectors that a worker keeps: parameters, momentum, and a message where there are any.
-KEPT = {"algo=ar_sgd": 2, "algo=d_psgd": 3, "algo=sgp": 3, "algo=osgp": 3}
 
 
 def measure(
     repeats: int = REPEATS,
     learners: int = 32,
     workers: int = 64,
-    few_and_many: tuple[int, int] = (4, 12),
     samples: Sequence[int] = SAMPLES,
 ) -> Iterator[Table]:
     import torch
@@ -62,7 +55,6 @@ def measure(
         yield engines(repeats, workers)
         yield where_vmap_pays(repeats, samples)
         yield kernels(max(samples) // 2)
-        yield memory(repeats, few_and_many)
 
 
 def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
@@ -274,31 +266,3 @@ def kernels(samples: int) -> Table:
         "calls, but does no less arithmetic."
     )
     return Table("Kernels of the loop and of vmap", tuple(results), text)
-
-
-def memory(repeats: int, few_and_many: tuple[int, int]) -> Table:
-    """Peak memory per worker while a large model trains."""
-    few, many = few_and_many
-    _, problem = make_run(*WIDE, "algo=sgp", f"nodes={few}")
-    vector = 4 * sum(problem.flat.layers)
-    results = []
-    for algo, vectors in KEPT.items():
-        words = (*WIDE, algo, "epochs=0.3", "eval_every=99")
-        turns = interleaved(
-            {str(n): partial(apart, *words, f"nodes={n}") for n in few_and_many}, repeats
-        )
-        grown = (
-            (b["bytes"] - a["bytes"]) / (many - few)
-            for a, b in zip(turns[str(few)], turns[str(many)], strict=True)
-        )
-        what = f"{algo}: a worker over {vectors} times its parameters"
-        results.append(
-            Result(
-                what, "x", tuple(each / (vectors * vector) for each in grown), Goal("at most", 1.1)
-            )
-        )
-    text = (
-        f"Parameters ({vector / 2**20:.0f} MiB), momentum, and where there are any one message in "
-        f"flight; {few} and {many} workers."
-    )
-    return Table("Memory", tuple(results), text)

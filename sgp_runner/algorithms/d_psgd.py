@@ -45,7 +45,7 @@ class DPSGD(Algorithm):
             if adapt_first:
                 x -= worker.update(await worker.grad())
             kept, sent = shares(worker, self.topology, k, x)
-            for j, share in sent:
+            for j, share in sent.items():
                 worker.comm.send(j, share)
             if adapt_first:
                 x.copy_(kept)
@@ -53,5 +53,5 @@ class DPSGD(Algorithm):
                 d = worker.update(await worker.grad())
                 x.copy_(kept).sub_(d)
                 del d  # not held while waiting
-            for j, _ in sent:
+            for j in sent:
                 x += await worker.comm.recv(j)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def shares(
     worker: Worker, topology: Topology, k: int, x: Tensor
-) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+) -> tuple[Tensor, dict[int, Tensor]]:
     """The share of ``x`` that a node keeps in step ``k``, and those that it sends, by peer.
 
     Those with equal weights are one tensor, which must not be written to.
@@ -26,11 +26,11 @@ def shares(
     weights = graph.weights(worker.rank, worker.size, k)
     if weights is None:
         equal = torch.div(x, len(peers) + 1, out=empty_like(x, peers))
-        return equal, [(j, equal) for j in peers]
-    sent = [
-        (j, torch.mul(x, weight, out=empty_like(x, [j])))
+        return equal, dict.fromkeys(peers, equal)
+    sent = {
+        j: torch.mul(x, weight, out=empty_like(x, [j]))
         for j, weight in zip(peers, weights, strict=True)
-    ]
+    }
     return x * (1 - sum(weights)), sent
 
 
@@ -40,9 +40,9 @@ async def gossip(worker: Worker, topology: Topology, k: int, x: Tensor) -> Tenso
     The graph is symmetric, and so are its weights.
     """
     kept, sent = shares(worker, topology, k, x)
-    for j, share in sent:
+    for j, share in sent.items():
         worker.comm.send(j, share)
     mean = kept.clone()
-    for j, _ in sent:
+    for j in sent:
         mean += await worker.comm.recv(j)
     return mean

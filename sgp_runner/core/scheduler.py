@@ -287,6 +287,7 @@ class Scheduler:
         future.value = value
         future.done = True
         if not future.held and future.task is not None:
+            future.task.waiting = None  # whose value would else outlive its use
             self.ready.append(future.task)
 
     def wake_next(self) -> bool:
@@ -351,7 +352,7 @@ class Scheduler:
 def describe(future: Future[Any] | None) -> str:
     """A description of a future: its event, and the rank it comes from."""
     if future is None:
-        return "its first turn"
+        return "its turn"
     match future.what:
         case ("message", source, tag):
             return f"a message from rank {source}" + (f" (tag {tag})" if tag else "")

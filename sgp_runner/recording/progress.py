@@ -30,15 +30,23 @@ LOSSES = 64  # training losses that are averaged for display
 QUIET_SECONDS = 30.0  # longest time between two lines
 LOOK_SECONDS = 0.25  # between two looks at the work
 MEASURED_SECONDS = 2.0  # of work, before it is judged how long the rest takes
+WARM_UP_SECONDS = 10.0  # of work, in which memory is touched for the first time
 SHORT_SECONDS = 30.0  # runs that take less are not estimated
 
 
 class Pace:
-    """The speed of a run, measured from its first unit of work on."""
+    """The speed of a run, measured from its first unit of work on.
+
+    Once it is warm, it is measured again.
+
+    seconds_each: seconds that a unit takes, as far as that is known
+    sure: whether this is the speed of a run that is warm
+    """
 
     def __init__(self) -> None:
         self.first: tuple[float, int] | None = None
         self.seconds_each: float | None = None
+        self.warm = self.sure = False
 
     def look(self, now: float, work: Work) -> None:
         """Note how much is done at the time ``now``."""
@@ -47,8 +55,12 @@ class Pace:
                 self.first = now, work.done
             return
         since, done = self.first
-        if work.done > done and now - since >= MEASURED_SECONDS:
-            self.seconds_each = (now - since) / (work.done - done)
+        if work.done == done or now - since < MEASURED_SECONDS:
+            return
+        self.seconds_each = (now - since) / (work.done - done)
+        self.sure = self.warm or self.seconds_each >= WARM_UP_SECONDS
+        if not self.warm and now - since >= WARM_UP_SECONDS:
+            self.warm, self.first = True, (now, work.done)
 
     def left(self, work: Work) -> float | None:
         """Seconds that the rest takes; None before enough has been measured."""
@@ -148,7 +160,8 @@ class ConsoleListener:
         while not self._ended.wait(LOOK_SECONDS):
             now, work = time.monotonic(), self._work()
             self._pace.look(now, work)
-            if not self._estimated and (left := self._pace.left(work)) is not None:
+            left = self._pace.left(work)
+            if not self._estimated and self._pace.sure and left is not None:
                 self._estimated = True
                 seconds, each = now - self._started + left, self._pace.seconds_each
                 if seconds > SHORT_SECONDS and each is not None:

@@ -104,6 +104,23 @@ def test_the_pace_is_measured_after_the_first_unit() -> None:
         assert pace.left(work) == left
 
 
+def test_a_warm_run_is_measured_again() -> None:
+    """Units of a second at first, of a quarter afterwards; those that are long are believed."""
+    pace, long = Pace(), Pace()
+    for now, done, left, sure in [
+        (0, 1, None, False),
+        (10, 11, 89.0, False),
+        (11, 15, 85.0, False),
+        (12, 19, 20.25, True),
+    ]:
+        work = Work(done, 100)
+        pace.look(now, work)
+        assert (pace.left(work), pace.sure) == (left, sure)
+    for now, done in [(0, 1), (60, 2)]:
+        long.look(now, Work(done, 100))
+    assert long.sure and long.seconds_each == 60
+
+
 def test_a_long_run_is_estimated_and_says_how_long_it_takes_without_any_record(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

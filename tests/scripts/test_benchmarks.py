@@ -306,21 +306,29 @@ def test_the_simulators_cost_with_small_sizes(
 ) -> None:
     from benchmarks import simulator
 
-    monkeypatch.setattr(
-        simulator, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8")
-    )
-    monkeypatch.setattr(simulator, "KEPT", {"algo=sgp": 3})
     monkeypatch.setattr(simulator, "VMAPPED", ("gpt",))
-    tables = list(simulator.measure(1, 3, 4, (2, 4), (2,)))
+    tables = list(simulator.measure(1, 3, 4, (2,)))
     assert [table.title for table in tables] == [
         "The kernel",
         "Learning",
         "Engines",
         "Where vmap pays",
         "Kernels of the loop and of vmap",
-        "Memory",
     ]
     assert all(value > 0 for table in tables for result in table.results for value in result.values)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_memory_of_a_worker_with_a_smaller_model(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import memory
+
+    monkeypatch.setattr(memory, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8"))
+    monkeypatch.setattr(memory, "KEPT", {"algo=sgp": 3})
+    (table,) = memory.measure(1, (2, 4))
+    assert all(value > 0 for result in table.results for value in result.values)
 
 
 @pytest.mark.slow

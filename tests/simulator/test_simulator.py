@@ -4,6 +4,7 @@ pass silently.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,16 +16,20 @@ import torch
 from tiny import D, machines, run, sgd
 from torch import Tensor
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster, Collective, ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.scheduler import Deadlock, VirtualClock
 from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.engine import Gradient, Loop
 from sgp_runner.simulator.fabric import Fabric, Sent
 from sgp_runner.simulator.simulation import LeftInFlight
-from sgp_runner.topology.graphs import DirectedExponential, Phase
+from sgp_runner.topology.graphs import DirectedExponential, Phase, Ring
 from sgp_runner.utils.errors import ConfigError, RankFailed
 
 
@@ -411,3 +416,42 @@ def test_impossible_machines_are_refused(make: Callable[[], object], key: str) -
     with pytest.raises(ConfigError) as refused:
         make()
     assert refused.value.key == key
+
+
+def vectors() -> int:
+    """Vectors of the tiny problem in memory."""
+    every = [each for each in gc.get_objects() if type(each) is Tensor and each.shape == (D,)]
+    return len({each.untyped_storage().data_ptr() for each in every})
+
+
+@pytest.mark.parametrize(
+    ("algo", "kept"),
+    [(ARSGD(), 2), (DPSGD(Ring()), 3), (SGP(DirectedExponential()), 2)],
+)
+def test_a_worker_keeps_parameters_momentum_and_what_it_shares_during_a_gradient(
+    monkeypatch: pytest.MonkeyPatch, algo: Algorithm, kept: int
+) -> None:
+    most = 0
+
+    class Counting(Loop):
+        def finish(self, gradient: Gradient) -> Tensor:
+            nonlocal most
+            value = super().finish(gradient)
+            most = max(most, vectors())
+            return value
+
+    def needed(nodes: int) -> tuple[int, int]:
+        nonlocal most
+        most, before = 0, vectors()
+        result = run(algo, nodes, 4, sgd(momentum=0.9), engine=Counting)
+        assert len(result.workers) == nodes
+        return most - before, vectors() - before
+
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # frozen objects are not counted
+    gc.collect()
+    gc.disable()  # nothing waits for a collection
+    try:
+        few, many = needed(4), needed(8)
+    finally:
+        gc.enable()
+    assert ((many[0] - few[0]) / 4, (many[1] - few[1]) / 4) == (kept, 2)
