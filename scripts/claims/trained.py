@@ -118,6 +118,16 @@ GRAMMAR = Task(
 )
 
 
+def lengthened(task: Task, times: int) -> Task:
+    """``task`` with so many times its data, and therefore steps."""
+    size = "data.train_size="
+    words = (
+        f"{size}{times * int(word.removeprefix(size))}" if word.startswith(size) else word
+        for word in task.words
+    )
+    return replace(task, name=f"{task.name}{times}x", words=tuple(words))
+
+
 @dataclass(frozen=True)
 class Side:
     """One side of a comparison: runs with every seed, known once the search has finished.
