@@ -6,8 +6,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from wandb_server import wandb_server
 from sgp_runner.cli.sync import main as sync_main
 from sgp_runner.recording.loggers import wandb as mirror
 from sgp_runner.recording.loggers.jsonl import Jsonl
-from sgp_runner.recording.loggers.mirror import row_of
+from sgp_runner.recording.loggers.mirror import Row, row_of
 from sgp_runner.recording.loggers.wandb import Wandb, has_login
 from sgp_runner.recording.recorder import Recorder, read_metrics
 from sgp_runner.session.start import execute
@@ -363,14 +364,20 @@ def test_what_is_no_run_is_not_sent(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_failure_while_running_is_one_warning(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import wandb
 
+    logged, log = Event(), mirror.Copy.log
+
+    def log_and_say(copy: mirror.Copy, rows: Sequence[Row]) -> None:
+        log(copy, rows)
+        logged.set()
+
+    monkeypatch.setattr(mirror.Copy, "log", log_and_say)
     listener = Wandb().open(tmp_path, "n", {}, [], None)
     listener.write(average(1))
-    while not list(tmp_path.glob("wandb/offline-run-*/run-*.wandb")):
-        time.sleep(0.05)
+    assert logged.wait(60)  # a start under way would wait for the service, and teardown for it
     wandb.teardown()
     with Recorder(tmp_path, 0, (listener,)) as recorder:
         recorder.write(average(2))
