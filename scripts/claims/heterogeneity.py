@@ -61,8 +61,8 @@ def corrections(results: Path) -> Claim:
             "is better than with local momentum; gradient tracking and D² are better than D-PSGD."
         ),
         answer=(
-            "Shares of the data differ more from seed to seed than methods do. On a ring of even "
-            "size D² needs (W + I) / 2, which mixes half as fast as the W of D-PSGD."
+            "From seed to seed, and so with the shares of the data, differences vary more than "
+            "they amount to. D² needs (W + I) / 2 on a ring of even size, D-PSGD mixes with W."
         ),
         source="Lin et al. 2021, Koloskova et al. 2021, Tang et al. 2018",
         tried=(

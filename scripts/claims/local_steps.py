@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Sample, alike, exactly, mean_of, paired
+from claims.evidence import Between, Claim, Finding, Sample, paired
 from claims.power import Plan
-from claims.trained import GRAMMAR, Side, all_jobs, lengthened, searches, side
-from claims.tuning import number
+from claims.trained import GRAMMAR, Side, all_jobs, lengthened, ratio, searches, side
+from claims.tuning import Joint, Search
 
 NODES = 8
 PERIODS = (10, 30)  # 102 and 34 outer steps
@@ -22,6 +21,7 @@ PLAN = Plan(
 )
 SEEDS = PLAN.numbers
 CODED = ("codec@algo.codec=fp4", "algo.period=10")
+SENT = ("bytes_per_node", "ratio of the bytes that a node sends")
 SPARSE = ("algo.period=10", "algo.codec.k=16", "algo.codec.side=32")
 
 LONG = lengthened(GRAMMAR, 4)
@@ -41,8 +41,14 @@ def claims(results: Path) -> Iterator[Claim]:
     yield longer(results)
 
 
-def runs(results: Path, algo: str, label: str = "", words: Sequence[str] = ()) -> Side:
-    return side(results, GRAMMAR, algo, label, words, nodes=NODES, seeds=SEEDS)
+def runs(
+    results: Path,
+    algo: str,
+    label: str = "",
+    words: Sequence[str] = (),
+    like: Search | Joint | None = None,
+) -> Side:
+    return side(results, GRAMMAR, algo, label, words, nodes=NODES, seeds=SEEDS, like=like)
 
 
 def diloco_every(results: Path, period: int) -> Side:
@@ -52,8 +58,8 @@ def diloco_every(results: Path, period: int) -> Side:
 def streamed(results: Path) -> tuple[Side, Side]:
     """Streaming DiLoCo in 32 bits and, with the same settings, in 4."""
     whole = runs(results, "streaming_diloco", words=("algo.period=10",))
-    coded = runs(results, "streaming_diloco", "streaming_fp4", CODED)
-    return whole, replace(coded, search=whole.search)
+    coded = runs(results, "streaming_diloco", "streaming_fp4", CODED, whole.search)
+    return whole, coded
 
 
 def percent(
@@ -131,20 +137,6 @@ def codecs(results: Path) -> Claim:
     dense = diloco_every(results, PERIODS[0])
     sparse = runs(results, "sparseloco", words=SPARSE)
 
-    def share(part: str, what: str, ours: Side, theirs: Side, most: float) -> Finding:
-        ratios = [
-            number(a, "bytes_per_node") / number(b, "bytes_per_node")
-            for a, b in zip(ours.jobs, theirs.jobs, strict=True)
-        ]
-        return Finding(
-            part,
-            f"{ours.task.name}: {what}",
-            "ratio of the bytes that a node sends",
-            exactly(ratios[0]) if alike(ratios) else mean_of(ratios),
-            Between(most=most),
-            (*ours.jobs, *theirs.jobs),
-        )
-
     def find() -> Iterator[Finding]:
         yield percent(
             "SparseLoCo no worse",
@@ -154,12 +146,13 @@ def codecs(results: Path) -> Claim:
             Between(most=1.0),
             primary=True,
         )
-        yield share(
+        yield ratio(
             "SparseLoCo: a tenth of the bytes",
             "SparseLoCo over DiLoCo, 10 steps",
             sparse,
             dense,
-            0.1,
+            Between(most=0.1),
+            *SENT,
         )
         yield percent(
             "4 bits no worse",
@@ -168,12 +161,13 @@ def codecs(results: Path) -> Claim:
             whole,
             Between(most=1.0),
         )
-        yield share(
+        yield ratio(
             "4 bits: an eighth of the bytes",
             "Streaming DiLoCo in 4 bits over 32, 10 steps",
             four_bits,
             whole,
-            0.13,
+            Between(most=0.13),
+            *SENT,
         )
 
     every = (dense, sparse, whole, four_bits)
@@ -203,13 +197,12 @@ def codecs(results: Path) -> Claim:
 
 
 def longer(results: Path) -> Claim:
-    seeds, short = LONG_PLAN.numbers, (runs(results, "ar_sgd"), diloco_every(results, 10))
-    parallel, local = (
-        side(results, LONG, algo, words=words, nodes=NODES, seeds=seeds, like=each.search)
-        for each, algo, words in zip(
-            short, ("ar_sgd", "diloco"), ((), ("algo.period=10",)), strict=True
-        )
-    )
+    def four_times(short: Side, algo: str, *words: str) -> Side:
+        seeds, like = LONG_PLAN.numbers, short.search
+        return side(results, LONG, algo, words=words, nodes=NODES, seeds=seeds, like=like)
+
+    parallel = four_times(runs(results, "ar_sgd"), "ar_sgd")
+    local = four_times(diloco_every(results, 10), "diloco", "algo.period=10")
 
     def find() -> Iterator[Finding]:
         yield percent(

@@ -186,7 +186,7 @@ def one_slow_node(results: Path) -> Claim:
             "AD-PSGD almost nothing."
         ),
         answer=(
-            "A slow link stretches the transfers of AR-SGD alone, three fifths of its step: 10 "
+            "A slow link stretches the transfers of AR-SGD, which are not all of its step: 10 "
             "times slower, {10} times the time."
         ),
         source="Lian et al. 2018",

@@ -237,15 +237,19 @@ def extra(
 
 
 def time_ratio(part: str, what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
-    """The ratio of simulated times: exact if no seed changes it."""
-    ratios = [
-        number(a, "time_s") / number(b, "time_s")
-        for a, b in zip(ours.jobs, theirs.jobs, strict=True)
-    ]
+    """The ratio of simulated times."""
+    return ratio(part, what, ours, theirs, expected, "time_s", "ratio of simulated times")
+
+
+def ratio(
+    part: str, what: str, ours: Side, theirs: Side, expected: Between, key: str, unit: str
+) -> Finding:
+    """The ratio of the number ``key`` of the summaries: exact if no seed changes it."""
+    ratios = [number(a, key) / number(b, key) for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
     return Finding(
         part,
         f"{ours.task.name}: {what}",
-        "ratio of simulated times",
+        unit,
         exactly(sum(ratios) / len(ratios)) if alike(ratios) else mean_of(ratios),
         expected,
         (*ours.jobs, *theirs.jobs),

@@ -90,7 +90,7 @@ def warm_up(results: Path) -> Claim:
         ),
         answer=(
             "8 times the batch is as good, {0} nats off. What warm-up adds is less than 8 seeds "
-            "tell: the perceptron stands the full rate from the first step on."
+            "tell."
         ),
         source=(
             "Goyal et al. 2017 (error 23.60 ± 0.12 % with a batch of 256; with 8,192, 23.74 ± 0.09 "

@@ -127,11 +127,11 @@ share a core. Milliseconds per step, median and range of the repeats:
 
 {predicted} {pairs}
 
-The aims, a mean of 5 % and 15 % at worst, are missed on these links. D-PSGD's two neighbours send
-to a node at once, and TCP does not share the link as evenly as the simulator does: its repeats
-differ most. AD-PSGD's messages come one by one beside gradients, which costs a core more than the
-stream of messages that was calibrated. At 1000 Mbit/s, and with eight nodes, cores are the limit
-rather than links.
+The aims, a mean of 5 % and 15 % at worst, are missed on these links. Likely reasons: D-PSGD's two
+neighbours send to a node at once, and TCP does not share the link as evenly as the simulator does
+(its repeats differ most); AD-PSGD's messages come one by one beside gradients, which costs a core
+more than the stream of messages that was calibrated. At 1000 Mbit/s, and with eight nodes, cores
+are the limit rather than links.
 {left_out}
 ### Imitated links
 

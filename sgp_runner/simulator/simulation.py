@@ -352,7 +352,6 @@ class Simulation:
         future: Future[Tensor] = Future(ITS_GRADIENT)
         gradient = self.next_gradient(worker, at, future)
         if not self.repeating:
-            gradient.due = self.clock.now
             if self.hosts:
                 self.compute(worker.rank, gradient.step)
             else:
@@ -372,7 +371,6 @@ class Simulation:
 
         future.finish = finish
         if not self.repeating:
-            gradient.due = self.clock.now  # all values are needed at once, in the order of ranks
             self.engine.start(gradient)
             num_bytes = self.wire_bytes(worker.params)
             if self.hosts:
@@ -384,6 +382,7 @@ class Simulation:
 
     def next_gradient(self, worker: Worker, at: Tensor, future: Future[Tensor]) -> Gradient:
         gradient = Gradient(worker.rank, worker.progress.gradients, at, worker.model_buffers)
+        gradient.due = self.clock.now
         worker.progress.gradients += 1
         self.gradients[gradient.rank, gradient.step] = worker, gradient, future
         return gradient
