@@ -40,7 +40,6 @@ from sgp_runner.utils.errors import (
 )
 from sgp_runner.utils.launchers import kept_elsewhere
 from sgp_runner.utils.memory import keep_freed_memory
-from sgp_runner.utils.units import counted
 from sgp_runner.utils.user_code import place
 from sgp_runner.utils.waits import left_behind
 
@@ -63,13 +62,6 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     network = run.network
     assert isinstance(network, RealNetwork)
     vote = Vote(alarm, rank, world.size, network.vote_seconds, network.silence_seconds)
-    if world.size != run.ranks:
-        devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
-        extra = f" and {run.algo.servers} server" if run.algo.servers else ""
-        needs = "needs" if run.nodes == 1 and not extra else "need"
-        processes = counted(run.ranks, "process", "processes")
-        need = f"{counted(run.nodes, 'node')}{devices}{extra} {needs} {processes}"
-        raise ConfigError("nodes", f"{need}, but the launcher started {world.size}.")
     alarm.add(CAME, 1)
     watch = Watchdog(
         world,

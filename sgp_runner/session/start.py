@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from sgp_runner.distributed.networks import RealNetwork
 from sgp_runner.session.session import Session
 from sgp_runner.simulator.network import Sim
+from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import launched
 from sgp_runner.utils.memory import use_huge_pages
 from sgp_runner.utils.signals import interruptible
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.run import Run
 
 
 def execute(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
@@ -33,6 +36,19 @@ def execute(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
         from sgp_runner.distributed.launch import launch
 
         return launch(experiment, fork=fork)
+    check_number(experiment.run, process.size)
     from sgp_runner.session.rank import run_rank
 
     return run_rank(experiment, network.world(experiment.run, process))
+
+
+def check_number(run: Run, started: int) -> None:
+    """Raise ConfigError, on each rank by itself, unless the launcher started as many as needed."""
+    if started == run.ranks:
+        return
+    devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
+    extra = f" and {run.algo.servers} server" if run.algo.servers else ""
+    needs = "needs" if run.nodes == 1 and not extra else "need"
+    processes = counted(run.ranks, "process", "processes")
+    need = f"{counted(run.nodes, 'node')}{devices}{extra} {needs} {processes}"
+    raise ConfigError("nodes", f"{need}, but the launcher started {started}.")

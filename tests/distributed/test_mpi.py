@@ -233,6 +233,23 @@ def test_settings_that_cannot_work_are_refused_once(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_a_launcher_that_is_not_mpirun_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sgp_runner", "network=mpi", "nodes=2", "model=mlp"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "sgp-run: network: torchrun has started 2 processes, but MPI connects 1: use the mpirun "
+        "of the library that mpi4py was built for.\n"
+    )
+    assert not (tmp_path / "results").exists()
+
+
 @pytest.mark.parametrize(
     ("algorithm", "missing", "sentence"),
     [

@@ -56,4 +56,11 @@ class Mpi:
                 "network",
                 f"mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ({error}).",
             ) from error
-        return MpiWorld(self.start_timeout_seconds)
+        world = MpiWorld(self.start_timeout_seconds)
+        if world.size != process.size:
+            raise ConfigError(
+                "network",
+                f"{process.launcher} has started {process.size} processes, but MPI connects "
+                f"{world.size}: use the mpirun of the library that mpi4py was built for.",
+            )
+        return world
