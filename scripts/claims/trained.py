@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import log
 from pathlib import Path
+from statistics import fmean
 
 from claims.evidence import Between, Finding, alike, exactly, mean_of, paired
 from claims.tuning import HOLDOUT, Joint, Search, doublings, loss, number
+from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import Job
 
 CLOCK = (
@@ -195,19 +197,33 @@ def compare(
         paired(ours.losses, theirs.losses),
         expected,
         (*ours.jobs, *theirs.jobs),
-        beside=accuracies(ours, theirs),
+        beside=beside(ours, theirs),
         primary=primary,
     )
 
 
-def accuracies(ours: Side, theirs: Side) -> str:
-    """The difference in accuracy as words; empty without one, and where a run diverged."""
-    jobs = (*ours.jobs, *theirs.jobs)
-    if not ours.task.accuracy or any(job.diverged for job in jobs):
+def beside(ours: Side, theirs: Side) -> str:
+    """The differences in accuracy and, where samples repeat, in training loss as words.
+
+    Empty where a run diverged.
+    """
+    sides = ours, theirs
+    if any(job.diverged for each in sides for job in each.jobs):
         return ""
-    points = ([100 * number(job, "average") for job in each.jobs] for each in (ours, theirs))
-    effect = paired(*points)
-    return f"accuracy {effect.mean:+.2f} points ({effect.low:+.2f} to {effect.high:+.2f})"
+    words = []
+    if ours.task.accuracy:
+        effect = paired(*([100 * number(job, "average") for job in each.jobs] for each in sides))
+        words += [f"accuracy {effect.mean:+.2f} points ({effect.low:+.2f} to {effect.high:+.2f})"]
+    if ours.task.epochs > 1:
+        effect = paired(*([training_loss(job) for job in each.jobs] for each in sides))
+        words += [f"training loss {effect.mean:+.3f} ({effect.low:+.3f} to {effect.high:+.3f})"]
+    return "; ".join(words)
+
+
+def training_loss(job: Job) -> float:
+    """The mean loss of the workers' last batches, nats: each of its own model, before its step."""
+    records = (record for record in read_metrics(job.folder) if record["kind"] == "train")
+    return fmean({record["rank"]: record["loss"] for record in records}.values())
 
 
 def extra(

@@ -139,11 +139,20 @@ def test_averaging_is_exact_for_powers_of_two_only() -> None:
 
 
 def pretend(job: Job, score: float | None, seconds: float = 1.0) -> None:
-    """That it has finished with this loss, and an accuracy of 1 minus it; None: it has diverged."""
+    """That it has finished with this loss, and an accuracy of 1 minus it; None: it has diverged.
+
+    Two workers' last batches have half and three halves of the loss.
+    """
     job.folder.mkdir(parents=True)
     facts = {} if score is None else {"average_loss": score, "average": 1 - score}
     name = "diverged.json" if score is None else "summary.json"
     (job.folder / name).write_text(json.dumps({**facts, "time_s": seconds}), encoding="utf-8")
+    steps = [(0, 0, 9.0), (1, 0, 9.0), (0, 8, (score or 0) / 2), (1, 8, (score or 0) * 3 / 2)]
+    lines = (
+        json.dumps({"kind": "train", "time_s": step, "rank": rank, "step": step, "loss": loss})
+        for rank, step, loss in steps
+    )
+    (job.folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def finish(search: Search | Joint, score: dict[str, float | None]) -> list[str]:
@@ -236,7 +245,9 @@ def test_sides_are_compared_seed_by_seed(tmp_path: Path) -> None:
         "images: SGP minus AR-SGD",
         4,
     )
-    assert found.beside == "accuracy -12.50 points (-171.33 to +146.33)"
+    assert found.beside == (
+        "accuracy -12.50 points (-171.33 to +146.33); training loss +0.125 (-1.463 to +1.713)"
+    )
     assert extra("", "", (sgp, all_reduce), (all_reduce, sgp), Between()).effect.mean == 0.25
     assert ratio("", "", sgp, all_reduce, Between(most=0.5)).effect == exactly(0.25)
 
