@@ -135,6 +135,12 @@ def de_biasing(results: Path) -> Claim:
         earlier="contradicted",
         subject="De-biasing",
         sentence="De-biasing matters: biased OSGP is worse than OSGP, most when messages are late.",
+        answer=(
+            "Yes, but part of the loss is scale: a biased gradient is taken at a model without "
+            "what is under way, which the final model has. That is why {1} nats are lost with late "
+            "messages; accuracy and the training loss, before the end, tell no more than when "
+            "prompt."
+        ),
         source="Assran et al. 2019, ablation; 'most when late' is not in the paper",
         tried=(
             "The biased variant sends the same messages and never divides by the push-sum weight. "

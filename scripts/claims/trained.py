@@ -8,14 +8,15 @@ cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from math import log
 from pathlib import Path
 from statistics import fmean
 
-from claims.evidence import Between, Finding, alike, exactly, mean_of, paired
+from claims.evidence import Between, Finding, alike, exactly, mean_of
 from claims.tuning import HOLDOUT, Joint, Search, doublings, loss, number
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import Job
@@ -190,40 +191,7 @@ def compare(
     part: str, what: str, ours: Side, theirs: Side, expected: Between, *, primary: bool = False
 ) -> Finding:
     """The difference in validation loss, ``ours`` minus ``theirs``, seed by seed."""
-    return Finding(
-        part,
-        f"{ours.task.name}: {what}",
-        UNIT,
-        paired(ours.losses, theirs.losses),
-        expected,
-        (*ours.jobs, *theirs.jobs),
-        beside=beside(ours, theirs),
-        primary=primary,
-    )
-
-
-def beside(ours: Side, theirs: Side) -> str:
-    """The differences in accuracy and, where samples repeat, in training loss as words.
-
-    Empty where a run diverged.
-    """
-    sides = ours, theirs
-    if any(job.diverged for each in sides for job in each.jobs):
-        return ""
-    words = []
-    if ours.task.accuracy:
-        effect = paired(*([100 * number(job, "average") for job in each.jobs] for each in sides))
-        words += [f"accuracy {effect.mean:+.2f} points ({effect.low:+.2f} to {effect.high:+.2f})"]
-    if ours.task.epochs > 1:
-        effect = paired(*([training_loss(job) for job in each.jobs] for each in sides))
-        words += [f"training loss {effect.mean:+.3f} ({effect.low:+.3f} to {effect.high:+.3f})"]
-    return "; ".join(words)
-
-
-def training_loss(job: Job) -> float:
-    """The mean loss of the workers' last batches, nats: each of its own model, before its step."""
-    records = (record for record in read_metrics(job.folder) if record["kind"] == "train")
-    return fmean({record["rank"]: record["loss"] for record in records}.values())
+    return found(part, what, [(ours, theirs)], expected, primary)
 
 
 def extra(
@@ -236,20 +204,52 @@ def extra(
     primary: bool = False,
 ) -> Finding:
     """The amount by which one difference in loss exceeds another, seed by seed."""
-    first, second = (
-        [a - b for a, b in zip(ours.losses, theirs.losses, strict=True)]
-        for ours, theirs in (effect, other)
-    )
-    jobs = [job for each in (*effect, *other) for job in each.jobs]
+    return found(part, what, [effect, other], expected, primary)
+
+
+Pairs = Sequence[tuple[Side, Side]]
+
+
+def found(part: str, what: str, pairs: Pairs, expected: Between, primary: bool) -> Finding:
+    task = pairs[0][0].task
+    jobs = dict.fromkeys(job for pair in pairs for each in pair for job in each.jobs)
     return Finding(
         part,
-        f"{effect[0].task.name}: {what}",
+        f"{task.name}: {what}",
         UNIT,
-        paired(first, second),
+        mean_of(differences(pairs, partial(loss, diverged=task.guess))),
         expected,
-        tuple(dict.fromkeys(jobs)),
+        tuple(jobs),
+        beside="" if any(job.diverged for job in jobs) else beside(pairs, task),
         primary=primary,
     )
+
+
+def differences(pairs: Pairs, measure: Callable[[Job], float]) -> list[float]:
+    """The difference of the first pair of sides less that of the second, if any, by seed."""
+    first, *others = (
+        [measure(a) - measure(b) for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
+        for ours, theirs in pairs
+    )
+    return [one - sum(rest) for one, *rest in zip(first, *others, strict=True)]
+
+
+def beside(pairs: Pairs, task: Task) -> str:
+    """The differences in accuracy and, where samples repeat, in training loss as words."""
+    words = []
+    if task.accuracy:
+        points = mean_of(differences(pairs, lambda job: 100 * number(job, "average")))
+        words += [f"accuracy {points.mean:+.2f} points ({points.low:+.2f} to {points.high:+.2f})"]
+    if task.epochs > 1:
+        nats = mean_of(differences(pairs, training_loss))
+        words += [f"training loss {nats.mean:+.3f} ({nats.low:+.3f} to {nats.high:+.3f})"]
+    return "; ".join(words)
+
+
+def training_loss(job: Job) -> float:
+    """The mean loss of the workers' last batches, nats: each of its own model, before its step."""
+    records = (record for record in read_metrics(job.folder) if record["kind"] == "train")
+    return fmean({record["rank"]: record["loss"] for record in records}.values())
 
 
 def time_ratio(part: str, what: str, ours: Side, theirs: Side, expected: Between) -> Finding:

@@ -248,7 +248,9 @@ def test_sides_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert found.beside == (
         "accuracy -12.50 points (-171.33 to +146.33); training loss +0.125 (-1.463 to +1.713)"
     )
-    assert extra("", "", (sgp, all_reduce), (all_reduce, sgp), Between()).effect.mean == 0.25
+    twice = extra("", "", (sgp, all_reduce), (all_reduce, sgp), Between())
+    assert (twice.effect.mean, len(twice.jobs)) == (0.25, 4)
+    assert twice.beside.startswith("accuracy -25.00 points (-342.66 to +292.66); training")
     assert ratio("", "", sgp, all_reduce, Between(most=0.5)).effect == exactly(0.25)
 
 
