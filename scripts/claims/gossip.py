@@ -136,10 +136,9 @@ def de_biasing(results: Path) -> Claim:
         subject="De-biasing",
         sentence="De-biasing matters: biased OSGP is worse than OSGP, most when messages are late.",
         answer=(
-            "Yes, but part of the loss is scale: a biased gradient is taken at a model without "
-            "what is under way, which the final model has. That is why {1} nats are lost with late "
-            "messages; accuracy and the training loss, before the end, tell no more than when "
-            "prompt."
+            "Yes. Much of the {1} nats is scale: without weights, gradients are taken at a model "
+            "that lacks what is under way, which the final model has. By accuracy and training "
+            "loss, late messages make it not measurably worse."
         ),
         source="Assran et al. 2019, ablation; 'most when late' is not in the paper",
         tried=(
