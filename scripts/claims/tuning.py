@@ -31,7 +31,7 @@ def number(job: Job, key: str) -> float:
     return float(value)
 
 
-def doublings(middle: float, times: int = 6) -> tuple[float, ...]:
+def doublings(middle: float, times: int = 10) -> tuple[float, ...]:
     """``middle`` and what is up to 2 ** ``times`` times smaller or larger."""
     return tuple(middle * 2.0**power for power in range(-times, times + 1))
 
