@@ -99,8 +99,8 @@ def gap_aware(results: Path) -> Claim:
             "ASGD when workers are many."
         ),
         answer=(
-            f"Yes: with {MANY} workers Gap-Aware ends {{0}} nats from Staleness-Aware and {{1}} from "
-            "plain ASGD; a gap for each parameter is {5} of that. That momentum hurts plain ASGD "
+            f"Yes: with {MANY} workers Gap-Aware is {{0}} nats from Staleness-Aware and {{1}} from "
+            "plain ASGD, {5} of them by a gap for each parameter. That momentum hurts plain ASGD "
             "({7} nats) is not certain."
         ),
         source="Barkai et al. 2020",
