@@ -231,6 +231,9 @@ def test_a_side_is_the_tuned_algorithm_with_its_seeds(tmp_path: Path) -> None:
     assert not any(word.startswith("data.holdout") for word in longer.jobs[0].words)
     few = side(tmp_path, IMAGES, "sgp", seeds=(1, 2), nodes=4)
     assert "batch_size=64" in few.words and few.search != longer.search
+    larger = few.lengthened(4, (1,))
+    assert (larger.name, larger.seeds) == ("images4x-sgp-n4", (1,))
+    assert "data.train_size=256000" in larger.words and larger.search == few.search
     like = side(tmp_path, IMAGES, "sgp", "late", seeds=(1, 2), like=longer.search)
     assert [job.words[-1] for job in all_jobs([longer, like])] == ["seed=1"] * 2 + ["seed=2"] * 2
 
