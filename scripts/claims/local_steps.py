@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample, paired
 from claims.power import Plan
-from claims.trained import GRAMMAR, Side, all_jobs, lengthened, ratio, searches, side
+from claims.trained import GRAMMAR, Side, all_jobs, ratio, searches, side
 from claims.tuning import Joint, Search
 
 NODES = 8
@@ -24,7 +25,6 @@ CODED = ("codec@algo.codec=fp4", "algo.period=10")
 SENT = ("bytes_per_node", "ratio of the bytes that a node sends")
 SPARSE = ("algo.period=10", "algo.codec.k=16", "algo.codec.side=32")
 
-LONG = lengthened(GRAMMAR, 4)
 HALF = 47.3  # % of the loss, half of what DiLoCo lost with 1,024 steps
 LONG_PLAN = Plan(
     matters=30.0,
@@ -197,12 +197,10 @@ def codecs(results: Path) -> Claim:
 
 
 def longer(results: Path) -> Claim:
-    def four_times(short: Side, algo: str, *words: str) -> Side:
-        seeds, like = LONG_PLAN.numbers, short.search
-        return side(results, LONG, algo, words=words, nodes=NODES, seeds=seeds, like=like)
-
-    parallel = four_times(runs(results, "ar_sgd"), "ar_sgd")
-    local = four_times(diloco_every(results, 10), "diloco", "algo.period=10")
+    seeds = LONG_PLAN.numbers
+    parallel = runs(results, "ar_sgd").lengthened(4, seeds)
+    local = diloco_every(results, 10).lengthened(4, seeds)
+    local = replace(local, name=local.name.replace("diloco10", "diloco"))  # as they are archived
 
     def find() -> Iterator[Finding]:
         yield percent(

@@ -9,7 +9,7 @@ from pathlib import Path
 from claims.evidence import Between, Claim, Finding, Sample, alike, exactly, mean_of
 from claims.power import Plan
 from claims.timing import ms
-from claims.trained import IMAGES, Side, Task, all_jobs, compare, lengthened, searches, side
+from claims.trained import IMAGES, Side, all_jobs, compare, searches, side
 from sgp_runner.session.job_pool import Job
 
 # The timing studies: ResNet-18, or AlexNet, which has more parameters for its compute time.
@@ -32,7 +32,6 @@ PLAN = Plan(
     pilot="pilot: SGP less AR-SGD on images",
     equivalence=True,
 )
-LONG = lengthened(IMAGES, 4)
 HALF = 0.074  # nats, half of what Pipe-SGD lost with 1,250 steps
 LONG_PLAN = Plan(
     matters=0.05,
@@ -54,15 +53,11 @@ def claims(results: Path) -> Iterator[Claim]:
     yield longer(results)
 
 
-def trained(
-    results: Path, algo: str, width: int = 2, *, task: Task = IMAGES, like: Side | None = None
-) -> Side:
-    """Four nodes; ``like``: the side whose learning rate is taken over."""
+def trained(results: Path, algo: str, width: int = 2) -> Side:
+    """Four nodes."""
     own = (f"algo.depth={width}", "algo.warmup_epochs=0.5") if algo == "pipe_sgd" else ()
     label = f"pipe_sgd{width}" if own else algo
-    seeds = LONG_PLAN.numbers if like else PLAN.numbers
-    search = like.search if like else None
-    return side(results, task, algo, label, own, nodes=4, seeds=seeds, like=search)
+    return side(results, IMAGES, algo, label, own, nodes=4, seeds=PLAN.numbers)
 
 
 def pipe_sgd(results: Path) -> Claim:
@@ -189,8 +184,7 @@ def pipe_sgd(results: Path) -> Claim:
 
 def longer(results: Path) -> Claim:
     pipe, ar = (
-        trained(results, algo, task=LONG, like=trained(results, algo))
-        for algo in ("pipe_sgd", "ar_sgd")
+        trained(results, algo).lengthened(4, LONG_PLAN.numbers) for algo in ("pipe_sgd", "ar_sgd")
     )
 
     def find() -> Iterator[Finding]:

@@ -36,6 +36,7 @@ ALGORITHMS = {
     "local_sgd": "local SGD",
 }
 UNIT = "validation loss, nats"
+SIZE = "data.train_size="
 BETAS = (0.3, 0.5, 0.7)  # of the slow momentum, tried first
 MORE_BETAS = (0.1, *BETAS, 0.8, 0.9)
 
@@ -121,16 +122,6 @@ GRAMMAR = Task(
 )
 
 
-def lengthened(task: Task, times: int) -> Task:
-    """``task`` with so many times its data, and therefore steps."""
-    size = "data.train_size="
-    words = (
-        f"{size}{times * int(word.removeprefix(size))}" if word.startswith(size) else word
-        for word in task.words
-    )
-    return replace(task, name=f"{task.name}{times}x", words=tuple(words))
-
-
 @dataclass(frozen=True)
 class Side:
     """One side of a comparison: runs with every seed, known once the search has finished.
@@ -152,6 +143,16 @@ class Side:
     @property
     def jobs(self) -> tuple[Job, ...]:
         return tuple(map(self.job, self.seeds))
+
+    def lengthened(self, times: int, seeds: Sequence[int]) -> Side:
+        """The same with so many times the data, and therefore steps; nothing is searched again."""
+        task = replace(self.task, name=f"{self.task.name}{times}x")
+        words = tuple(
+            f"{SIZE}{times * int(word.removeprefix(SIZE))}" if word.startswith(SIZE) else word
+            for word in self.words
+        )
+        name = task.name + self.name.removeprefix(self.task.name)
+        return replace(self, task=task, name=name, words=words, seeds=tuple(seeds))
 
     @property
     def losses(self) -> list[float]:

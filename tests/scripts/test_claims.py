@@ -226,11 +226,14 @@ def test_a_side_is_the_tuned_algorithm_with_its_seeds(tmp_path: Path) -> None:
     assert {"data.holdout=0.2", "epochs=15"} <= set(search.words)
     pretend_all(longer, (0.5, 0.5))
     assert [job.name for job in longer.jobs] == ["images-sgp-n32-x3-s1", "images-sgp-n32-x3-s2"]
-    wanted = {"algo=sgp", "nodes=32", "batch_size=8", "epochs=15", "optim.lr=0.00078125", "seed=1"}
+    wanted = {"algo=sgp", "nodes=32", "batch_size=8", "epochs=15", "optim.lr=4.88281e-05", "seed=1"}
     assert wanted <= set(longer.jobs[0].words)  # of equal losses, the smallest rate
     assert not any(word.startswith("data.holdout") for word in longer.jobs[0].words)
     few = side(tmp_path, IMAGES, "sgp", seeds=(1, 2), nodes=4)
     assert "batch_size=64" in few.words and few.search != longer.search
+    larger = few.lengthened(4, (1,))
+    assert (larger.name, larger.seeds) == ("images4x-sgp-n4", (1,))
+    assert "data.train_size=256000" in larger.words and larger.search == few.search
     like = side(tmp_path, IMAGES, "sgp", "late", seeds=(1, 2), like=longer.search)
     assert [job.words[-1] for job in all_jobs([longer, like])] == ["seed=1"] * 2 + ["seed=2"] * 2
 
