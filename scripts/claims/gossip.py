@@ -84,8 +84,8 @@ def more_epochs(results: Path) -> Claim:
             "three times the epochs overtakes it in less time on 10 Gbit/s Ethernet."
         ),
         answer=(
-            "Yes: at 32 nodes SGP is {1} nats from AR-SGD after as many epochs, and {3} after three "
-            "times as many, which take {4} of the time."
+            "Yes: at 32 nodes SGP is {1} nats from AR-SGD after as many epochs, and {3} after "
+            "three times as many, which take {4} of the time."
         ),
         source="Assran et al. 2019, authors' slides: 32 nodes, 90 and 270 epochs",
         tried=(
