@@ -88,7 +88,9 @@ def test_a_claim_has_one_primary_finding_and_every_run_is_in_a_finding(equal: Eq
     assert max(len(claim.subject) for claim in equal.claims) <= 32  # fits the summary
     assert len(equal.jobs) == len({job.words for job in equal.jobs.values()})
     for claim, findings in zip(equal.claims, equal.findings, strict=True):
-        claim.answer.format(*findings)  # it names no finding that there is not
+        claim.answer.format(
+            *map(page.Mean, range(len(findings)))
+        )  # it names no finding that there is not
         found = {job for finding in findings for job in finding.jobs}
         assert claim.complete and found <= set(claim.jobs)
         assert found == set(claim.jobs) or claim.curves  # which show more sizes
