@@ -18,6 +18,9 @@ PLAN = Plan(
     unit="nats",
     pilot="pilot: the largest of all pairs on images, biased OSGP less OSGP, seeds 201 to 203",
 )
+# Of the second sample, about momentum in plain ASGD: other seeds, 89 % power at the effect (0.0239
+# nats) and spread (0.0351) of the first.
+NEW_SEEDS = tuple(range(11, 35))
 NO_MOMENTUM = ("optim.momentum=0", "optim.nesterov=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "gap": ("algo.penalty=gap",),
@@ -55,7 +58,15 @@ def gap_aware(results: Path) -> Claim:
     many = {variant: runs(variant, MANY) for variant in VARIANTS}
     some = {variant: runs(variant, SOME) for variant in ("gap", "staleness", "asgd")}
     few = {variant: runs(variant, FEW) for variant in ("gap", "asgd")}
+    with_it, without = (replace(many[name], seeds=NEW_SEEDS) for name in ("asgd", "asgd-plain"))
     better, worse = Between(most=0.0), Between(least=0.0)
+    hurts = "momentum hurts ASGD"
+    what_hurts = f"{MANY} workers: ASGD with momentum minus without"
+    second = Sample(
+        lambda: all_jobs((with_it, without)),
+        lambda: [compare(hurts, f"{what_hurts}, second sample", with_it, without, worse)],
+        searches((with_it, without)),
+    )
 
     def find() -> Iterator[Finding]:
         for workers, sides in ((MANY, many), (SOME, some)):
@@ -75,18 +86,13 @@ def gap_aware(results: Path) -> Claim:
             (few["gap"], few["asgd"]),
             better,
         )
-        for part, what, ours, theirs, expected in (
-            ("by parameter", "gap by parameter minus global", "gap", "gap-global", better),
-            ("momentum helps", "Gap-Aware with momentum minus without", "gap", "gap-plain", better),
-            (
-                "momentum hurts ASGD",
-                "ASGD with momentum minus without",
-                "asgd",
-                "asgd-plain",
-                worse,
-            ),
+        for part, what, theirs in (
+            ("by parameter", "gap by parameter minus global", "gap-global"),
+            ("momentum helps", "Gap-Aware with momentum minus without", "gap-plain"),
         ):
-            yield compare(part, f"{MANY} workers: {what}", many[ours], many[theirs], expected)
+            yield compare(part, f"{MANY} workers: {what}", many["gap"], many[theirs], better)
+        first = compare(hurts, what_hurts, many["asgd"], many["asgd-plain"], worse)
+        yield replace(first, earlier=second.finished)
 
     every = (*many.values(), *some.values(), *few.values())
     return Claim(
@@ -99,16 +105,19 @@ def gap_aware(results: Path) -> Claim:
             "ASGD when workers are many."
         ),
         answer=(
-            f"Yes: with {MANY} workers Gap-Aware is {{0}} nats from Staleness-Aware and {{1}} from "
-            "plain ASGD, {5} of them by a gap for each parameter. That momentum hurts plain ASGD "
-            "({7} nats) is not certain."
+            f"Yes: with {MANY} workers Gap-Aware ends {{0:size}} nats below Staleness-Aware and "
+            "{1:size} below plain ASGD; a gap for each parameter is {5:size} better than a global "
+            "one."
         ),
         source="Barkai et al. 2020",
         tried=(
             f"The server's model after 10,000 gradients, {FEW}, {SOME} and {MANY} workers whose "
             "times follow the paper's Gamma law. The learning rate is searched for each variant "
-            "and each number of workers. Expected: the signs of the sentence, without a margin."
+            "and each number of workers. Expected: the signs of the sentence, without a margin. "
+            "That momentum hurts plain ASGD was undecided with nine seeds (0.0239 nats, -0.003 to "
+            f"0.051). A second sample of {len(NEW_SEEDS)} other seeds, set down before it was run, "
+            "decides alone; no seed was added to the first."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)), second),
         plan=PLAN,
     )

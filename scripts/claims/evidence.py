@@ -175,7 +175,7 @@ class Claim:
     """A sentence of a paper and its test.
 
     subject: a short title. answer: one line for a judged claim; ``{0}`` stands for the mean of the
-    first finding, and so on.
+    first finding, ``{0:size}`` for that without its sign, and so on.
     source: paper and table or figure. tried: the runs, how they are judged, and further attempts
     where the claim does not reproduce.
     samples: the first one is required; each of the others, specified later, counts once it has

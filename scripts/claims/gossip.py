@@ -84,8 +84,8 @@ def more_epochs(results: Path) -> Claim:
             "three times the epochs overtakes it in less time on 10 Gbit/s Ethernet."
         ),
         answer=(
-            "Yes: at 32 nodes SGP is {1} nats from AR-SGD after as many epochs, and {3} after "
-            "three times as many, which take {4} of the time."
+            "Yes: at 32 nodes SGP is {1:size} nats behind AR-SGD after as many epochs and {3:size} "
+            "ahead after three times as many, in {4} of the time."
         ),
         source="Assran et al. 2019, authors' slides: 32 nodes, 90 and 270 epochs",
         tried=(
@@ -232,7 +232,8 @@ def consensus(results: Path) -> Claim:
             "rate; the averaged model is at least as good as the workers' own."
         ),
         answer=(
-            "Yes: twice the learning rate doubles SGP's distance {15} times and D-PSGD's {7} times."
+            "Yes: the distances stay bounded; SGP's grows as the learning rate to the power of "
+            "{15}, D-PSGD's to that of {7}."
         ),
         source="Lian et al. 2017 and Assran et al. 2019, theory",
         tried=(

@@ -44,6 +44,13 @@ WAITS = ". It has a further sample, specified but not yet run, which this comman
 EARLIER = "Earlier sample, which no longer decides:"
 
 
+class Mean(float):
+    """A mean in an answer, rounded; ``{0:size}`` leaves out its sign."""
+
+    def __format__(self, spec: str) -> str:
+        return rounded(abs(self) if spec == "size" else float(self))
+
+
 @dataclass(frozen=True)
 class Row:
     """A finding as it is shown.
@@ -87,8 +94,7 @@ class View:
 
     @property
     def answer(self) -> str:
-        means = (rounded(each.finding.effect.mean) for each in self.judged)
-        return self.claim.answer.format(*means)
+        return self.claim.answer.format(*(Mean(each.finding.effect.mean) for each in self.judged))
 
     @property
     def figure(self) -> str:

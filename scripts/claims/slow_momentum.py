@@ -107,8 +107,8 @@ def over_bases(results: Path) -> Claim:
         subject="SlowMo",
         sentence="SlowMo improves local SGD, SGP and OSGP at negligible time.",
         answer=(
-            "It improves local SGD ({0} nats) and, by less, SGP ({1}); what it changes for 1-OSGP "
-            "({2}) is too little to tell."
+            "It improves local SGD by {0:size} nats and SGP by {1:size}; what it changes for "
+            "1-OSGP ({2}) is too little to tell (claim 22)."
         ),
         source="Wang et al. 2020, Tables 1 and 2",
         tried=(

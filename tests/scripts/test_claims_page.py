@@ -42,7 +42,7 @@ def claim_of(results: Path) -> Claim:
         sentence="SGP is fast.",
         source="A table",
         tried="It was run.",
-        answer="Yes: {0}, not {1}.",
+        answer="Yes: {0}, not {1} but {1:size}.",
         samples=(Sample(lambda: jobs, lambda: [new, replace(old, earlier=True), time], (search,)),),
         plan=Plan(matters=1.0, spread=0.1, seeds=3, unit="nats", pilot="pilot"),
     )
@@ -77,7 +77,7 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
         "| claim | primary finding | parts | answer |",
         "| --- | --- | --- | --- |",
         "| [3. Speed](#claim3) | reproduced | 1 of 2 parts reproduced; contradicted: time | "
-        "Yes: 1.5, not -1.5. |",
+        "Yes: 1.5, not -1.5 but 1.5. |",
         "| [4. Speed](#claim4) | runs to be made | | |",
     ]
     assert (
