@@ -283,6 +283,7 @@ def longer(
     ours, theirs = (each.lengthened(4, plan.numbers) for each in pair)
     return Claim(
         number=number,
+        explains=after,
         subject=f"SlowMo over {base}, longer",
         sentence=(
             f"That claim {after} cannot tell whether SlowMo improves {base} is due to few slow "
