@@ -187,8 +187,8 @@ def details(results: Path) -> Claim:
             "its own, but the one without the exact average, which takes over the other's settings."
         ),
         answer=(
-            "Yes, but for tau: over local SGD less is better, 3 by {3:size} nats than 12, and 12 by "
-            "{4:size} than 48 (claim 28). The exact average is worth {0} nats."
+            "Yes, but for tau: over local SGD less is better, 3 by {3:size} nats than 12, and 12 "
+            "by {4:size} than 48 (claim 28). The exact average is worth {0} nats."
         ),
         samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
         plan=Plan(
