@@ -44,6 +44,11 @@ class Interval:
             return 0.0
         return (self.high - self.low) / 2 / float(t.ppf(1 - LEVEL, self.seeds - 1))
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation between seeds."""
+        return self.error * sqrt(self.seeds)
+
     def not_above(self, bound: float) -> float:
         """The one-sided p-value of "the effect is at most ``bound``": small if it is above."""
         from scipy.stats import t
@@ -124,7 +129,7 @@ class Judged:
 
     @property
     def wanted(self) -> str:
-        """How many seeds would tell, if effect and spread are as measured; empty once it is told.
+        """How many seeds tell, if effect and spread are as measured; empty once it is told.
 
         Without the adjustment for other findings.
         """
@@ -132,9 +137,8 @@ class Judged:
         if self.verdict is not Verdict.UNDECIDED or effect.spreadless:
             return ""
         distance = self.finding.expected.distance(effect.mean)
-        spread = effect.error * sqrt(effect.seeds)
-        seeds = seeds_needed(distance, spread) if distance > 0 else None
-        return f"about {seeds} seeds would tell" if seeds else f"{MOST} seeds would not tell"
+        seeds = seeds_needed(distance, effect.spread) if distance > 0 else None
+        return f"about {seeds} seeds" if seeds else f"over {MOST} seeds"
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,8 @@ class Claim:
     samples: the first one is required; each of the others, specified later, counts once it has
     finished. plan: the power of the primary finding; None where nothing is random, or where the
     runs are older than the rule. earlier: the verdict of an earlier design, whose page is kept.
-    curves: what its figure shows in place of the findings.
+    curves: what its figure shows in place of the findings. explains:
+    the number of the claim whose verdict it gives a reason for; 0 for a claim of its own.
     """
 
     number: int
@@ -194,6 +199,7 @@ class Claim:
     answer: str = ""
     earlier: str = ""
     curves: Callable[[], Curves] | None = None
+    explains: int = 0
 
     @property
     def searches(self) -> tuple[Search | Joint, ...]:

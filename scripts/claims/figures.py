@@ -189,12 +189,20 @@ def spaced(heights: Sequence[float], apart: float) -> list[float]:
     return out
 
 
-def summary(lines: Sequence[Line]) -> Figure:
-    """All claims on one screen: a mark for each part of each, by its verdict."""
+def summary(claims: Sequence[Line], reasons: Sequence[Line] = ()) -> Figure:
+    """All claims on one screen: a mark for each part of each, by its verdict.
+
+    reasons: claims that explain verdicts of others, below these.
+    """
+    places = dict(enumerate(claims))
+    places |= dict(enumerate(reasons, start=len(claims) + 1))  # below a title
+    rows = max(places) + 1
     with rc_context({"font.size": FONT, "text.color": INK}):
-        figure = blank(0.27 * len(lines) + 0.9)
+        figure = blank(0.27 * rows + 0.9)
         axes = figure.subplots()
-        for place, line in enumerate(lines):
+        if reasons:
+            axes.text(0.3, len(claims), "Reasons for verdicts", va="center", fontweight="bold")
+        for place, line in places.items():
             axes.text(0.0, place, f"{line.number}", va="center", ha="right", color=PALE)
             axes.text(0.3, place, line.subject, va="center")
             for number, verdict in enumerate(sorted(line.parts, key=list(LOOKS).index)):
@@ -213,8 +221,9 @@ def summary(lines: Sequence[Line]) -> Figure:
             columnspacing=1.0,
             title="Each mark is a part of a claim",
         )
-        axes.set_xlim(-0.8, FIRST_MARK + max(MARKS, *(len(line.parts) for line in lines)))
-        axes.set_ylim(len(lines) - 0.4, -0.6)
+        most = max(len(line.parts) for line in places.values())
+        axes.set_xlim(-0.8, FIRST_MARK + max(MARKS, most))
+        axes.set_ylim(rows - 0.4, -0.6)
         axes.axis("off")
     return figure
 

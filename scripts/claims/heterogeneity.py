@@ -100,6 +100,7 @@ def equal_mixing(results: Path) -> Claim:
     pair = (corrected, plain)
     return Claim(
         number=23,
+        explains=17,
         subject="D², with D-PSGD's mixing",
         sentence=(
             "What D² loses to D-PSGD in claim 17 is due to its mixing half as much on a ring: "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from claims import figures
 from claims.evidence import Claim, Interval, Judged, Verdict, headline, judge, parts
-from claims.tuning import HOLDOUT, SEEDS, Search
+from claims.tuning import HOLDOUT, SEEDS, Joint, Search
 from reproduce.archives import archived
 from sgp_runner.session.job_pool import Job, outdated
 
@@ -20,12 +20,17 @@ INTRO = (
     "contradicted if outside, else undecided at this scale. That it lies between two bounds is "
     "shown by two one-sided tests. One finding of each claim is primary, marked by a star, and the "
     "number of seeds was chosen for it; the p-values of the others are adjusted by Holm's method. "
+    "Intervals are not adjusted, so one that lies inside the range can still be undecided. An "
+    "undecided part names the seeds that it needs if effect and spread are as measured. "
     "All tests are at 2.5 % on one side. A claim has parts, and each part its verdict: "
     "contradicted by any of its findings, reproduced by all of them. Simulated results without "
     "randomness have one seed and no width; seeds that all gave the same difference do not show "
     "its spread and decide nothing. Where a second sample was specified after a first one had been "
     "seen, it decides alone, and the first is still shown. Ranges and numbers of seeds were "
-    "committed before the runs that they judge. The link of a log names an archive and, behind #, "
+    "committed before the runs that they judge, but simulated times of claims 2, 3, 7 and 9 were "
+    "known. Of claims 1, 3 and 10 parts and primary finding were named after their results, and no "
+    "number of seeds was chosen for them; the verdicts of claim 10 are the same if its primary "
+    "finding is adjusted with the others. The link of a log names an archive and, behind #, "
     "the file in it; `make logs` unpacks all archives."
 )
 NOT_JUDGED = (
@@ -36,9 +41,9 @@ TUNING = (
     "Learning rates, and SlowMo's momentum with them, are chosen for each algorithm, variant and "
     f"number of nodes, by the same search for all, with seeds {' and '.join(map(str, SEEDS))}. On "
     f"images it validates on {HOLDOUT:.0%} of the training samples, which are not trained on "
-    "meanwhile; text is generated for each seed. A score is the mean validation loss. A search "
-    "begins with a few values and tries half and double the best one until that lies between "
-    "others."
+    "meanwhile; on text, whose training part is new for each seed, on the validation set that "
+    "decides later. A score is the mean validation loss. A search begins with a few values and "
+    "tries half and double the best one until that lies between others."
 )
 WAITS = ". It has a further sample, specified but not yet run, which this command adds."
 EARLIER = "Earlier sample, which no longer decides:"
@@ -95,6 +100,14 @@ class View:
     @property
     def answer(self) -> str:
         return self.claim.answer.format(*(Mean(each.finding.effect.mean) for each in self.judged))
+
+    @property
+    def plan(self) -> str:
+        """The number of seeds, and the spread that was measured with them; empty without a plan."""
+        if self.claim.plan is None:
+            return ""
+        primary = next(each.finding.effect for each in self.judged if each.finding.primary)
+        return f"{self.claim.plan} {self.claim.plan.measured(primary.spread)}"
 
     @property
     def figure(self) -> str:
@@ -207,7 +220,10 @@ def write(claims: Sequence[Claim], out: Path) -> list[View]:
         "summary": f"{PICTURES}/summary.svg",
     }
     shown_as = {"scores": scores, "chosen": chosen, "command": command}
-    page = template.render(views=views, waiting=waiting, searches=searches, **texts, **shown_as)
+    groups = list(answers(views, waiting))
+    page = template.render(
+        groups=groups, views=views, waiting=waiting, searches=searches, **texts, **shown_as
+    )
     (out / "claims.html").write_text(page + "\n", encoding="utf-8")
     return views
 
@@ -215,11 +231,15 @@ def write(claims: Sequence[Claim], out: Path) -> list[View]:
 def draw(claims: Sequence[Claim], views: Sequence[View], out: Path) -> None:
     """Draw the figures of the judged claims, and the summary of all."""
     by_number = {each.claim.number: tuple(each.parts.values()) for each in views}
-    lines = [
-        figures.Line(claim.number, claim.subject, by_number.get(claim.number, ()))
-        for claim in claims
+    groups = [
+        [
+            figures.Line(claim.number, claim.subject, by_number.get(claim.number, ()))
+            for claim in claims
+            if bool(claim.explains) is reasons
+        ]
+        for reasons in (False, True)
     ]
-    figures.save(figures.summary(lines), out / PICTURES / "summary.svg")
+    figures.save(figures.summary(*groups), out / PICTURES / "summary.svg")
     for each in views:
         curves = each.claim.curves
         figure = figures.curves(curves()) if curves else figures.forest(each.judged)
@@ -227,7 +247,7 @@ def draw(claims: Sequence[Claim], views: Sequence[View], out: Path) -> None:
 
 
 def markdown(
-    views: Sequence[View], waiting: Sequence[Claim], searches: Sequence[Search]
+    views: Sequence[View], waiting: Sequence[Claim], searches: Sequence[Search | Joint]
 ) -> Iterator[str]:
     yield from (
         "<!-- Generated by scripts/claims.py. -->",
@@ -236,18 +256,16 @@ def markdown(
         f"![The verdicts of all parts of all claims; the table says the same]({PICTURES}/"
         "summary.svg)",
         "",
-        "| claim | primary finding | parts | answer |",
-        "| --- | --- | --- | --- |",
     )
-    for each in views:
-        number = each.claim.number
-        yield (
-            f"| [{number}. {each.claim.subject}](#claim{number}) | {each.primary} | "
-            f"{each.headline} | {each.answer} |"
-        )
-    for claim in waiting:
-        yield f"| [{claim.number}. {claim.subject}](#claim{claim.number}) | runs to be made | | |"
-    yield from ("", INTRO, "")
+    for title, judged, open_ones in answers(views, waiting):
+        yield f"| {title} | primary finding | parts | answer |"
+        yield "| --- | --- | --- | --- |"
+        for each in judged:
+            said = f"{each.primary} | {each.headline} | {each.answer}"
+            yield f"| {linked(each.claim)} | {said} |"
+        yield from (f"| {linked(claim)} | runs to be made | | |" for claim in open_ones)
+        yield ""
+    yield from (INTRO, "")
     for each in views:
         yield from section(each)
     if waiting:
@@ -256,6 +274,21 @@ def markdown(
             yield from unjudged(claim)
     if searches:
         yield from ("## Tuned settings", "", TUNING, "", *table_of_searches(searches), "")
+
+
+def answers(
+    views: Sequence[View], waiting: Sequence[Claim]
+) -> Iterator[tuple[str, list[View], list[Claim]]]:
+    """The tables of answers: their titles, judged claims and others; empty ones are left out."""
+    for title, reasons in (("claim", False), ("reason for a verdict", True)):
+        judged = [view for view in views if bool(view.claim.explains) is reasons]
+        others = [claim for claim in waiting if bool(claim.explains) is reasons]
+        if judged or others:
+            yield title, judged, others
+
+
+def linked(claim: Claim) -> str:
+    return f"[{claim.number}. {claim.subject}](#claim{claim.number})"
 
 
 def section(each: View) -> Iterator[str]:
@@ -276,8 +309,8 @@ def section(each: View) -> Iterator[str]:
         claim.tried,
         "",
     )
-    if claim.plan:
-        yield from (str(claim.plan), "")
+    if each.plan:
+        yield from (each.plan, "")
     yield from (*table_of(each.rows), "")
     if each.earlier:
         yield from (EARLIER, "", *table_of(each.earlier), "")
@@ -320,21 +353,23 @@ def table_of(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def table_of_searches(searches: Iterable[Search]) -> Iterator[str]:
+def table_of_searches(searches: Iterable[Search | Joint]) -> Iterator[str]:
     yield from ("| runs | setting | tried: score | chosen |", "| --- | --- | --- | --- |")
     for each in searches:
         yield f"| tune-{each.name} | {each.key} | {scores(each)} | {chosen(each)} |"
 
 
-def finished_searches(claims: Sequence[Claim]) -> list[Search]:
-    """All finished searches, each once."""
-    parts = (part for claim in claims for search in claim.searches for part in search.parts)
-    return [part for part in dict.fromkeys(parts) if part.finished]
+def finished_searches(claims: Sequence[Claim]) -> list[Search | Joint]:
+    """All finished searches, each once; those of two settings follow their parts."""
+    every = (
+        each for claim in claims for search in claim.searches for each in (*search.parts, search)
+    )
+    return [each for each in dict.fromkeys(every) if each.finished]
 
 
-def scores(search: Search) -> str:
+def scores(search: Search | Joint) -> str:
     return ", ".join(f"{value:g}: {search.score(value):.4g}" for value in search.tried)
 
 
-def chosen(search: Search) -> str:
+def chosen(search: Search | Joint) -> str:
     return f"{search.best:g}{', at the edge of the search' if search.at_the_edge else ''}"

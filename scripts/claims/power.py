@@ -68,6 +68,14 @@ class Plan:
         """The seeds: 1, 2 and so on."""
         return tuple(range(1, self.seeds + 1))
 
+    def measured(self, spread: float) -> str:
+        """Compare the ``spread`` that the runs showed with the planned one, in a sentence."""
+        found = power(self.matters, spread, self.seeds, equivalence=self.equivalence)
+        return (
+            f"Measured: a spread of {spread:.2g}, with which the same effect is found with a "
+            f"probability of {100 * min(found, 0.99):.0f} %."
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.seeds} seeds: an effect {self.matters:g} {self.unit} from the range's bound is "

@@ -38,7 +38,7 @@ ALGORITHMS = {
 UNIT = "validation loss, nats"
 SIZE = "data.train_size="
 BETAS = (0.3, 0.5, 0.7)  # of the slow momentum, tried first
-MORE_BETAS = (0.1, *BETAS, 0.8, 0.9)
+MORE_BETAS = (0.02, 0.05, 0.1, *BETAS, 0.8, 0.9)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,10 @@ class Joint:
     first: tuple[float, ...]
     ladder: tuple[float, ...]
 
+    @property
+    def name(self) -> str:
+        return self.search.name
+
     def part(self, value: float) -> Search:
         name, setting = self.search.name, f"{self.key}={value:g}"
         short = self.key.rpartition(".")[2]
@@ -159,15 +163,23 @@ class Joint:
         return all(part.finished for part in self.parts)
 
     @property
+    def best(self) -> float:
+        """The chosen value for ``key``; like the property below, for finished searches only."""
+        return min(self.tried, key=self.score)
+
+    @property
+    def at_the_edge(self) -> bool:
+        return self.best in (self.ladder[0], self.ladder[-1])
+
+    @property
     def chosen(self) -> tuple[str, ...]:
         return chosen_by(self)
 
 
 @functools.cache  # called for hundreds of runs, and each call reads ten summaries
 def chosen_by(search: Search | Joint) -> tuple[str, ...]:
-    value = min(search.tried, key=search.score)
-    first = search.part(value).chosen if isinstance(search, Joint) else ()
-    return (f"{search.key}={value:g}", *first)
+    first = search.part(search.best).chosen if isinstance(search, Joint) else ()
+    return (f"{search.key}={search.best:g}", *first)
 
 
 def remaining(searches: Sequence[Search | Joint]) -> Iterator[list[Job]]:

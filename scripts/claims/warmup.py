@@ -105,8 +105,9 @@ def warm_up(results: Path) -> Claim:
             "after a gradual warm-up, and worse without it."
         ),
         answer=(
-            "8 times the batch is as good, {0} nats off. What warm-up adds is less than 8 seeds "
-            "tell (claim 26)."
+            "8 times the batch is as good, {0} nats off; 16 times, {2} off, is undecided once "
+            "adjusted for the other findings. What warm-up adds, {1:size} and {3:size} nats, is "
+            "too little for 8 seeds (claim 26)."
         ),
         source=(
             "Goyal et al. 2017 (error 23.60 ± 0.12 % with a batch of 256; with 8,192, 23.74 ± 0.09 "
@@ -128,6 +129,7 @@ def largest(results: Path) -> Claim:
     warm, abrupt = with_and_without(results, LARGEST)
     return Claim(
         number=26,
+        explains=11,
         subject="Warm-up, 64 times the batch",
         sentence=(
             "That claim 11 cannot tell what warm-up adds is due to its learning rates: with "

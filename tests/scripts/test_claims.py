@@ -112,7 +112,7 @@ def test_the_headline_counts_parts_and_says_what_the_open_ones_need() -> None:
     judged = judge(findings)
     assert parts(judged) == {"few": YES, "many": OPEN, "late": NO, "time": YES}
     assert headline(judged) == (
-        "2 of 4 parts reproduced; contradicted: late; undecided: many (about 34 seeds would tell)"
+        "2 of 4 parts reproduced; contradicted: late; undecided: many (about 34 seeds)"
     )
     assert headline(judge(findings[:1])) == "reproduced"
 
@@ -128,6 +128,8 @@ def test_power_agrees_with_the_tables_of_paired_tests() -> None:
 def test_a_plan_with_too_few_seeds_is_refused() -> None:
     plan = Plan(matters=0.02, spread=0.02, seeds=10, unit="nats", pilot="pilot")
     assert plan.numbers == tuple(range(1, 11)) and str(plan).startswith("10 seeds: an effect 0.02")
+    assert plan.measured(0.02).startswith("Measured: a spread of 0.02, with which")
+    assert plan.measured(0.04).endswith("a probability of 29 %.")
     with pytest.raises(ValueError, match="^9 seeds have a power of 0.75 alone"):
         Plan(matters=0.02, spread=0.02, seeds=9, unit="nats", pilot="pilot")
 
@@ -209,6 +211,7 @@ def test_two_settings_at_once_are_the_best_of_all_their_pairs(tmp_path: Path) ->
         "tune-slowmo-beta0.75-lr0.1-s101",
     ]
     assert both.finished and both.chosen == ("algo.beta=0.5", "optim.lr=0.1")
+    assert not both.at_the_edge and Joint(rate, both.key, (0.25,), (0.25, 0.5)).at_the_edge
 
 
 def pretend_all(each: Side, scores: tuple[float | None, ...], seconds: float = 1.0) -> None:

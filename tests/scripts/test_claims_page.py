@@ -69,7 +69,8 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
     to_come = Sample(lambda: [Job("missing", (), tmp_path)], list)
     added = replace(claim, samples=(*claim.samples, to_come))
     waiting = replace(claim, number=4, samples=(to_come,), earlier="contradicted")
-    (view,) = write([added, waiting], tmp_path)
+    reason = replace(waiting, number=5, explains=3)
+    (view,) = write([added, waiting, reason], tmp_path)
     assert view.cost == "4 runs, 2.0 hours one after the other"
     page = (tmp_path / "claims.md").read_text(encoding="utf-8").splitlines()
     assert page[3].endswith("(figures/summary.svg)")
@@ -80,6 +81,14 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
         "Yes: 1.5, not -1.5 but 1.5. |",
         "| [4. Speed](#claim4) | runs to be made | | |",
     ]
+    assert page[10:13] == [
+        "| reason for a verdict | primary finding | parts | answer |",
+        "| --- | --- | --- | --- |",
+        "| [5. Speed](#claim5) | runs to be made | | |",
+    ]
+    assert view.plan.endswith(
+        "a spread of 0.056, with which the same effect is found with a probability of 99 %."
+    )
     assert (
         "| 1 | few * | SGP, nats | 1.5 (1 to 2); accuracy +1.00 points | at least 0 | 2 | 0.0083 | "
         "reproduced |"
