@@ -99,8 +99,10 @@ def draw_effects(axes: Axes, unit: str, rows: Mapping[str, Sequence[Judged]]) ->
     logarithmic = min(known) > 0 and max(known) / min(known) > APART
     if logarithmic:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         low, high = min(known) / 1.3, max(known) * 1.3
     else:
+        axes.locator_params(axis="x", nbins=5)
         room = 0.08 * (max(known) - min(known)) or 1.0
         low, high = min(known) - room, max(known) + room
     axes.set_xlim(low, high)

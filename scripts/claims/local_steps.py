@@ -256,6 +256,7 @@ def codecs_of_two(results: Path) -> Claim:
         number=25,
         explains=18,
         subject="Codecs of outer steps, 2 nodes",
+        answer="Yes: {0} of the bytes.",
         sentence=(
             "That 4 bits are more than an eighth of the bytes in claim 18 is due to the number of "
             "nodes: between two nodes, where nothing is summed on its way, they are an eighth."

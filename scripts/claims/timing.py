@@ -244,6 +244,7 @@ def slow_link_of_a_slow_network(results: Path) -> Claim:
         number=24,
         explains=6,
         subject="One slow link of a slow network",
+        answer="Yes: a link 10 times slower takes {1} times as long, one 100 times slower {2}.",
         sentence=(
             "That a slow link costs AR-SGD less than its factor in claim 6 is due to the share of "
             "transfers in a step: where links are ten times slower it costs that factor."

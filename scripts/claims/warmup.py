@@ -131,6 +131,10 @@ def largest(results: Path) -> Claim:
         number=26,
         explains=11,
         subject="Warm-up, 64 times the batch",
+        answer=(
+            "Not told: warm-up gains {0:size} nats, but with this learning rate seeds differ by "
+            "more than that."
+        ),
         sentence=(
             "That claim 11 cannot tell what warm-up adds is due to its learning rates: with "
             f"{LARGEST} times the batch, and so the learning rate, warm-up helps."

@@ -69,18 +69,20 @@ function draw(figure) {
   const margin = { l: 48, r: 26 + widest(figure.labels.map((label) => label.text), size) };
 
   const categories = new Set(data.flatMap((t) => (figure.layout.yaxis.type === "category" ? t.y : []))).size;
+  const top = touch || paper ? 12 : 32; // room for the buttons that come with a mouse
   const height = categories ? 20 + 52 * categories : Math.max(narrow ? 240 : 320, 1.4 * size * figure.lines);
   const font = { family: getComputedStyle(document.body).fontFamily, size, color: ink };
   const axis = { gridcolor: grid, linecolor: grid, tickcolor: grid, ticks: "outside", ticklen: 4, showline: true };
   Plotly.react(box, data, {
     width,
-    height: height + 64,
-    margin: { ...margin, t: 12, b: 52 },
+    height: height + top + 52,
+    margin: { ...margin, t: top, b: 52 },
     font,
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { font: { ...font, size: 12, color: ink }, bgcolor: colour("--paper"), bordercolor: grid, align: "left" },
     hovermode: "closest",
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--dim"), activecolor: ink },
     dragmode: touch ? false : "zoom",
     showlegend: false,
     annotations: annotations(figure.labels, height, size),
