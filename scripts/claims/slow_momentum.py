@@ -322,6 +322,10 @@ def longer_over_adam(results: Path) -> Claim:
         "8 nodes, 4,096 steps of text that never repeats, 1,024 slow ones, of which 102 in the "
         "warm-up.",
         after=15,
+        answer=(
+            "No: the difference is {0} nats, by its interval less than 0.01. With the slow "
+            "momentum that was found SlowMo hardly differs from local Adam."
+        ),
     )
 
 
