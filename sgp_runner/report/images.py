@@ -64,12 +64,11 @@ def drawn(plot: Plot) -> Chart:
     from sgp_runner.report.chart import Chart
 
     with rc_context({"font.size": 10}):
-        rows = (
-            len({y for series in plot.series for y in series.y})
-            if plot.y.scale == "category"
-            else 0
-        )
-        height = 1.6 + 0.45 * rows if rows else max(4.0, 1.2 + LINE * plot.text_lines)
+        names = {str(y) for series in plot.series for y in series.y}
+        rows = len(names) if plot.y.scale == "category" else 0
+        lines = max((name.count("\n") for name in names), default=0) + 1
+        tall = 1.6 + max(0.45, LINE * lines) * rows
+        height = tall if rows else max(4.0, 1.2 + LINE * plot.text_lines)
         figure = Chart(figsize=(7, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()

@@ -24,6 +24,7 @@ CLUSTER = "cluster."
 NAMED = f"{CLUSTER}name"
 # Say nothing about the machines.
 ABOUT_THE_PROFILE = (f"{CLUSTER}fitted_on", f"{CLUSTER}validated")
+INSTANT = 1e15  # bit/s; profiles that neglect the network have such rates
 MOST_WORD = 300  # characters of a setting that are shown
 
 
@@ -191,7 +192,9 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     )
     up, down = up or both, down or both
     rates = ""
-    if up and down:
+    if up and down and min(up, down) >= INSTANT:
+        rates = " (instant messages)"
+    elif up and down:
         rates = f" ({bit_rate(up)}" + (f" up, {bit_rate(down)} down)" if up != down else ")")
     return printable(f"{name}"[:MOST_WORD]) + rates
 

@@ -125,7 +125,7 @@ def time_to_target(ranking: Ranking) -> Plot:
             [place],
             [min(row.times) / size],
             [max(row.times) / size],
-            [f"{len(row.times)} of {counted(len(row.setting.seeds), 'seed')}"],
+            [reached(row)],
         )
         for place, row in zip(rows, there, strict=True)
     ]
@@ -157,10 +157,14 @@ def time_axis(title: str, times: Sequence[float]) -> Axis:
 
 
 def value_of(row: Row, size: float, unit: str, with_speed: bool) -> str:
-    time = f"{three_digits(row.time / size)} {SHORT[unit]}"
-    if not with_speed or row.speed_up is None or row.setting.algorithm == BASELINE:
-        return time
-    return f"{time}, {three_digits(row.speed_up)}×"
+    text = f"{three_digits(row.time / size)} {SHORT[unit]}"
+    if with_speed and row.speed_up is not None and row.setting.algorithm != BASELINE:
+        text += f", {three_digits(row.speed_up)}×"
+    return f"{text}\n{reached(row)}" if row.missing else text
+
+
+def reached(row: Row) -> str:
+    return f"{len(row.times)} of {counted(len(row.setting.seeds), 'seed')}"
 
 
 def where(ranking: Ranking) -> str:

@@ -56,6 +56,14 @@ def test_a_line_more_than_eight_is_named_but_not_drawn(tmp_path: Path) -> None:
     assert len(plots["accuracy-against-epochs-mlp_on_digits"].series) == 8
 
 
+def test_a_time_says_how_many_seeds_have_it_unless_all_do(tmp_path: Path) -> None:
+    for seed, last in ((1, [[0.9]]), (2, [[0.8]])):
+        write_run(tmp_path, f"sgp{seed}", [*CURVE[:2], *last], seed=seed)
+        write_run(tmp_path, f"ar{seed}", CURVE, seconds=20.0, algorithm="AR-SGD", seed=seed)
+    bars = plots_of(tmp_path, 0.9)["time_to_target-mlp_on_digits-simulated"]
+    assert [label.text for label in bars.labels] == ["60.0 s", "30.0 s, 2.00×\n1 of 2 seeds"]
+
+
 def test_the_first_plot_says_which_algorithm_is_fastest_on_which_network(tmp_path: Path) -> None:
     for cluster, times in (("slow", (90.0, 30.0)), ("quick", (8.0, 9.0))):
         for algorithm, seconds in zip(("AR-SGD", "SGP"), times, strict=True):

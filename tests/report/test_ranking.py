@@ -99,6 +99,7 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
             on("b", 1e9, overlap=0.0),
             on("b", 1e9, overlap=0.5),
             on("b", 1e9, overlap=0.5, fitted_on=["row"]),
+            on("c", 1e18),
         )
     ):
         write_run(tmp_path, f"run{number}", SLOW, settings=settings)
@@ -110,6 +111,7 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
         ("a (110 Mbit/s up, 500 Mbit/s down)", "simulated"),
         ("b (1 Gbit/s) cluster.overlap=0", "simulated"),
         ("b (1 Gbit/s) cluster.overlap=0.5", "simulated"),
+        ("c (instant messages)", "simulated"),
         ("", "wall"),
     ]
     assert {row.setting.algorithm for each in ranked for row in each.rows} == {"SGP"}

@@ -68,9 +68,10 @@ function draw(figure) {
   const data = traces(figure, Math.floor((width - 60) / (0.58 * size)), ink);
   const margin = { l: 48, r: 26 + widest(figure.labels.map((label) => label.text), size) };
 
-  const categories = new Set(data.flatMap((t) => (figure.layout.yaxis.type === "category" ? t.y : []))).size;
+  const rows = figure.layout.yaxis.type === "category" ? [...new Set(data.flatMap((trace) => trace.y))] : [];
+  const lines = Math.max(1, ...rows.map((row) => row.split("<br>").length));
   const top = touch || paper ? 12 : 32; // room for the buttons that come with a mouse
-  const height = categories ? 20 + 52 * categories : Math.max(narrow ? 240 : 320, 1.4 * size * figure.lines);
+  const height = rows.length ? 20 + Math.max(52, 1.4 * size * lines) * rows.length : Math.max(narrow ? 240 : 320, 1.4 * size * figure.lines);
   const font = { family: getComputedStyle(document.body).fontFamily, size, color: ink };
   const axis = { gridcolor: grid, linecolor: grid, tickcolor: grid, ticks: "outside", ticklen: 4, showline: true };
   Plotly.react(box, data, {
