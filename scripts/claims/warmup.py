@@ -78,7 +78,7 @@ def with_and_without(results: Path, factor: int) -> tuple[Side, Side]:
 def findings(
     small: Side, pair: tuple[Side, Side], factor: int, which: str = ""
 ) -> Iterator[Finding]:
-    """What a batch ``factor`` times as large, with warm-up, changes; ``which``: the sample."""
+    """Compare a batch ``factor`` times as large with the small one and with no warm-up."""
     warm, abrupt = pair
     batch = f"a batch of {factor * SMALL} with warm-up minus"
     yield compare(
