@@ -1,7 +1,8 @@
 # Needs Python 3.11 or newer, git and make. The first target that needs it builds .venv; later calls reuse it.
 PYTHON ?= python3
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation
-LOCKED := $(PIP) --require-hashes --requirement
+# The files name all packages. Pip would look for newer ones of those that others want with extras.
+LOCKED := $(PIP) --no-deps --require-hashes --requirement
 
 define CHECK_VERSION
 import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.11 or newer, but $(PYTHON) is %d.%d: \
@@ -71,18 +72,18 @@ clean:  ## remove .venv, caches and build products; results stay
 	@$(PYTHON) -m venv .venv && $(LOCKED) requirements/build.txt && $(LOCKED) requirements/lock.txt && \
 	$(PIP) --requirement requirements/torch.txt && $(PIP) --no-deps --editable . && touch $@
 
-# Without dependencies: those that it shares with lock.txt are there.
+# What it shares with lock.txt is there.
 .venv/.docs: .venv/.installed
-	@$(LOCKED) requirements/docs.txt --no-deps && touch $@
+	@$(LOCKED) requirements/docs.txt && touch $@
 
 # Libraries that the benchmarks compare with; a missing one is left out and named.
 .venv/.bench: .venv/.installed
-	@$(LOCKED) requirements/bench.txt --no-deps && touch $@
+	@$(LOCKED) requirements/bench.txt && touch $@
 
-# fairseq-fixed pins hydra-core==1.3.2 and omegaconf==2.3.0, though it runs with those of lock.txt, hence --no-deps.
+# fairseq-fixed pins hydra-core==1.3.2 and omegaconf==2.3.0, though it runs with those of lock.txt.
 .venv/.fairseq: .venv/.installed
 	@command -v c++ >/dev/null || { echo "fairseq is compiled: install a C++ compiler (Debian: apt-get install g++)" >&2; exit 1; }
 	@echo "Compiling fairseq into .venv (minutes the first time)"
-	@$(LOCKED) requirements/fairseq.txt --no-deps && touch $@ || { \
+	@$(LOCKED) requirements/fairseq.txt && touch $@ || { \
 	echo "fairseq did not build: what pip says above is the reason. It needs a C++ compiler and Python's headers" \
 	"(Debian: apt-get install g++ python3-dev). make demo and everything but the tests do without it." >&2; exit 1; }

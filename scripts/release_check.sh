@@ -14,7 +14,7 @@ echo "Building $(git describe --always)"
 git clone --quiet . "$work/clone"
 "$python" -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet --disable-pip-version-check \
-    --require-hashes --requirement requirements/release.txt
+    --no-deps --require-hashes --requirement requirements/release.txt
 rm -rf dist
 "$work/tools/bin/python" -m build --no-isolation --outdir dist "$work/clone" >"$work/build.log" || { cat "$work/build.log" >&2; exit 1; }
 "$work/tools/bin/twine" check --strict dist/*
