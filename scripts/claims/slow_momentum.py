@@ -193,7 +193,8 @@ def details(results: Path) -> Claim:
         ),
         answer=(
             "Yes, but for tau: over local SGD less is better, 3 by {3:size} nats than 12, and 12 "
-            "by {4:size} than 48; over SGP 3 and 12 hardly differ (claim 28). The exact average is worth {0} nats."
+            "by {4:size} than 48; over SGP 3 and 12 hardly differ (claim 28). The exact average is "
+            "worth {0} nats."
         ),
         samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
         plan=Plan(
