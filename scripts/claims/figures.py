@@ -96,7 +96,8 @@ def draw_effects(axes: Axes, unit: str, rows: Mapping[str, Sequence[Judged]]) ->
     ends = [end for each in every for end in (each.effect.low, each.effect.high)]
     bounds = [end for each in every for end in (each.expected.least, each.expected.most)]
     known = [end for end in (*ends, *bounds) if abs(end) < inf]
-    logarithmic = min(known) > 0 and max(known) / min(known) > APART
+    sizes = [*(each.effect.mean for each in every), *(end for end in bounds if abs(end) < inf)]
+    logarithmic = min(known) > 0 and max(sizes) / min(sizes) > APART
     if logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
