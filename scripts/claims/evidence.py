@@ -180,8 +180,8 @@ class Claim:
 
     subject: a short title. answer: one line for a judged claim; ``{0}`` stands for the mean of the
     first finding, ``{0:size}`` for that without its sign, and so on.
-    source: paper and table or figure. tried: the runs, how they are judged, and further attempts
-    where the claim does not reproduce.
+    source: paper and table or figure, of a claim of its own. tried: the runs, how they are judged,
+    and further attempts where the claim does not reproduce.
     samples: the first one is required; each of the others, specified later, counts once it has
     finished. plan: the power of the primary finding; None where nothing is random, or where the
     runs are older than the rule. earlier: the verdict of an earlier design, whose page is kept.
@@ -192,14 +192,21 @@ class Claim:
     number: int
     subject: str
     sentence: str
-    source: str
     tried: str
     samples: tuple[Sample, ...]
+    source: str = ""
     plan: Plan | None = None
     answer: str = ""
     earlier: str = ""
     curves: Callable[[], Curves] | None = None
     explains: int = 0
+
+    @property
+    def origin(self) -> str:
+        """Where the sentence comes from."""
+        if self.explains:
+            return f"Ours, a reason for the verdict of claim {self.explains}, decided after it"
+        return self.source
 
     @property
     def searches(self) -> tuple[Search | Joint, ...]:

@@ -108,7 +108,6 @@ def equal_mixing(results: Path) -> Claim:
             "What D² loses to D-PSGD in claim 17 is due to its mixing half as much on a ring: "
             "where both mix with the same matrix it loses half as much at most."
         ),
-        source="Ours, a reason for the verdict of claim 17, decided after it",
         tried=(
             f"{NODES} nodes on a ring with edges to the next two on either side. All eigenvalues "
             "of that matrix are above -1/3, so D² may use it as it is, while on the ring it mixes "

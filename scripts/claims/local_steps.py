@@ -234,7 +234,6 @@ def longer(results: Path) -> Claim:
             "four times as many it loses half as much at most."
         ),
         answer="Yes: it loses {0} %, which is still more than the 1 % of claim 16.",
-        source="Ours, a reason for the verdict of claim 16, decided after it",
         tried=(
             f"{NODES} nodes, 4,096 steps of text that never repeats, 409 outer steps. The learning "
             "rates are those found for 1,024 steps."
@@ -261,7 +260,6 @@ def codecs_of_two(results: Path) -> Claim:
             "That 4 bits are more than an eighth of the bytes in claim 18 is due to the number of "
             "nodes: between two nodes, where nothing is summed on its way, they are an eighth."
         ),
-        source="Ours, a reason for the verdict of claim 18, decided after it",
         tried=(
             "As Streaming DiLoCo in claim 18, with 2 nodes. Of 8 nodes each sends its 4 bits of a "
             "number seven times, while an exchange by recursive doubling sends 32 bits three "

@@ -302,7 +302,7 @@ def section(each: View) -> Iterator[str]:
         "",
     )
     yield from (
-        f"{claim.source}. **{each.headline}**. {each.answer}".rstrip(),
+        f"{claim.origin}. **{each.headline}**. {each.answer}".rstrip(),
         "",
         f"![{each.caption}]({each.figure})",
         "",
@@ -334,7 +334,7 @@ def section(each: View) -> Iterator[str]:
 def unjudged(claim: Claim) -> Iterator[str]:
     """A claim whose runs have not finished: what it says, what will be run and how it is judged."""
     yield from (f'<a id="claim{claim.number}"></a>', "", f"### {claim.number}. {claim.subject}", "")
-    yield from (f"> {claim.sentence}", "", f"{claim.source}. {claim.tried}", "")
+    yield from (f"> {claim.sentence}", "", f"{claim.origin}. {claim.tried}", "")
     if claim.plan:
         yield from (str(claim.plan), "")
     if claim.earlier:

@@ -209,7 +209,6 @@ def longer(results: Path) -> Claim:
         answer=(
             "Yes: it loses {0} nats. That this is within the 0.02 nats of claim 9 is not shown."
         ),
-        source="Ours, a reason for the verdict of claim 9, decided after it",
         tried=(
             "4 nodes of 64 images, 5,000 steps through 256,000 images. The learning rates are "
             "those found for 1,250 steps."

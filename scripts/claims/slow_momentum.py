@@ -235,7 +235,6 @@ def tau_over_sgp(results: Path) -> Claim:
             f"That tau has no optimum at {TAU} in claim 14 is due to local SGD, which averages as "
             "often as SlowMo does: over SGP, which averages in every step, it has."
         ),
-        source="Ours, a reason for the verdict of claim 14, decided after it",
         tried=(
             f"As claim 14, over SGP. Learning rate and slow momentum are searched for tau "
             f"{TAUS[0]} and {TAUS[-1]} too; tau {TAU} is that of claim 7."
@@ -362,7 +361,7 @@ def longer(
     plan: Plan,
     runs: str,
     after: int,
-    answer: str = "",
+    answer: str,
 ) -> Claim:
     ours, theirs = (each.lengthened(4, plan.numbers) for each in pair)
     return Claim(
@@ -374,7 +373,6 @@ def longer(
             f"That claim {after} cannot tell whether SlowMo improves {base} is due to few slow "
             "steps: with four times as many it does."
         ),
-        source=f"Ours, a reason for the verdict of claim {after}, decided after it",
         tried=f"{runs} Learning rates and slow momentum are those found for a quarter of them.",
         samples=(
             Sample(

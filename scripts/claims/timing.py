@@ -249,7 +249,6 @@ def slow_link_of_a_slow_network(results: Path) -> Claim:
             "That a slow link costs AR-SGD less than its factor in claim 6 is due to the share of "
             "transfers in a step: where links are ten times slower it costs that factor."
         ),
-        source="Ours, a reason for the verdict of claim 6, decided after it",
         tried=(
             "As claim 6, but with links of 1 Gbit/s. Of a step on 10 Gbit/s transfers are 60 %, "
             "so on 1 Gbit/s they are 94 %, and a link 10 times slower should take 9.4 times as "

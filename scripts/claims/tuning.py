@@ -178,8 +178,9 @@ class Joint:
 
 @functools.cache  # called for hundreds of runs, and each call reads ten summaries
 def chosen_by(search: Search | Joint) -> tuple[str, ...]:
-    first = search.part(search.best).chosen if isinstance(search, Joint) else ()
-    return (f"{search.key}={search.best:g}", *first)
+    best = search.best
+    first = search.part(best).chosen if isinstance(search, Joint) else ()
+    return (f"{search.key}={best:g}", *first)
 
 
 def remaining(searches: Sequence[Search | Joint]) -> Iterator[list[Job]]:

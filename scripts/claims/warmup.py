@@ -161,7 +161,6 @@ def largest(results: Path) -> Claim:
             "That claim 11 cannot tell what warm-up adds is due to its learning rates: with "
             f"{LARGEST} times the batch, and so the learning rate, warm-up helps."
         ),
-        source="Ours, a reason for the verdict of claim 11, decided after it",
         tried=(
             f"As claim 11, with batches of {LARGEST * SMALL}, 3.2 % of the images, an epoch of "
             "some 31 steps. The first epoch is the warm-up."
