@@ -7,7 +7,7 @@ from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample
 from claims.power import Plan
-from claims.trained import IMAGES, Side, all_jobs, compare, searches, side
+from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, searches, side
 
 NODES = 16
 DIFFERENT = ("data.partition=dirichlet_equal", "data.alpha=0.1")
@@ -98,7 +98,6 @@ def equal_mixing(results: Path) -> Claim:
     label = "d_squared_two_hops"
     corrected = runs(results, "d_squared", label, "algo.lazy=false", *words, seeds=seeds)
     plain = runs(results, "d_psgd", "d_psgd_two_hops", ADAPT_FIRST, *words, seeds=seeds)
-    pair = (corrected, plain)
     return Claim(
         number=23,
         explains=17,
@@ -114,19 +113,12 @@ def equal_mixing(results: Path) -> Claim:
             "with (W + I) / 2. Otherwise as in claim 17; both learning rates are searched here."
         ),
         samples=(
-            Sample(
-                lambda: all_jobs(pair),
-                lambda: [
-                    compare(
-                        "at most half as far",
-                        "two hops: D² minus D-PSGD, both without momentum",
-                        corrected,
-                        plain,
-                        Between(most=HALF),
-                        primary=True,
-                    )
-                ],
-                searches(pair),
+            one_comparison(
+                "at most half as far",
+                "two hops: D² minus D-PSGD, both without momentum",
+                corrected,
+                plain,
+                Between(most=HALF),
             ),
         ),
         plan=TWO_HOPS_PLAN,

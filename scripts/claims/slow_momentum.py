@@ -16,6 +16,7 @@ from claims.trained import (
     Side,
     all_jobs,
     compare,
+    one_comparison,
     searches,
     side,
 )
@@ -271,21 +272,13 @@ def with_beta(each: Side, beta: float) -> Side:
 def over_adam(results: Path) -> Claim:
     ours, local = with_adam(results, SEEDS)
     first, pair = (with_beta(ours, FIRST_BETA), local), with_adam(results, NEW_SEEDS)
-    what = "SlowMo over local Adam minus local Adam"
-
-    def improvement(which: str, sides: tuple[Side, Side], *, primary: bool) -> Finding:
-        part, expected = "improves local Adam", Between(most=0.0)
-        return compare(part, f"{what}{which}", *sides, expected, primary=primary)
-
-    second = Sample(
-        lambda: all_jobs(pair),
-        lambda: [improvement(", second sample", pair, primary=True)],
-        searches(pair),
-    )
+    part, what = "improves local Adam", "SlowMo over local Adam minus local Adam"
+    better = Between(most=0.0)
+    second = one_comparison(part, f"{what}, second sample", *pair, better)
 
     def find() -> list[Finding]:
-        decides = not second.finished
-        return [replace(improvement("", first, primary=decides), earlier=not decides)]
+        found, decides = compare(part, what, *first, better), not second.finished
+        return [replace(found, primary=decides, earlier=not decides)]
 
     return Claim(
         number=15,
@@ -375,19 +368,12 @@ def longer(
         ),
         tried=f"{runs} Learning rates and slow momentum are those found for a quarter of them.",
         samples=(
-            Sample(
-                lambda: all_jobs((ours, theirs)),
-                lambda: [
-                    compare(
-                        f"improves {base}",
-                        f"SlowMo over {base} minus {base}",
-                        ours,
-                        theirs,
-                        Between(most=0.0),
-                        primary=True,
-                    )
-                ],
-                searches((ours, theirs)),
+            one_comparison(
+                f"improves {base}",
+                f"SlowMo over {base} minus {base}",
+                ours,
+                theirs,
+                Between(most=0.0),
             ),
         ),
         plan=plan,

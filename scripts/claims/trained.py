@@ -16,7 +16,7 @@ from math import log
 from pathlib import Path
 from statistics import fmean
 
-from claims.evidence import Between, Finding, alike, exactly, mean_of
+from claims.evidence import Between, Finding, Sample, alike, exactly, mean_of
 from claims.tuning import HOLDOUT, Joint, Search, doublings, loss, number
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import Job
@@ -281,3 +281,13 @@ def all_jobs(sides: Iterable[Side]) -> tuple[Job, ...]:
 def searches(sides: Iterable[Side]) -> tuple[Search | Joint, ...]:
     """The searches of all sides, each once."""
     return tuple(dict.fromkeys(each.search for each in sides))
+
+
+def one_comparison(part: str, what: str, ours: Side, theirs: Side, expected: Between) -> Sample:
+    """The runs of two sides, whose difference is the one finding."""
+    pair = (ours, theirs)
+    return Sample(
+        lambda: all_jobs(pair),
+        lambda: [compare(part, what, ours, theirs, expected, primary=True)],
+        searches(pair),
+    )

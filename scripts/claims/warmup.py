@@ -8,7 +8,7 @@ from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample
 from claims.power import Plan
-from claims.trained import IMAGES, Side, all_jobs, compare, searches, side
+from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, searches, side
 
 SMALL = 32  # images of the small batch, and of every node's share of a large one
 FACTORS = (8, 16)  # how many times larger a large batch is
@@ -166,19 +166,12 @@ def largest(results: Path) -> Claim:
             "some 31 steps. The first epoch is the warm-up."
         ),
         samples=(
-            Sample(
-                lambda: all_jobs((warm, abrupt)),
-                lambda: [
-                    compare(
-                        "warm-up helps",
-                        f"a batch of {LARGEST * SMALL} with warm-up minus without",
-                        warm,
-                        abrupt,
-                        Between(most=0.0),
-                        primary=True,
-                    )
-                ],
-                searches((warm, abrupt)),
+            one_comparison(
+                "warm-up helps",
+                f"a batch of {LARGEST * SMALL} with warm-up minus without",
+                warm,
+                abrupt,
+                Between(most=0.0),
             ),
         ),
         plan=LARGEST_PLAN,
