@@ -80,6 +80,12 @@ def random_k_with_feedback(config: Config) -> bool:
     )
 
 
+def streams_on_real_machines(config: Config) -> bool:
+    algo = config["algo"]
+    streams = algo.get("then", algo).get("name") == "streaming_diloco"
+    return streams and config["network"].get("name") != "sim"
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -104,6 +110,11 @@ CORRECTIONS = (
     Correction(
         "random_k takes numbers as they are where the rest is sent later, not scaled up",
         random_k_with_feedback,
+    ),
+    Correction(
+        "on real machines the averaged model and the consensus distance of Streaming DiLoCo are "
+        "those of its outer parameters",
+        streams_on_real_machines,
     ),
 )
 

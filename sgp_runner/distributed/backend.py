@@ -338,7 +338,7 @@ class RankBackend:
         """Evaluate every rank's model and their average (or the server's)."""
         worker, world = self.worker, self.world
         if observer is None:
-            world.mean(worker.params.clone())
+            world.mean(worker.model.clone())
             check_alike(world.gather({"checksum": checksum(worker.params)}), world.place)
             return None
         observer.recorder.check()  # while the other ranks still hear of it
@@ -350,10 +350,10 @@ class RankBackend:
         }
         observer.record_training(worker)
         own["metrics"] = observer.evaluate(worker, run.epochs)
-        mean = worker.params.clone()
+        mean = worker.model.clone()
         if not worker.is_server:
             world.mean(mean)
-            own["square"] = float((worker.params - mean).norm()) ** 2
+            own["square"] = float((worker.model - mean).norm()) ** 2
         processes = world.gather(own)
         check_alike(processes, world.place)
         if self.original_rank != 0:

@@ -57,6 +57,10 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["algo=slowmo", "model=resnet8"], 7),
         (["model=resnet50"], 7),
         (["model=transformer"], 0),
+        (["algo=streaming_diloco", "model=mlp"], 0),
+        (["algo=streaming_diloco", "model=mlp", "network=gloo"], 9),
+        (["algo=hybrid", "algo.then=streaming_diloco", "model=mlp", "network=gloo"], 9),
+        (["algo=hybrid", "algo.first=streaming_diloco", "model=mlp", "network=gloo"], 2),
     ],
 )
 def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(

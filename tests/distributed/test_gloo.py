@@ -20,8 +20,9 @@ from places import TESTS
 from processes import hear_interrupts, ranks_of, wait_for_ranks
 from slurm_cluster import free_ports
 from torch import Tensor, uint8, zeros
-from variants import LOW_COMMUNICATION, SYNCHRONOUS, Results, check_same_end, simulate_all
+from variants import ALONE, LOW_COMMUNICATION, SYNCHRONOUS, Results, check_same_end, simulate_all
 
+from sgp_runner.config.choices import CLASSES
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.gloo import TAIL, Transfer, one_after_the_other
 from sgp_runner.distributed.launch import launch
@@ -43,11 +44,12 @@ EPOCHS = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, Experiment]]:
-    """Every synchronous algorithm, simulated and real, and asynchronous ones; two launches, of four
-    and of five ranks, run them all.
+    """Every algorithm, simulated and real, asynchronous ones with one worker, and real ones with
+    four; one launch for each number of ranks runs them all.
     """
     folder = tmp_path_factory.mktemp("runs")
-    synchronous = simulate_all(folder, "gloo", variants=SYNCHRONOUS | LOW_COMMUNICATION)
+    alike = simulate_all(folder, "gloo", variants=SYNCHRONOUS | LOW_COMMUNICATION)
+    alike |= simulate_all(folder, "gloo", variants=ALONE)
     asynchronous = {
         algo: make_experiment(
             folder,
@@ -59,22 +61,27 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, E
         )
         for algo, epochs in EPOCHS.items()
     }
-    every_real = [*(real for _, real in synchronous.values()), *asynchronous.values()]
-    for ranks in (4, 5):
+    every_real = [*(real for _, real in alike.values()), *asynchronous.values()]
+    for ranks in (1, 2, 4, 5):
         *first, last = (each for each in every_real if each.run.ranks == ranks)
         launch(
             last,
             program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)),
         )
-    return synchronous, asynchronous
+    return alike, asynchronous
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS | LOW_COMMUNICATION)
-def test_synchronous_algorithms_end_with_the_simulators_parameters(
+@pytest.mark.parametrize("name", SYNCHRONOUS | LOW_COMMUNICATION | ALONE)
+def test_algorithms_end_with_the_simulators_parameters_and_summary(
     name: str, runs: tuple[Results, dict[str, Experiment]]
 ) -> None:
-    synchronous, _ = runs
-    check_same_end(*synchronous[name])
+    alike, _ = runs
+    check_same_end(*alike[name])
+
+
+def test_every_algorithm_is_compared_with_the_simulator() -> None:
+    compared = {name.split()[0] for name in SYNCHRONOUS | LOW_COMMUNICATION | ALONE}
+    assert compared == set(CLASSES["algo"])
 
 
 @pytest.mark.parametrize("algorithm", EPOCHS)
