@@ -53,7 +53,7 @@ class ARSGD(Algorithm):
 
     async def mean(self, worker: Worker, k: int, g: Tensor) -> Tensor:
         """The mean of all nodes' coded gradients [D]; what is lost is kept for the next step."""
-        codec, shapes = self.codec.contraction, [*worker.shapes.values()]
+        codec, shapes = self.codec.contraction, worker.shapes
         seed = seed_of(worker.rank, k)
         error = worker.keep("error", lambda: g.new_zeros(g.shape))
         error += g

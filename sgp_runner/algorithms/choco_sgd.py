@@ -76,7 +76,7 @@ class ChocoSGD(Algorithm):
 
     def send(self, worker: Worker, k: int, x: Tensor, own: Tensor, mixed: Tensor) -> None:
         """Code the difference to the own copy, add it there, and send it to the neighbours."""
-        codec, shapes = self.codec.contraction, [*worker.shapes.values()]
+        codec, shapes = self.codec.contraction, worker.shapes
         seed = seed_of(worker.rank, k)
         message = codec.encode(x - own, shapes, seed)
         q = codec.decode(message, shapes, x, seed)
@@ -88,7 +88,7 @@ class ChocoSGD(Algorithm):
 
     async def receive(self, worker: Worker, k: int, mixed: Tensor) -> None:
         """Add the neighbours' differences of step ``k`` to what this worker knows of them."""
-        codec, shapes = self.codec.contraction, [*worker.shapes.values()]
+        codec, shapes = self.codec.contraction, worker.shapes
         peers = self.topology.in_peers(worker.rank, worker.size, k)
         for j in peers:
             q = codec.decode(await worker.comm.recv(j), shapes, mixed, seed_of(j, k))

@@ -3,7 +3,8 @@
 A vector [n] is made of tensors of known shapes; scales and chunks are per tensor. A message is a
 contiguous tensor, of bytes unless a torch type says it all. `Identity` and `RandomK` are unbiased;
 the others are biased, and an algorithm that uses them either sends what was lost later (error
-feedback) or says that it does not.
+feedback) or says that it does not. Most codes have no place for numbers that are not finite, so
+training that has come to these has diverged (`check_finite`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.errors import ConfigError, NotFinite, check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.core.optim import Shapes
+
+MOST = 1e18  # larger numbers have squares beyond float32, in which they are coded
 Shape: TypeAlias = tuple[int, ...]
 
 
@@ -28,15 +33,23 @@ class Codec:
     A vector without values, of a timing study, has a message without contents, of the same length.
     """
 
-    def encode(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
-        """The message of ``x`` [n]; a random codec draws from ``seed``, which receivers know."""
-        return self.blank(shapes, x) if x.is_meta else self.to_message(x, shapes, seed)
+    def encode(self, x: Tensor, shapes: Shapes, seed: int) -> Tensor:
+        """The message of ``x`` [n]; a random codec draws from ``seed``, which receivers know.
 
-    def decode(self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int) -> Tensor:
+        Raises NotFinite.
+        """
+        each = [*shapes.values()]
+        if x.is_meta:
+            return self.blank(each, x)
+        check_finite(x, shapes)
+        return self.to_message(x, each, seed)
+
+    def decode(self, message: Tensor, shapes: Shapes, like: Tensor, seed: int) -> Tensor:
         """The vector [n] in the type of ``like``, any tensor."""
+        each = [*shapes.values()]
         if like.is_meta:
-            return like.new_empty(numel(shapes))
-        return self.from_message(message, shapes, like, seed)
+            return like.new_empty(numel(each))
+        return self.from_message(message, each, like, seed)
 
     @property
     def contraction(self) -> Codec:
@@ -54,6 +67,21 @@ class Codec:
     @abstractmethod
     def blank(self, shapes: Sequence[Shape], like: Tensor) -> Tensor:
         """A message of a vector in the type of ``like``, of the right length; without contents."""
+
+
+def check_finite(x: Tensor, shapes: Shapes, begin: int = 0) -> None:
+    """Raise NotFinite, which names the tensor, if a number of ``x`` [n] is not finite or too large.
+
+    Waits for the device.
+
+    x: the entries from ``begin`` of a vector that is made of tensors of these shapes
+    """
+    if x.is_meta or not x.numel() or float(x.abs().max()) <= MOST:
+        return
+    first = int((~(x.abs() <= MOST)).nonzero()[0])
+    ends = zip(shapes, accumulate(map(prod, shapes.values())), strict=True)
+    name = next(name for name, end in ends if begin + first < end)
+    raise NotFinite(f"its message has {float(x[first]):g} in the tensor {name}")
 
 
 def tensors_in(x: Tensor, shapes: Sequence[Shape]) -> Sequence[Tensor]:

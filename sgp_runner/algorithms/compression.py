@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.algorithms.codecs import check_finite
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from sgp_runner.core.comm import Comm
+    from sgp_runner.core.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -54,33 +58,43 @@ CODECS = {
 }
 
 
-def start_ring(comm: Comm, rank: int, size: int, t: Tensor, codec: str, tag: int) -> dict[str, Any]:
+def encoded(worker: Worker, codec: str, chunks: Sequence[Tensor], number: int) -> Tensor:
+    """The message of one of the chunks of a vector [D]. Raises NotFinite."""
+    check_finite(chunks[number], worker.shapes, sum(map(len, chunks[:number])))
+    return CODECS[codec].encode(chunks[number])
+
+
+def start_ring(worker: Worker, t: Tensor, codec: str, tag: int) -> dict[str, Any]:
     """Send the first chunk of ``t`` [D].
 
     Returns the state that `finish_ring` needs, which a checkpoint can hold.
     """
+    rank, size = worker.rank, worker.size
     if size > 1:
-        comm.send((rank + 1) % size, CODECS[codec].encode(t.tensor_split(size)[rank]), tag)
+        message = encoded(worker, codec, t.tensor_split(size), rank)
+        worker.comm.send((rank + 1) % size, message, tag)
     return {"t": t, "codec": codec, "tag": tag, "hop": 0}
 
 
-async def finish_ring(comm: Comm, rank: int, size: int, ring: dict[str, Any]) -> Tensor:
-    """Mean of ``t`` over ``size`` workers, in place.
+async def finish_ring(worker: Worker, ring: dict[str, Any]) -> Tensor:
+    """Mean of ``t`` over all workers, in place.
 
     Every hop is encoded, and all workers end with the same bytes.
     """
     t: Tensor = ring["t"]
+    comm, rank, size = worker.comm, worker.rank, worker.size
     codec, tag = CODECS[ring["codec"]], ring["tag"]
     chunks = t.tensor_split(size)  # views
     right, left = (rank + 1) % size, (rank - 1) % size
     while (hop := ring["hop"]) < 2 * (size - 1):
         message = await comm.recv(left, tag)
-        chunk = chunks[(rank - hop - 1) % size]  # as the left neighbour sent it
+        number = (rank - hop - 1) % size
+        chunk = chunks[number]  # as the left neighbour sent it
         if hop < size - 1:  # reduce-scatter
             chunk += codec.decode(message, chunk)
             if hop == size - 2:
                 chunk /= size
-            message = codec.encode(chunk)
+            message = encoded(worker, ring["codec"], chunks, number)
         if hop >= size - 2:  # all-gather: pass messages on unchanged; decode as all others will
             chunk.copy_(codec.decode(message, chunk))
         ring["hop"] = hop + 1

@@ -19,7 +19,15 @@ from math import cos, pi, prod, sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.codecs import Shape, as_bytes, from_bytes, pack, packed_bytes, unpack
+from sgp_runner.algorithms.codecs import (
+    Shape,
+    as_bytes,
+    check_finite,
+    from_bytes,
+    pack,
+    packed_bytes,
+    unpack,
+)
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -55,6 +63,7 @@ class DeMo(Algorithm):
         chunks = [Chunks(shape, self.side) for shape in worker.shapes.values()]
         for _ in worker.steps():
             m.mul_(self.beta).add_(worker.update(await worker.grad()))
+            check_finite(m, worker.shapes)
             message = encode(m, chunks, self.k)
             m -= transformed_back(decode(message, chunks, self.k, m), chunks)
             total, senders = x.new_zeros(x.shape), x.new_zeros(x.shape)

@@ -68,12 +68,12 @@ class PipeSGD(Algorithm):
     def start_average(self, worker: Worker, k: int, g: Tensor) -> Any:
         if self.compression == "none":
             return worker.comm.all_reduce(g)
-        return start_ring(worker.comm, worker.rank, worker.size, g, self.compression, tag=k + 1)
+        return start_ring(worker, g, self.compression, tag=k + 1)
 
     def mean(self, worker: Worker, average: Any) -> Awaitable[Tensor]:
         if self.compression == "none":
             return cast("Awaitable[Tensor]", average)
-        return worker.spawn(finish_ring(worker.comm, worker.rank, worker.size, average))
+        return worker.spawn(finish_ring(worker, average))
 
     async def apply(
         self, worker: Worker, means: deque[Awaitable[Tensor]], pipeline: list[Any]

@@ -69,7 +69,7 @@ class SparseLoCo(Algorithm):
 
     async def mean(self, worker: Worker, k: int, e: Tensor) -> Tensor:
         """The mean of what the codec keeps of all workers' ``e``; the rest stays there."""
-        codec, shapes = self.codec.contraction, [*worker.shapes.values()]
+        codec, shapes = self.codec.contraction, worker.shapes
         seed = seed_of(worker.rank, k)
         message = codec.encode(e, shapes, seed)
         e -= codec.decode(message, shapes, e, seed)

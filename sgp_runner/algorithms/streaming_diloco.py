@@ -26,7 +26,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.codecs import Codec, Identity, Shape
+from sgp_runner.algorithms.codecs import Codec, Identity
 from sgp_runner.algorithms.diloco import check_outer, outer_step
 from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.seeding import seed_of
@@ -47,10 +47,11 @@ class Fragment:
     """Some of the model's tensors.
 
     spans: their places in the parameters [D]
+    shapes: their shapes, by name
     """
 
     spans: Sequence[slice]
-    shapes: Sequence[Shape]
+    shapes: Shapes
 
     def of(self, x: Tensor) -> Tensor:
         """The fragment's part of ``x`` [D], a copy [n]."""
@@ -82,11 +83,11 @@ def cut(shapes: Shapes, blocks: int, pattern: str, count: int) -> list[Fragment]
             groups if n is None else n % groups if pattern == "strided" else n // blocks
             for n in numbers
         ]
-    tensors = list(zip(owners, shapes.values(), ends, strict=True))
+    tensors = list(zip(owners, shapes.items(), ends, strict=True))
     return [
         Fragment(
-            [slice(end - prod(shape), end) for of, shape, end in tensors if of == owner],
-            [shape for of, shape, _ in tensors if of == owner],
+            [slice(end - prod(shape), end) for of, (_, shape), end in tensors if of == owner],
+            {name: shape for of, (name, shape), _ in tensors if of == owner},
         )
         for owner in sorted(set(owners))
     ]
@@ -169,7 +170,7 @@ class StreamingDiLoCo(Algorithm):
         if isinstance(self.codec, Identity):
             mean: Tensor = result
             return mean
-        total = worker.params.new_zeros(sum(map(prod, fragment.shapes)))
+        total = worker.params.new_zeros(sum(map(prod, fragment.shapes.values())))
         for rank, message in enumerate(result):
             total += self.codec.decode(message, fragment.shapes, total, seed_of(rank, k))
         return total.div_(worker.size)

@@ -17,6 +17,7 @@ from sgp_runner.utils.errors import (
     Diverged,
     LostConnection,
     MembershipChanged,
+    NotFinite,
     RankFailed,
     Stopped,
 )
@@ -371,6 +372,8 @@ class Worker:
         """An error of this worker's coroutines, with the rank and the step."""
         if isinstance(error, SPEAKING):
             return error
+        if isinstance(error, NotFinite):
+            return Diverged(self.rank, self.step, str(error))
         return RankFailed(
             f"rank {self.rank}, step {self.step}: {type(error).__name__}: {error}{place(error)}"
         )

@@ -3,7 +3,7 @@
 A worker has diverged if its loss or a parameter is not finite, or if its loss exceeds `EXPLODED`
 times the first one that it recorded (or 1, if that was less). This is checked whenever a worker
 records, which waits for the device anyway, and before its parameters are saved: checkpoints hold
-finite values only.
+finite values only. What cannot be coded has diverged too (`sgp_runner.algorithms.codecs`).
 """
 
 from __future__ import annotations

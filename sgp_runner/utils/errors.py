@@ -130,6 +130,10 @@ class Diverged(RuntimeError):
         self.rank, self.step, self.what = rank, step, what
 
 
+class NotFinite(ValueError):
+    """A number that cannot be coded, in a clause such as "its message has nan in the tensor b"."""
+
+
 class DivergedBefore(Diverged):
     """The same command has already diverged, so nothing was run."""
 

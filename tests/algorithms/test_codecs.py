@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,14 +21,15 @@ from sgp_runner.algorithms.codecs import (
     pack,
     unpack,
 )
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.config.choices import groups
+from sgp_runner.utils.errors import ConfigError, NotFinite
 
-SHAPES = [(70, 130), (50,), (3, 4, 5), (1,)]
+SHAPES = {"a": (70, 130), "b": (50,), "c": (3, 4, 5), "d": (1,)}
 COUNT = 70 * 130 + 50 + 60 + 1
 
 
 def coded(codec: Codec, values: list[float], seed: int = 0) -> list[float]:
-    x, shapes = torch.tensor(values), [(len(values),)]
+    x, shapes = torch.tensor(values), {"a": (len(values),)}
     decoded: list[float] = codec.decode(codec.encode(x, shapes, seed), shapes, x, seed).tolist()
     return decoded
 
@@ -89,7 +91,8 @@ def test_literal_values() -> None:
 
 def test_chunks_of_a_matrix_are_blocks() -> None:
     x = torch.arange(16.0)
-    out = TopK(k=1, side=2).decode(TopK(k=1, side=2).encode(x, [(4, 4)], 0), [(4, 4)], x, 0)
+    codec, shapes = TopK(k=1, side=2), {"a": (4, 4)}
+    out = codec.decode(codec.encode(x, shapes, 0), shapes, x, 0)
     assert out.nonzero().flatten().tolist() == [5, 7, 13, 15]
 
 
@@ -112,9 +115,9 @@ def test_random_places_are_unbiased() -> None:
     x = torch.tensor([1.0, -2.0, 3.0, 4.0, 0.5])
     codec, total = RandomK(0.4), torch.zeros(5)
     for seed in range(4000):
-        message = codec.encode(x, [(5,)], seed)
+        message = codec.encode(x, {"a": (5,)}, seed)
         assert len(message) == 2
-        total += codec.decode(message, [(5,)], x, seed)
+        total += codec.decode(message, {"a": (5,)}, x, seed)
     # One mean has a standard deviation of |x| sqrt((5 / 2 - 1) / 4000), at most 0.08.
     assert torch.allclose(total / 4000, x, atol=0.3)
 
@@ -155,9 +158,34 @@ def test_impossible_codecs_are_refused(make: Any, key: str) -> None:
 def test_a_matrix_of_low_rank_is_kept() -> None:
     generator = torch.Generator().manual_seed(0)
     a, b, v = (torch.randn(*n, generator=generator).double() for n in ((9, 2), (2, 7), (5,)))
-    x, shapes = torch.cat([(a @ b).reshape(-1), v]), [(9, 7), (5,)]
+    x, shapes = torch.cat([(a @ b).reshape(-1), v]), {"a": (9, 7), "b": (5,)}
     for rank, kept in ((2, True), (1, False)):
         codec = LowRank(rank)
         decoded = codec.decode(codec.encode(x, shapes, 4), shapes, x, 4)
         assert torch.allclose(decoded[:63], x[:63], atol=1e-12) == kept
         assert torch.equal(decoded[63:], v)
+
+
+EVERY = [BF16(), FP4(), Identity(), Int8(), LowRank(), RandomK(), TopK(k=10), TwoBit()]
+
+
+@pytest.mark.parametrize("codec", [*EVERY, TopK(k=10, bits=2)], ids=str)
+@pytest.mark.parametrize("bad", ["nan", "inf", "-inf", "-3e+20"])
+def test_a_number_that_is_not_finite_is_an_error_that_names_its_tensor(
+    codec: Any, bad: str
+) -> None:
+    """So is one whose square is beyond float32, as in the standard deviation of two_bit."""
+    for place, name in ((0, "a"), (70 * 130, "b"), (70 * 130 + 109, "c"), (COUNT - 1, "d")):
+        x = torch.ones(COUNT)
+        x[place] = float(bad)
+        with pytest.raises(
+            NotFinite, match=rf"^its message has {re.escape(bad)} in the tensor {name}$"
+        ):
+            codec.encode(x, SHAPES, 3)
+    x[-1] = 1e18
+    codec.encode(x, SHAPES, 3)
+
+
+def test_every_codec_is_tried() -> None:
+    variants = {"top_k_2bit"}
+    assert {codec.name for codec in EVERY} == {*groups()["codec"]} - variants

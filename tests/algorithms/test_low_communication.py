@@ -194,7 +194,7 @@ def test_fragments_follow_the_blocks() -> None:
             places = [i for span in fragment.spans for i in range(span.start, span.stop)]
             expected = [i for n in numbers for i in range(starts[n], starts[n] + sizes[n])]
             assert places == expected
-        assert [tuple(shape) for shape in rest.shapes] == [(256, 8), (8,)]
+        assert [tuple(shape) for shape in rest.shapes.values()] == [(256, 8), (8,)]
     for layers, count in ((24, 9), (48, 17), (108, 37)):  # those of the paper
         names = {f"blocks.{i}.x": (1,) for i in range(layers)} | {"norm": (1,)}
         assert len(cut(names, 3, "strided", 99)) == count
@@ -204,9 +204,9 @@ def test_fragments_follow_the_blocks() -> None:
 def test_a_model_without_blocks_is_cut_into_runs_of_tensors() -> None:
     shapes = {"a": (4,), "b": (1, 2), "c": (3,), "d": (3,)}
     assert [each.shapes for each in cut(shapes, 3, "strided", 3)] == [
-        [(4,)],
-        [(1, 2)],
-        [(3,), (3,)],
+        {"a": (4,)},
+        {"b": (1, 2)},
+        {"c": (3,), "d": (3,)},
     ]
     assert [each.spans for each in cut(shapes, 3, "strided", 1)] == [
         [slice(0, 4), slice(4, 6), slice(6, 9), slice(9, 12)]

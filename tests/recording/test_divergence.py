@@ -107,6 +107,38 @@ def test_all_real_ranks_end_with_the_one_that_diverged(
     assert "It is not repeated" in capfd.readouterr().err
 
 
+CODED = {
+    "ar_sgd": ("algo.codec=int8",),
+    "choco_sgd": ("algo.codec=two_bit",),
+    "demo": (),
+    "pipe_sgd": ("algo.depth=1", "algo.compression=quantize8"),
+    "sparseloco": ("algo.period=1",),
+    "streaming_diloco": ("algo.period=2", "algo.codec=fp4"),
+}
+
+
+@pytest.mark.parametrize("algo", CODED)
+def test_a_message_that_cannot_be_coded_is_divergence(
+    algo: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else looks at the parameters, as nothing is recorded meanwhile."""
+    words = [*TINY, "log_every=1000", "optim.lr=1e30", f"algo={algo}", *CODED[algo]]
+    assert main(words) == 3
+    error = capfd.readouterr().err
+    what = r"its message has (nan|-?inf|-?[\d.]+e\+\d+) in the tensor x"
+    assert re.match(rf"sgp-run: rank [01] diverged at step \d: {what}; there is no", error)
+    assert re.fullmatch(what, json.loads((the_run() / "diverged.json").read_text())["what"])
+
+
+def test_a_real_message_that_cannot_be_coded_is_divergence(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    words = [*TINY, "log_every=1000", "optim.lr=1e30", "algo=sparseloco", "algo.period=1"]
+    assert main([*words, "network=gloo"]) == 3
+    error = capfd.readouterr().err
+    assert re.match(r"sgp-run: rank [01] diverged at step \d: its message has .+ tensor x;", error)
+
+
 def test_what_counts_as_diverged() -> None:
     (worker, *_) = run(SGP(DirectedExponential()), 2, 3, sgd(), machines()).workers
     check_parameters(worker)
