@@ -69,6 +69,22 @@ async def exchange(
         trace.append((name, k))
 
 
+async def arrivals(comm: Comm, rank: int, size: int) -> None:
+    """Rank 0 takes what has arrived in the order of arrival, here not that of ranks."""
+    order = [size - 1, *range(1, size - 1)]
+    if rank:
+        await comm.recv(0, tag=21)
+        for tag in (20, 22):
+            comm.send(0, torch.tensor([rank]), tag)
+        return
+    for other in order:
+        comm.send(other, torch.ones(1), tag=21)
+        await comm.recv(other, 22)
+    assert [(src, int(x)) for src, x in iter(lambda: comm.poll_any(20), None)] == [
+        (other, other) for other in order
+    ]
+
+
 def main(network: str, devices: int) -> None:
     world = world_of(network, devices)
     size = world.size // devices
@@ -85,6 +101,8 @@ def main(network: str, devices: int) -> None:
         for activity in activities:
             await activity
         await collectives(comm, rank, size, chance)
+        if not world.in_order:
+            await arrivals(comm, rank, size)
 
     scheduler.spawn(everything(), f"rank {rank}")
     scheduler.run()

@@ -10,7 +10,7 @@ with ``N = delay``, B = 0 and m = 0 at first (Delayed Nesterov, Alg. 3):
     else:                theta <- theta - lr (c beta m + g / N)
 
 Once one worker has finished, the server waits ``grace`` seconds; those that finish meanwhile are
-applied one by one, and all of them restart from the same parameters. Worker w makes
+applied in the order of arrival, and all of them restart from the same parameters. Worker w makes
 ``floor(period v_w / max v)`` inner steps, v its speed (DyLU), at least 1, which is ours. With equal
 speeds and ``N`` workers in every batch it is DiLoCo.
 
@@ -139,10 +139,9 @@ class AsyncDiLoCo(Algorithm):
 
     async def exchange(self, server: Worker) -> None:
         """Receive and apply the outer gradients of a batch, and answer."""
-        first, message = await server.comm.recv_any()
+        first = await server.comm.recv_any()
         await server.sleep(self.grace)
-        polled = {i: server.comm.poll(i) for i in range(server.size) if i != first}
-        batch = {first: message} | {i: each for i, each in polled.items() if each is not None}
+        batch = dict([first, *iter(server.comm.poll_any, None)])  # in the order of arrival
         sent = server.keep("sent", lambda: [0] * server.size)  # arrivals before each one's start
         for i, each in batch.items():
             server.observe("staleness", server.tally("arrivals") - sent[i])

@@ -82,8 +82,15 @@ def random_k_with_feedback(config: Config) -> bool:
 
 def streams_on_real_machines(config: Config) -> bool:
     algo = config["algo"]
-    streams = algo.get("then", algo).get("name") == "streaming_diloco"
+    streams: bool = algo.get("then", algo).get("name") == "streaming_diloco"
     return streams and config["network"].get("name") != "sim"
+
+
+def batches_of_three(config: Config) -> bool:
+    """Whether an Async DiLoCo may have them; simulated links bring messages one by one."""
+    algo = config["algo"]
+    waits = bool(algo.get("grace")) or config["network"].get("name") != "sim"
+    return algo.get("name") == "async_diloco" and config["nodes"] > 2 and waits
 
 
 #: Numbered by position, from 1; append new ones at the end.
@@ -115,6 +122,10 @@ CORRECTIONS = (
         "on real machines the averaged model and the consensus distance of Streaming DiLoCo are "
         "those of its outer parameters",
         streams_on_real_machines,
+    ),
+    Correction(
+        "Async DiLoCo applies the outer gradients of a batch in the order of arrival",
+        batches_of_three,
     ),
 )
 

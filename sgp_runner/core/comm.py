@@ -128,6 +128,12 @@ class Comm:
         assert message is not None
         return self.transport.take(message)
 
+    def poll_any(self, tag: int = 0) -> tuple[int, Tensor] | None:
+        """The message that arrived first, with its sender, if one has arrived, else None."""
+        self.transport.check_any_source()
+        self.transport.before_receiving(None)
+        return self.mailbox.poll_any(tag)
+
     def all_reduce(self, tensor: Tensor) -> Future[Tensor]:
         """Mean of ``tensor`` over all workers, in a new tensor.
 

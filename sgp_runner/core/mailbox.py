@@ -72,18 +72,23 @@ class Mailbox:
             self.scheduler.resolve(future, message)
         return future
 
+    def poll_any(self, tag: int) -> tuple[int, Tensor] | None:
+        """The message that arrived first, with its sender."""
+        arrived = [(queue[0][0], src) for (src, t), queue in self.queues.items() if t == tag]
+        if not arrived:
+            return None
+        _, src = min(arrived)
+        message = self.poll(src, tag)
+        assert message is not None
+        return src, message
+
     def recv_any(self, tag: int) -> Future[tuple[int, Tensor]]:
         future: Future[tuple[int, Tensor]] = self.scheduler.future(("any message", tag))
-        first = min(
-            ((queue[0][0], src) for (src, t), queue in self.queues.items() if t == tag),
-            default=None,
-        )
+        first = self.poll_any(tag)
         if first is None:
             self.wait(future, (ANY_SOURCE, tag))
         else:
-            message = self.poll(first[1], tag)
-            assert message is not None
-            self.scheduler.resolve(future, (first[1], message))
+            self.scheduler.resolve(future, first)
         return future
 
     def wait(self, future: Future[Any], key: tuple[int, int]) -> None:

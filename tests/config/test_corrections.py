@@ -61,6 +61,10 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["algo=streaming_diloco", "model=mlp", "network=gloo"], 9),
         (["algo=hybrid", "algo.then=streaming_diloco", "model=mlp", "network=gloo"], 9),
         (["algo=hybrid", "algo.first=streaming_diloco", "model=mlp", "network=gloo"], 2),
+        (["algo=async_diloco", "model=mlp"], 0),
+        (["algo=async_diloco", "algo.grace=50ms", "model=mlp"], 10),
+        (["algo=async_diloco", "algo.grace=50ms", "nodes=2", "model=mlp"], 0),
+        (["algo=async_diloco", "network=gloo", "model=mlp"], 10),
     ],
 )
 def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(
