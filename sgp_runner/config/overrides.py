@@ -27,6 +27,7 @@ from sgp_runner.config.schema import (
     join,
     keys_of,
     make_experiment,
+    too_long,
     unknown_key,
 )
 from sgp_runner.utils.errors import ConfigError, nearest
@@ -212,6 +213,8 @@ def parse_word(word: str) -> Override:
             key,
             f"cannot read '{word}'; write key=value, and quote special characters: \"key='a b'\".",
         ) from None
+    except ValueError:  # Python converts no text of thousands of digits
+        raise too_long(key) from None
     if not override.key_or_group:
         raise ConfigError(word, "the key is missing; write key=value, for example nodes=4.")
     override.input_line = word

@@ -32,7 +32,7 @@ from sgp_runner.config.in_memory import IN_MEMORY, InMemory
 from sgp_runner.config.plugins import Plugin
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.reading import MOST_DIGITS, is_too_long, read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.user_code import place
 
@@ -296,7 +296,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return finite(value, key)
     elif kind in (bool, int, str):
-        if type(value) is kind:
+        if type(value) is kind and not is_too_long(value):
             return value
         if kind is str and value is not None:
             raise ConfigError(key, f"""{shown(value)} is not text; quote it: "{key}='{value}'".""")
@@ -309,6 +309,8 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         raise choice_error(key, value)
     if value is None:
         raise missing(key)
+    if int in (kind, *arms) and is_too_long(value):
+        raise too_long(key)
     raise ConfigError(key, f"{shown(value)} is not {words_for(hint)}.")
 
 
@@ -333,10 +335,12 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
     A key set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number.
     """
-    if hint is int and isinstance(name, str) and name.isdecimal():
+    if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MOST_DIGITS:
         return int(name)
     if type(name) is not hint:
         raise ConfigError(key, f"{shown(name)} is not {words_for(hint)}; write {key}={{0: ...}}.")
+    if is_too_long(name):
+        raise too_long(key)
     return name
 
 
@@ -455,6 +459,11 @@ def choice_error(key: str, value: object) -> ConfigError:
     if value is None:
         return ConfigError(key, f"nothing is chosen; use one of {', '.join(choices)}.")
     return ConfigError(key, f"{shown(value)} is none of {', '.join(choices)}.{close}")
+
+
+def too_long(key: str) -> ConfigError:
+    """Return the error of a whole number that could not be read from a file again."""
+    return ConfigError(key, f"a whole number has at most {MOST_DIGITS} digits: use a smaller one.")
 
 
 def missing(key: str) -> ConfigError:

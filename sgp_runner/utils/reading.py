@@ -159,9 +159,14 @@ def check_numbers(value: object) -> None:
     level = [value]
     while level:
         for each in level:
-            if isinstance(each, int) and abs(each) >= 10**MOST_DIGITS:
+            if is_too_long(each):
                 raise ValueError(f"a number has more than {MOST_DIGITS} digits")
         level = [inner for each in level for inner in (*keys_of(each), *inner_values(each))]
+
+
+def is_too_long(value: object) -> bool:
+    """Return whether ``value`` is an integer with more digits than a file may have."""
+    return isinstance(value, int) and abs(value) >= 10**MOST_DIGITS
 
 
 def keys_of(value: object) -> Iterable[object]:

@@ -4,8 +4,9 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union
 
 import pytest
 import yaml
@@ -19,10 +20,20 @@ from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import fields_of, load_experiment, make_experiment, stored
+from sgp_runner.config.schema import (
+    annotation,
+    check,
+    fields_of,
+    kind_of,
+    load_experiment,
+    make_experiment,
+    stored,
+)
 from sgp_runner.core.optim import SGD, Steps
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import parse_yaml
+from sgp_runner.utils.units import Unit
 
 CONFIGURED = {
     cls
@@ -94,6 +105,41 @@ def test_a_whole_number_is_a_number_and_names_the_same_run() -> None:
     assert (one.run.epochs, type(one.run.epochs)) == (2.0, float)
     assert one.name == other.name
     assert make_experiment(changed("epochs", 2.5)).name != one.name
+
+
+def with_number(hint: Any, number: int) -> object | None:
+    """Return a value of the type ``hint`` with a whole number in it; None if it has none."""
+    kind, arms = kind_of(hint)
+    if kind is int:
+        return number
+    if kind is Mapping and arms[0] is int:
+        return {number: 1}
+    if kind in (Union, Annotated, Sequence, Mapping) and float not in arms:
+        inner = [with_number(arm, number) for arm in arms if not isinstance(arm, Unit)]
+        value = next((each for each in inner if each is not None), None)
+        if value is not None and kind in (Sequence, Mapping):
+            return [value] if kind is Sequence else {"x": value}
+        return value
+    return None
+
+
+WHOLE = {
+    f"{cls.__name__}.{name}": hint
+    for cls in CONFIGURED
+    for name, field in fields_of(cls, "").items()
+    if with_number(hint := annotation(cls, field), 1) is not None
+}
+
+
+@pytest.mark.parametrize("setting", sorted(WHOLE))
+def test_a_whole_number_has_at_most_as_many_digits_as_are_read_again(setting: str) -> None:
+    """A file with a longer number could not be read when the run is resumed or reported."""
+    most = with_number(WHOLE[setting], 10**20 - 1)
+    assert check(most, WHOLE[setting], setting, {}) == most
+    assert parse_yaml(yaml.safe_dump(most)) == most
+    for number in (10**20, -(10**20)):
+        with pytest.raises(ConfigError, match=r": a whole number has at most 20 digits: use a"):
+            check(with_number(WHOLE[setting], number), WHOLE[setting], setting, {})
 
 
 def test_an_experiment_survives_its_file(tmp_path: Path) -> None:
