@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sgp_runner.config.schema import is_part
 from sgp_runner.utils.errors import printable
 
 CLOCKS = ("simulated", "wall")
@@ -42,7 +43,10 @@ class Damaged(Exception):
 
 
 def check_settings(config: Mapping[str, Any]) -> None:
-    """Raise Damaged for a stored configuration with values that no setting has."""
+    """Raise Damaged for a stored configuration with values that no setting has.
+
+    A part of a run, such as ``cluster``, is a mapping of its settings.
+    """
     waiting: list[tuple[str, Any]] = [("", config)]
     while waiting:
         key, value = waiting.pop()
@@ -57,6 +61,9 @@ def check_settings(config: Mapping[str, Any]) -> None:
             waiting += [(key or "settings", each) for each in value]
         elif not isinstance(value, str | int | float | None):
             raise Damaged(f"its config.yaml has a value that no setting has{at(key)}.")
+    for key, value in config.items():
+        if is_part(key) and not isinstance(value, dict):
+            raise Damaged(f"its config.yaml has {cut(repr(value))} for the settings of {key}.")
     if not is_between(config.get("batch_size"), 1, MOST):
         raise Damaged("its config.yaml has no batch_size that is a number.")
 

@@ -79,7 +79,7 @@ class Setting:
 
         NaN unless the setting is timed as a language model in simulated time.
         """
-        model = self.settings.get("timed_as.model")
+        model = str(self.settings.get("timed_as.model"))
         if self.clock != "simulated" or model not in LANGUAGE_MODELS:
             return math.nan
         own = LANGUAGE_MODELS[model].step_seconds

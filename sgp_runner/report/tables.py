@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,8 +14,9 @@ from sgp_runner.report.comparison import COMPARABLE, UNITS
 from sgp_runner.report.figure import GLYPHS
 from sgp_runner.report.parts import CLOCK
 from sgp_runner.report.runs import PUBLISHED, TIMING
-from sgp_runner.report.settings import CLUSTER, labels, words
+from sgp_runner.report.settings import CLUSTER, MOST_WORD, labels, words
 from sgp_runner.report.what_was_run import columns, differing
+from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import duration, num_bytes, percent
 
 if TYPE_CHECKING:
@@ -99,22 +100,20 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
             "quality_min": low,
             "quality_max": high,
         }
-        raw.append(
-            {
-                "setting": label,
-                **common,
-                "state": each.state,
-                "clock": each.clock,
-                "seeds": joined(each.seeds),
-                **quality,
-                **means,
-                **columns(each, keys),
-            }
-            | {
-                "commits": joined(commits(each.runs)),
-                "logs": joined(link(path, LOG) for path in each.runs["folder"]),
-            }
-        )
+        facts = {
+            "setting": label,
+            **common,
+            "state": each.state,
+            "clock": each.clock,
+            "seeds": joined(each.seeds),
+            **quality,
+            **means,
+        }
+        files = {
+            "commits": joined(commits(each.runs)),
+            "logs": joined(link(path, LOG) for path in each.runs["folder"]),
+        }
+        raw.append(facts | beside(facts, columns(each, keys)) | files)
         cells.append(
             [
                 text(each.algorithm, f"{each.model} on {each.data}"),
@@ -144,7 +143,7 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
         "kind",
         "nodes",
         *(["cluster"] if clusters else []),
-        *(key.removesuffix(".name") for key in shown),
+        *(printable(key.removesuffix(".name")[:MOST_WORD]) for key in shown),
         "workers",
         "averaged model",
         "time",
@@ -165,12 +164,12 @@ def of_runs(settings: Sequence[Setting], link: Linker) -> Table:
     lines = pd.concat([each.runs for each in settings])
     methods = [each.method for each in settings for _ in each.seeds]
     keys = differing(settings)
-    more = [columns(each, keys) for each in settings for _ in each.seeds]
-    raw = lines.drop(columns=["settings"]).assign(
+    facts = lines.drop(columns=["settings"]).assign(
         folder=[link(path, "") for path in lines["folder"]],
         cluster=[each.cluster for each in settings for _ in each.seeds],
-        **{key: [each[key] for each in more] for key in more[0] if key not in lines},
     )
+    more = [beside(facts, columns(each, keys)) for each in settings for _ in each.seeds]
+    raw = facts.join(pd.DataFrame(more, facts.index))
     cells = [
         [
             Cell([Link(line["run"], link(line["folder"], ""))]),
@@ -290,13 +289,18 @@ def raw_pair(pair: Pair) -> dict[str, object]:
     return {**facts, **ours, "ours_is": pair.ours_is, "source": figure.origin, **made}
 
 
+def beside(facts: Container[object], settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings without those whose columns would have the names of ``facts``."""
+    return {key: value for key, value in settings.items() if key not in facts}
+
+
 def inert(value: object) -> object:
     """A text that no spreadsheet takes for a formula; other values as they are."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def csv(table: Table) -> str:
-    return str(table.raw.map(inert).to_csv(index=False))
+    return str(table.raw.map(inert).rename(columns=inert).to_csv(index=False))
 
 
 def markdown(table: Table) -> str:
@@ -324,7 +328,7 @@ def markdown(table: Table) -> str:
         f"# {table.title}",
         "",
         *([table.note, ""] if table.note else []),
-        line(table.head),
+        line(literal(str(inert(name))) for name in table.head),
         line(rules),
     ]
     return "\n".join([*lines, *(line(row(cells)) for cells in table.cells)]) + "\n"

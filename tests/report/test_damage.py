@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from report_runs import write_run
@@ -142,6 +143,10 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "settings without names": (setting("1: 2"), "names of settings that are no text"),
     "mixed names": (setting("x: {1: 2, a: 3}"), "no text, x,"),
     "a date": (setting("x: 2026-01-31"), "a value that no setting has, x,"),
+    "a cluster in a word": (setting("cluster: x"), "'x' for the settings of cluster."),
+    "a cluster in a list": (setting("cluster: [1]"), "[1] for the settings of cluster."),
+    "no cluster": (setting("cluster: null"), "None for the settings of cluster."),
+    "an optimizer in a number": (setting("optim: 3"), "3 for the settings of optim."),
     "a batch in words": (setting("batch_size: many"), "no batch_size that is a number"),
     "a pipe for settings": (instead("config.yaml", os.mkfifo), "its config.yaml cannot be read"),
     "zeros for settings": (
@@ -203,6 +208,22 @@ def test_tables_are_tables_and_links_lead_to_files(tmp_path: Path) -> None:
     assert "'=1+2" in cells and not any(cell.startswith(("=", "@", "+", "-")) for cell in cells)
 
 
+def test_names_of_settings_are_no_formulas_and_hide_no_columns(tmp_path: Path) -> None:
+    formula = "=cmd|' /C calc'!A0"
+    for number, value in enumerate("ab"):
+        settings = {formula: value, "a\n|b": value, "<i>": value, "quality": value, "self": value}
+        write_run(tmp_path / "runs", value, CURVE, seed=number, settings=settings)
+    write_report([tmp_path / "runs"], tmp_path)
+    for name in ("runs", "settings"):
+        table = pd.read_csv(tmp_path / f"{name}.csv")
+        assert list(table[f"'{formula}"]) == list(table["self"]) == ["a", "b"]
+        assert formula not in table and [*table["quality"]] == [pytest.approx(0.85)] * 2
+        lines = (tmp_path / f"{name}.md").read_text().splitlines()[4:]
+        assert len(lines) == 4 and len({len(re.findall(r"(?<!\\)\|", each)) for each in lines}) == 1
+        assert not re.search(r"\| [=@+]", "\n".join(lines))
+    assert "<i>" not in (tmp_path / "index.html").read_text()
+
+
 def test_links_that_lead_up_are_not_followed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "runs", "a", CURVE)
     for name, target in (("self", "."), ("again", "."), ("up", ".."), ("root", "/")):
@@ -239,6 +260,9 @@ def test_forged_tables_of_sweeps_are_left_out(sweep: str, tmp_path: Path) -> Non
 
 
 VALUES: list[Any] = [None, True, -1, 0, 1e-320, 1e30, 10**19, "", "x" * 5000, "$a$", "=1", [], {}]
+# Settings, columns of tables, arguments of pandas, and texts that something may take for code.
+KEYS = ["cluster", "algo", "timed_as", "name", "folder", "settings", "quality", "self", "cls"]
+KEYS += ["=cmd|' /C calc'!A0", "@a", "a|b", "a\nb", "<script>", "\x1b[31m", "a.b", "", "x" * 5000]
 VALUES += [[[]], {"a": {"b": 1}}, "\x1b[31m", "a\nb", "1", float("inf"), "simulated", "wall"]
 
 
@@ -270,27 +294,39 @@ def mutate(folder: Path, random: Random) -> None:
 
 
 def changed(facts: dict[str, Any], random: Random) -> dict[str, Any]:
+    """Remove, replace or add a value at any depth; a mapping is replaced as any other value."""
     key = random.choice(sorted(facts))
-    value = random.choice(VALUES)
-    if random.random() < 0.2:
+    if facts[key] and isinstance(facts[key], dict) and random.random() < 0.6:
+        return {**facts, key: changed(facts[key], random)}
+    how = random.random()
+    if how < 0.2:
         return {name: each for name, each in facts.items() if name != key}
-    return {**facts, key: value}
+    return {**facts, random.choice(KEYS) if how < 0.5 else key: random.choice(VALUES)}
 
 
-@pytest.fixture(scope="module")
-def mutated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200 mutations of three good runs."""
-    root = tmp_path_factory.mktemp("mutated")
+def make_mutants(root: Path, seeds: range) -> None:
+    """Put a mutation of one of three good runs for each seed into ten folders."""
+    cluster = {"name": "lab", "bandwidth": 1e9, "compute_time": {"name": "constant"}}
+    parts: dict[str, object] = {"cluster": cluster, "timed_as": {"model": "llama_1b"}}
+    parts |= {"optim": {"name": "sgd", "lr": 0.1, "schedule": {"name": "constant"}}}
     good = [
-        write_run(root / "kept", "simulated", CURVE),
+        write_run(root / "kept", "simulated", CURVE, settings=parts),
         write_run(root / "kept", "real", CURVE, clock="wall"),
-        write_run(root / "kept", "study", nodes=4, row="sgp_sgp_90", ms_per_iteration=4.0),
+        write_run(
+            root / "kept", "study", nodes=4, settings=parts, row="sgp_sgp_90", ms_per_iteration=4.0
+        ),
     ]
-    for seed in range(200):
+    for seed in seeds:
         random = Random(seed)
         folder = root / str(seed % 10) / f"mutated{seed}"
         shutil.copytree(random.choice(good), folder)
         mutate(folder, random)
+
+
+@pytest.fixture(scope="module")
+def mutated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("mutated")
+    make_mutants(root, range(200))
     return root
 
 
