@@ -133,6 +133,7 @@ def run(
     each_step: Callable[[Result, Worker], None] = lambda result, worker: None,
     engine: Callable[[Problem], Engine] = Loop,
     seed: int = 3,
+    at_step: Callable[[Result, Worker], None] = lambda result, worker: None,
 ) -> Result:
     """``steps`` of every node (on average, for asynchronous algorithms)."""
     problem, optim, cluster = tiny_problem(), optim or sgd(), cluster or machines()
@@ -176,6 +177,7 @@ def run(
         result.trace.append((round(worker.now, 9), worker.rank, worker.step))
         each_step(result, worker)
 
+    listener.saver = lambda worker: at_step(result, worker)
     listener.recorder = end_of_step
     simulation.run()
     return result

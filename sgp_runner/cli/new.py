@@ -1,7 +1,7 @@
 """``sgp-run new``: a small folder with an algorithm, a model or a data set that works, and a test.
 
 The test tries it without gradients, compares the simulator with real processes, and checks that the
-same seed gives the same bytes.
+same seed gives the same bytes, also in a run that was resumed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ class CLASS(Algorithm):
         return [(epoch, self.period * steps) for epoch, steps in self.topology.phases(size)]
 
     async def run(self, worker):
-        """The loop of one worker: await all that takes time, and nothing else."""
+        """The loop of one worker: await all that takes time, and nothing else.
+
+        A resumed run calls this again, so what one step leaves to later ones is kept by name:
+        ``m = worker.keep("momentum", lambda: x.new_zeros(x.shape))`` before the loop, and
+        ``m.mul_(0.9).add_(d)`` in it, which changes the tensor that is kept; ``m = 0.9 * m + d``
+        would make another one. Numbers: ``worker.count("rounds")`` adds 1, and ``worker.tally``
+        reads.
+        """
         x = worker.params
         for k in worker.steps():
             x -= worker.update(await worker.grad())
@@ -147,7 +154,7 @@ SETTINGS += ["epochs=1", "dtype=float64", "logger=jsonl"]
 def run(folder, *words):
     """Run SETTINGS and ``words``; return the folder of the run."""
     command = [sys.executable, "-m", "sgp_runner", *SETTINGS, *words]
-    command += ["results=" + str(folder), "name=run", "resume=never"]
+    command += ["results=" + str(folder), "name=run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "runs" / "run"
@@ -159,7 +166,7 @@ def summary(folder):
 
 def test_the_calls_of_all_ranks_fit_together(tmp_path):
     for nodes in (2, 3, 8):  # before each run comes a dry run, without gradients
-        run(tmp_path, f"nodes={nodes}", "DRY")
+        run(tmp_path / str(nodes), f"nodes={nodes}", "DRY")
 
 
 def test_the_simulator_and_real_processes_agree(tmp_path):
@@ -171,13 +178,21 @@ def test_the_simulator_and_real_processes_agree(tmp_path):
         assert abs(simulated[value] - real[value]) < 1e-10
 
 
+def records(folder):
+    """All lines but the last one, which has the real time."""
+    return (folder / "metrics.jsonl").read_text().splitlines()[:-1]
+
+
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
     one, other = (run(tmp_path / name, "nodes=4") for name in ("one", "other"))
-    records = [
-        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()[:-1]]
-        for folder in (one, other)
-    ]
-    assert records[0] == records[1] != []
+    assert records(one) == records(other) != []
+
+
+def test_a_resumed_run_ends_with_the_same_bytes(tmp_path):
+    settings = ["nodes=4", "optim.schedule=constant", "checkpoint.keep_last=true"]
+    run(tmp_path / "cut", *settings)  # leaves a checkpoint, from which a longer run resumes
+    cut = run(tmp_path / "cut", *settings, "epochs=2")
+    assert records(cut) == records(run(tmp_path / "whole", *settings, "epochs=2")) != []
 
 
 def test_the_run_records_this_code(tmp_path):

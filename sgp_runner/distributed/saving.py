@@ -26,6 +26,7 @@ from sgp_runner.core.state import State, futures_in
 from sgp_runner.distributed.rank import NO_STEP_LEFT, ServerBudget
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
+from sgp_runner.recording.unkept import Unkept
 from sgp_runner.utils.waits import waiting_for
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class RankSaver:
         self.target: int | None = None  # the step at whose start all save
         self.pauses = 0
         self.saving = False
+        self.unchecked = False  # whether a server has saved in the midst of a step
+        self.unkept = Unkept(
+            experiment.run.algo.title,
+            runtime.scheduler,
+            lambda: world.alarm.add("unkept", 1) == 1,
+        )
 
     @property
     def steps(self) -> int:
@@ -92,6 +99,10 @@ class RankSaver:
     # Called on the scheduler's thread.
 
     def start_of_step(self, worker: Worker) -> None:
+        self.unkept.begin(worker)
+        if self.unchecked:
+            self.unkept.check(worker)
+            self.unchecked = False
         if self.saving:  # a server finishes pending gradients
             return
         with self.lock:
@@ -119,7 +130,7 @@ class RankSaver:
         assert isinstance(budget, ServerBudget)
         if budget.ended:  # and the workers know
             return
-        budget.saving = True
+        budget.saving = self.unchecked = True
         self.save()
         budget.saving = False
         budget.tell()
@@ -170,6 +181,7 @@ class RankSaver:
         """Write the checkpoint; return its path and the signal received by any rank, if one was."""
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
+        self.unkept.check(self.worker)
         if self.observer is not None:
             self.observer.recorder.check()  # a checkpoint without its records is worth nothing
         draft = Draft(self.experiment.checkpoints, world.consult(self.steps)[0])

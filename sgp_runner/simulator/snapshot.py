@@ -17,6 +17,7 @@ from sgp_runner.core.scheduler import Call
 from sgp_runner.core.worker import OwnBudget
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
+from sgp_runner.recording.unkept import Unkept
 from sgp_runner.simulator.engine import Gradient
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Saver:
         self.draft: Draft | None = None
         self.kept_last = not experiment.run.checkpoint.keep_last
         self.missing: set[int] = set()
+        self.unkept = Unkept(experiment.run.algo.title, simulation.scheduler)
 
     @property
     def steps(self) -> int:
@@ -123,6 +125,7 @@ class Saver:
         return self.begun // self.simulation.size
 
     def start_of_step(self, worker: Worker) -> None:
+        self.unkept.begin(worker)
         if worker.rank < worker.size:
             self.begun += 1
         if self.draft is None:
@@ -135,6 +138,7 @@ class Saver:
             self.draft.clear()
             self.missing = {each.rank for each in self.workers}
         check_parameters(worker)
+        self.unkept.check(worker)
         self.draft.add(f"rank{worker.rank}.pt", worker.state_dict())
         self.simulation.journals[worker.rank] = []
         if worker.rank in self.missing:

@@ -45,7 +45,31 @@ def test_its_test_passes(kind: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert "5 passed" in done.stdout
+
+
+FORGETFUL = """        x, m = worker.params, 0
+        for k in worker.steps():
+            m = 0.5 * m + worker.update(await worker.grad())
+            x -= m
+"""
+
+
+@pytest.mark.timeout(120)
+def test_its_test_notices_state_that_a_resumed_run_loses() -> None:
+    assert main(["new", "algorithm", "my_first"]) == 0
+    file = Path("my_first/my_first.py")
+    head, _, _ = file.read_text().partition("        x = worker.params\n")
+    file.write_text(head + FORGETFUL)
+    done = subprocess.run(
+        [*(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"), "-k", "bytes"],
+        cwd="my_first",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 failed, 1 passed, 3 deselected" in done.stdout
+    assert "FAILED test_my_first.py::test_a_resumed_run_ends_with_the_same_bytes" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -147,13 +147,18 @@ def whole_and_interrupted(tmp_path: Path, events: list[int], seed: int, *setting
 @pytest.mark.parametrize("slow", [(), SLOW_NETWORK], ids=["10 Gbit/s", "20 Mbit/s"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_killed_run_ends_with_the_same_bytes(
-    variant: str, slow: tuple[str, ...], tmp_path: Path, events: list[int]
+    variant: str,
+    slow: tuple[str, ...],
+    tmp_path: Path,
+    events: list[int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     algo = variant.partition(",")[0]
     seed = sum(map(ord, variant)) + len(slow)
     whole_and_interrupted(
         tmp_path, events, seed, "model=mlp", f"algo={algo}", *VARIANTS[variant], *RANDOM, *slow
     )
+    assert "worker.keep" not in capsys.readouterr().err  # all state is kept
 
 
 @pytest.mark.slow
