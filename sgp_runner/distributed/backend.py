@@ -195,6 +195,7 @@ class RankBackend:
             problem, world.place.node_rank, runtime.comm, budget, runtime, runtime.gradients.buffers
         )
         self.watch.attend(runtime.clock)
+        self.watch.begun = lambda: runtime.paused > 0
 
     def restore(self, observer: Observer | None) -> None:
         assert self.found is not None and self.saved is not None

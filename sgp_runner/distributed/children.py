@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -15,11 +16,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.lock import held
 from sgp_runner.utils.signals import ENDING, end_at_once, hear_as_rank
+from sgp_runner.utils.user_code import FINDER
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
+
+
+MOST_OF_NUMPY = 64  # threads that the OpenBLAS of its wheels starts when it is imported
 
 
 class Child(Protocol):
@@ -63,15 +69,25 @@ class Fork:
             os.kill(self.process.pid, sig)
 
 
+def is_fresh() -> bool:
+    """Return whether a fork of this process can compute: OpenMP's threads do not survive one.
+
+    A plug-in may have started them when it was imported. Those of numpy start again in a fork.
+    """
+    of_numpy = min(present_cores(), asked_cores() or MOST_OF_NUMPY) - 1
+    threads = len(os.listdir("/proc/self/task"))
+    return not FINDER.of_plugin and threads <= threading.active_count() + of_numpy
+
+
 def start(
     program: Sequence[str], words: Sequence[str], environment: Mapping[str, str], fork: bool
 ) -> Child:
     """Start ``python program words`` in a session of its own.
 
     program: ``-m`` and a module, which has a function ``main`` of the words, or a script and words
-    fork: from this process, which must have computed nothing; PyTorch is imported once then
+    fork: from this process, if it has computed nothing; PyTorch is imported once then
     """
-    if not fork or sys.platform != "linux":
+    if not fork or sys.platform != "linux" or not is_fresh():
         return subprocess.Popen(
             [sys.executable, *program, *words],
             env=dict(environment),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
 from sgp_runner.utils.launchers import kept_elsewhere, orphaned
+from sgp_runner.utils.units import duration
 from sgp_runner.utils.waits import interrupt, interruption, longest_wait, stall_report
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ SIGNAL = "signal"  # key in the store of the signal that ends all ranks, unsaved
 CAME, BUILT = "came", "built"  # number of ranks that are up; set once rank 0 is ready to train
 REPORTED = "signal reported"  # set by the rank that has reported it
 SPEECH_SECONDS = 5.0  # for rank 0 to report it
+IDLE_SHARE = 0.01  # of a processor: a rank that computes less does nothing
 GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has failed
 
 
@@ -38,16 +40,24 @@ class Watchdog:
     world: the present processes
     sentence: describes the end of the run by a signal that has not made it save
     resume_hint: names the checkpoint from which the run resumes
+    start_seconds: how long this rank may stand still before its first step
+    begun: whether this rank has taken a step
+    alive: when it last did something before that, or waited for others
+    computed: seconds of processor time, of all threads but the watchdog's, until then
     """
 
     world: World
     vote: Vote
     sentence: Callable[[int], str]
     resume_hint: Callable[[], str]
+    start_seconds: float
     ended: Event = field(default_factory=Event)
     reporting: Lock = field(default_factory=Lock)  # taken by the thread that reports a lost store
     clock: RealClock | None = None
     on_tick: Callable[[], None] | None = None
+    begun: Callable[[], bool] = lambda: False
+    alive: float = field(default_factory=time.monotonic)
+    computed: float = 0.0
 
     def attend(self, clock: RealClock | None, on_tick: Callable[[], None] | None = None) -> None:
         """Post errors to ``clock`` from now on, and call ``on_tick`` twice a second."""
@@ -56,13 +66,22 @@ class Watchdog:
         if clock is not None and (error := interruption()) is not None:
             clock.post_error(error)
 
+    def idle_seconds(self) -> float:
+        """Return how long this rank has stood still before its first step; to call often."""
+        now, computed = time.monotonic(), time.process_time() - time.thread_time()
+        busy = computed - self.computed > IDLE_SHARE * (now - self.alive)
+        if busy or longest_wait() or self.begun():
+            self.alive, self.computed = now, computed
+        return now - self.alive
+
 
 @contextmanager
 def watching(watch: Watchdog, run: Run) -> Iterator[None]:
-    """Run the watchdog thread: it answers votes, and ends this process in four cases.
+    """Run the watchdog thread: it answers votes, and ends this process in five cases.
 
     These are the failure of another rank, a signal outside training, to this rank or another one, a
-    wait that is too long, and the loss of the store.
+    wait that is too long, a rank that stands still before its first step, and the loss of the
+    store.
     """
     world, vote = watch.world, watch.vote
 
@@ -94,6 +113,8 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                         )
                     elif not reported and world.alarm.add("errors", 1) == 1:
                         return end(report(world))
+                if watch.idle_seconds() > watch.start_seconds:
+                    return end(stands_still(watch))
                 if run.on_failure == "continue":
                     vote.heartbeat()
                     with vote.lock:  # or a suspicion could become the next vote
@@ -187,4 +208,22 @@ def report(world: World) -> StallTimeout:
     sentence = f"the run stalled (network.timeout_seconds): rank {world.process_rank} {own}"
     sentence += f"; rank {silent} does not answer." if silent else "."
     alarm.set("failed", sentence)
+    return StallTimeout(sentence)
+
+
+def stands_still(watch: Watchdog) -> Exception:
+    """Return the error of this rank, whose main thread may never report it, after reporting it."""
+    world = watch.world
+    sentence = (
+        f"rank {world.process_rank} has done nothing for "
+        f"{duration(watch.start_seconds)} before its first step "
+        "(network.start_timeout_seconds): its data, model or algorithm waits for something; "
+        "mend that, or allow more."
+    )
+    if world.alarm.add("errors", 1) > 1:
+        return Aborted("another rank failed")
+    if signals.hearing.command:
+        signals.speak(sentence)
+    signals.hearing.command = ""
+    world.alarm.set("failed", sentence)
     return StallTimeout(sentence)

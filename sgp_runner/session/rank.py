@@ -68,6 +68,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         vote,
         partial(stopped_unsaved, experiment=experiment),
         partial(resume_hint, experiment),
+        network.start_timeout_seconds,
     )
     with watching(watch, run), noticing_a_lost_store(watch), staying_for_the_others(world):
         try:

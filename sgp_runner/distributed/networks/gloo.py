@@ -37,7 +37,8 @@ class Gloo:
     compile: the model, with torch.compile
     timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
         for whom
-    start_timeout_seconds: how long ranks may wait at the start for one that does not come
+    start_timeout_seconds: how long ranks may wait at the start for one that does not come, and how
+        long one may stand still before its first step
     vote_seconds: how long ranks that have lost another one wait for each other's answers; a rank
         that does not answer is lost
     silence_seconds: with on_failure=continue, how long a rank may send no heartbeat while another

@@ -36,7 +36,8 @@ class Nccl:
     compile: the model, with torch.compile
     timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
         for whom
-    start_timeout_seconds: how long ranks may wait at the start for one that does not come
+    start_timeout_seconds: how long ranks may wait at the start for one that does not come, and how
+        long one may stand still before its first step
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
