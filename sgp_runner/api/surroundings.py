@@ -16,20 +16,24 @@ from types import FrameType
 from sgp_runner.config import plugins
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched
+from sgp_runner.utils.variables import SAFE_PATH, setting
 
 ONE_AT_A_TIME = threading.RLock()  # Hydra, plug-ins and PyTorch's defaults belong to the process
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Let one thread at a time run something, with no plug-ins but those that it names."""
+    """Let one thread at a time run something, with no plug-ins but those that it names.
+
+    No Python that it starts imports from the present folder.
+    """
     if launched() is not None:
         raise ConfigError(
             "sgp_runner.run",
             "a launcher has started this process; it cannot share a run with others from Python: "
             "start the command sgp-run with the launcher.",
         )
-    with ONE_AT_A_TIME:
+    with ONE_AT_A_TIME, setting(**SAFE_PATH):
         plugins.forget()
         try:
             yield

@@ -153,7 +153,7 @@ SETTINGS += ["epochs=1", "dtype=float64", "logger=jsonl"]
 
 def run(folder, *words):
     """Run SETTINGS and ``words``; return the folder of the run."""
-    command = [sys.executable, "-m", "sgp_runner", *SETTINGS, *words]
+    command = [sys.executable, "-P", "-m", "sgp_runner", *SETTINGS, *words]
     command += ["results=" + str(folder), "name=run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.session.pool import Pool, Task
 from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.variables import SAFE_PATH, setting
 
 
 @dataclass(frozen=True)
@@ -100,22 +101,18 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
     """
     waiting = [job for job in jobs if job.due]
     most = processes or os.cpu_count() or 1
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"  # read by the server of the pool when it imports torch
-    try:
-        with Pool(most, cores=most, memory=0) as pool:
-            tasks = (
-                Task(number, partial(run, job), place=job.folder)
-                for number, job in enumerate(waiting)
-            )
-            for ended in pool.run(tasks):
-                lost = f"its process ended with exit code {ended.exit_code}"
-                said = lost if ended.result is None else str(ended.result)
-                yield waiting[ended.task.number], said or None
-    finally:
-        os.environ.pop("OMP_NUM_THREADS")
-        if before is not None:
-            os.environ["OMP_NUM_THREADS"] = before
+    # The server of the pool reads the number of threads when it imports PyTorch.
+    with (
+        setting(OMP_NUM_THREADS="1", **SAFE_PATH),
+        Pool(most, cores=most, memory=0) as pool,
+    ):
+        tasks = (
+            Task(number, partial(run, job), place=job.folder) for number, job in enumerate(waiting)
+        )
+        for ended in pool.run(tasks):
+            lost = f"its process ended with exit code {ended.exit_code}"
+            said = lost if ended.result is None else str(ended.result)
+            yield waiting[ended.task.number], said or None
 
 
 def run_and_say(jobs: Iterable[Job]) -> int:

@@ -333,6 +333,16 @@ def sweep(*words: str) -> list[str]:
     ]
 
 
+def test_modules_of_the_present_folder_do_not_run(cluster: Cluster) -> None:
+    for name in ("torch", "random", "queue", "sgp_runner"):
+        (cluster.folder / f"{name}.py").write_text('open(__file__ + ".ran", "w")')
+    code, _, error = cluster.run(*sweep("model=mlp", "epochs=1", "nodes=2", "network=sim,gloo"))
+    assert code == 0, error
+    number = cluster.submit(f"{SCRIPTS}/run.sbatch", *RUN, "nodes=1", "epochs=1")
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    assert list(cluster.folder.glob("*.ran")) == []
+
+
 def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
     words = sweep("model=mlp", "epochs=1", "nodes=2", "algo=sgp,ar_sgd", "network=sim,gloo")
     code, out, error = cluster.run(*words)

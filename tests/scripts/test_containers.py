@@ -17,12 +17,12 @@ CONTAINERS = ROOT / "containers"
 
 def settings(words: list[str]) -> list[str]:
     """The settings of sgp-run in a command of torchrun."""
-    return words[words.index("sgp_runner") + 1 :]
+    return words[words.index("--no-python") + 2 :]
 
 
 def options(words: list[str]) -> dict[str, str]:
     """The options of torchrun."""
-    found = (re.fullmatch(r"--([\w-]+)=(.*)", word) for word in words[: words.index("-m")])
+    found = (re.fullmatch(r"--([\w-]+)=(.*)", word) for word in words[: words.index("--no-python")])
     return {each[1]: each[2] for each in found if each}
 
 

@@ -1,0 +1,25 @@
+"""Environment variables, which the processes that are started from here inherit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# ``python -m`` and ``python -c``, with which multiprocessing starts its servers too, import from
+# the present folder first: a ``torch.py`` beside somebody's results would run.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+
+
+@contextmanager
+def setting(**variables: str) -> Iterator[None]:
+    """Set environment variables, and restore what they were."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
