@@ -8,7 +8,6 @@ results do not depend on the number of decoding processes.
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,6 +18,7 @@ from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from sgp_runner.data.dataset import Split
+from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.seeding import seeds_of
 from sgp_runner.utils.signals import ENDING
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-MANY_FILES = 65_536  # an image batch in shared memory is an open file
 
 
 class Decoders:
@@ -81,8 +79,7 @@ def start_processes(count: int) -> ProcessPoolExecutor:
     """
     from sgp_runner.data.decoding import start_process
 
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(most, MANY_FILES)), most))
+    allow_many()  # an image batch in shared memory is an open file
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([start_process.__module__])
     # One by one, since the first unblocks SIGTERM.

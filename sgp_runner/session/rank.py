@@ -25,6 +25,7 @@ from sgp_runner.elastic.membership import listed
 from sgp_runner.elastic.vote import LOST, Vote
 from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
 from sgp_runner.session.session import Session
+from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import (
     Aborted,
     CannotSave,
@@ -58,6 +59,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     An error here stops every other rank.
     """
     keep_freed_memory()
+    allow_many()  # gloo keeps every connection to its ports, those of strangers too
     run, rank, alarm = experiment.run, world.process_rank, world.alarm
     network = run.network
     assert isinstance(network, RealNetwork)

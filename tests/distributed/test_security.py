@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import os
 import re
+import resource
 import signal
 import socket
 import stat
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import torch
 from places import TESTS
 from processes import wait_for_ranks
-from slurm_cluster import free_ports
+from slurm_cluster import free_ports, wait_until
 from test_mpi import ENVIRONMENT, MPIRUN
 
 import sgp_runner
@@ -41,6 +44,11 @@ LOOPBACK = {
 
 def listens_on(pid: int) -> set[str]:
     """Addresses on which a process accepts connections."""
+    return {address.partition(":")[0] for address in listening(pid)}
+
+
+def listening(pid: int) -> set[str]:
+    """``ADDRESS:PORT`` of each socket on which a process accepts connections, as in /proc/net."""
     inodes = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
@@ -50,7 +58,7 @@ def listens_on(pid: int) -> set[str]:
         for name in ("tcp", "tcp6")
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
     ]
-    return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and line[9] in inodes}
+    return {line[1] for line in lines if line[3] == "0A" and line[9] in inodes}
 
 
 def shared_files(pid: int) -> set[str]:
@@ -97,6 +105,46 @@ def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path)
         finally:
             launcher.send_signal(signal.SIGTERM)
     assert not store.parent.exists()
+
+
+def num_bytes_recorded(folder: Path) -> list[int]:
+    """The lengths of the records of all ranks."""
+    return [path.stat().st_size for path in sorted(folder.glob("runs/*/metrics*.jsonl"))]
+
+
+def test_connections_of_a_stranger_do_not_use_up_the_descriptors_of_a_rank(tmp_path: Path) -> None:
+    """A shell gives 1,024 as a rule; a rank raises its limit as far as it may."""
+
+    def lower_the_limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 4096))
+
+    words = ["network=gloo", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl"]
+    command = [sys.executable, "-m", "sgp_runner", *words, f"results={tmp_path}"]
+    with ExitStack() as stack:
+        launcher = stack.enter_context(
+            subprocess.Popen(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=lower_the_limit,
+            )
+        )
+        stack.callback(launcher.kill)
+        for rank in wait_for_ranks(tmp_path, 2):
+            ports = sorted(int(address.rpartition(":")[2], 16) for address in listening(rank))
+            for i in range(300):
+                place = ("127.0.0.1", ports[i % len(ports)])
+                stack.enter_context(socket.create_connection(place))
+            wait_until(lambda rank=rank: len([*Path(f"/proc/{rank}/fd").iterdir()]) > 300, "them")
+        before = num_bytes_recorded(tmp_path)
+        wait_until(
+            lambda: all(map(operator.gt, num_bytes_recorded(tmp_path), before)),
+            "more steps of both ranks",
+        )
+        launcher.send_signal(signal.SIGTERM)
+        _, error = launcher.communicate(timeout=60)
+        assert launcher.returncode == 75 and "saved in" in error, error
 
 
 def test_a_rank_that_answers_with_a_pickle_does_not_run_code_here(tmp_path: Path) -> None:
