@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.elastic.membership import full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
-from sgp_runner.utils.launchers import local_ranks
+from sgp_runner.utils.launchers import launched, local_ranks
 from sgp_runner.utils.units import counted, number
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def recording(
         return
     names = (facts["algorithm"], facts["model"], facts["data"])
     title = " · ".join([*map(str, names), counted(run.nodes, "node"), run.network.name, run.label])
-    for note in [*run.notes(run.budget(problem).total), *crowded(run), *extrapolated(run, problem)]:
+    notes = run.notes(run.budget(problem).total)
+    for note in [*notes, *crowded(run), *extrapolated(run, problem), *killed_unsaved(run)]:
         print(note, flush=True)
     path = metrics_path(experiment.directory, 0)
     if start == START and (sentence := replaced(path, run.resume)):
@@ -93,6 +94,21 @@ def extrapolated(run: Run, problem: Problem) -> list[str]:
     params = problem.start()
     sentence = run.cluster.beyond(run.nodes, run.timed_as.wire(params).num_bytes(params))
     return [] if sentence is None else [sentence]
+
+
+def killed_unsaved(run: Run) -> list[str]:
+    """Return which signal saves the run if its launcher kills the ranks soon after the others.
+
+    Open MPI 5 sends SIGTERM a quarter of a second after Ctrl-C or SIGTERM, and SIGKILL another
+    quarter later; no option changes that.
+    """
+    process = launched()
+    if run.record or process is None or process.launcher != "mpirun":
+        return []
+    return [
+        "SIGUSR1 to mpirun saves this run and stops it. Ctrl-C and SIGTERM do not save it: "
+        "mpirun kills its ranks half a second later."
+    ]
 
 
 def replaced(path: Path, resume: str) -> str | None:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from experiments import final_parameters, make_experiment, steps_taken
-from places import TESTS
+from places import ROOT, TESTS
 from processes import hear_interrupts, ranks_of, wait_for_ranks
+from slurm_cluster import wait_until
 from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
@@ -191,6 +192,45 @@ def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(
     assert line == f"sgp-run: {waited}"
 
 
+def start_script_of_the_page(folder: Path) -> subprocess.Popen[str]:
+    """Start a long run with the script of docs/running.md that turns Ctrl-C into SIGUSR1."""
+    page = (ROOT / "docs/running.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```bash\n(set -m [\s\S]+?)```", page)
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    mapping = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    words = ["algo=sgp", "model=mlp", "epochs=100000", "logger=jsonl", f"results={folder}"]
+    return subprocess.Popen(
+        ["bash", "-c", script, "mpirun.sh", *words],
+        env={**ENVIRONMENT, **path, **mapping},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
+    )
+
+
+def num_bytes_recorded(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("runs/*/metrics*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_the_script_of_the_page_saves_a_run_that_resumes(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    recorded = 0
+    for before in ("SIGUSR1 to mpirun saves this run", "This run resumes from step "):
+        with start_script_of_the_page(tmp_path) as script:
+            wait_until(lambda then=recorded: num_bytes_recorded(tmp_path) > then, "steps")
+            script.send_signal(number)
+            out, error = script.communicate(timeout=60)
+        recorded = num_bytes_recorded(tmp_path)
+        assert script.returncode == 75 and before in out, error
+        assert error.count("sgp-run: stopped by SIGUSR1; saved in ") == 1
+    assert not ranks_of(tmp_path)
+
+
 def test_messages_of_every_type_and_length_arrive_in_order() -> None:
     done = mpirun(3, str(HERE / "mpi_messages.py"))
     assert done.returncode == 0, done.stderr
@@ -217,6 +257,11 @@ def test_the_command_runs_under_mpirun(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("accuracy of the averaged model") == 1
+    note = (
+        "SIGUSR1 to mpirun saves this run and stops it. Ctrl-C and SIGTERM do not save it: mpirun "
+        "kills its ranks half a second later."
+    )
+    assert done.stdout.splitlines().count(note) == 1
     (directory,) = (tmp_path / "results" / "runs").iterdir()
     assert read_summary(directory) is not None
     assert {record["rank"] for record in read_metrics(directory) if record["kind"] == "train"} == {
