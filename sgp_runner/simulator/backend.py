@@ -112,9 +112,12 @@ class SimulatedBackend:
 
     def make_saver(self, observer: Observer | None) -> Saver:
         assert observer is not None
+        resumed = self.saver is None and self.begun > 0
         if self.saver is not None:
             self.begun = self.saver.begun
-        self.saver = Saver(self.experiment, self.simulation, self.workers, self.begun, observer)
+        self.saver = Saver(
+            self.experiment, self.simulation, self.workers, self.begun, observer, resumed
+        )
         return self.saver
 
     def run(self) -> None:

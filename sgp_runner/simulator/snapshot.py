@@ -101,6 +101,7 @@ class Saver:
     """Writes checkpoints of a simulated run while it continues.
 
     begun: steps that the gradient workers have begun.
+    resumed: whether the state is that of a checkpoint.
     """
 
     def __init__(
@@ -110,12 +111,15 @@ class Saver:
         workers: Sequence[Worker],
         begun: int,
         observer: Observer,
+        resumed: bool,
     ) -> None:
         self.experiment, self.simulation, self.workers = experiment, simulation, workers
         self.begun, self.observer = begun, observer
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
         self.draft: Draft | None = None
-        self.kept_last = not experiment.run.checkpoint.keep_last
+        self.kept_last = not experiment.run.checkpoint.keep_last or (
+            resumed and any(map(self.near_the_end, workers))
+        )
         self.missing: set[int] = set()
         self.unkept = Unkept(experiment.run.algo.title, simulation.scheduler)
 
@@ -132,7 +136,6 @@ class Saver:
             last = not self.kept_last and self.near_the_end(worker)
             if not last and not self.trigger.due(self.begun // worker.size):
                 return
-            self.kept_last |= last
             self.observer.recorder.check()  # a checkpoint without its records is worth nothing
             self.draft = Draft(self.experiment.checkpoints, self.steps)
             self.draft.clear()
@@ -144,11 +147,12 @@ class Saver:
         if worker.rank in self.missing:
             self.missing.remove(worker.rank)
             if not self.missing:
+                # Before the events of now, whose numbers must not depend on checkpoints.
                 clock = self.simulation.clock
-                clock.at(clock.now, Call(partial(self.write, self.draft)))
+                clock.at_first(clock.now, Call(partial(self.write, self.draft)))
 
     def near_the_end(self, worker: Worker) -> bool:
-        """Whether to save the state from which a longer run will continue."""
+        """Whether a longer run should continue from a state such as that of ``worker``."""
         each = self.simulation.size if self.experiment.run.algo.asynchronous else 1
         budget = worker.budget
         assert isinstance(budget, OwnBudget)
@@ -161,6 +165,7 @@ class Saver:
         longer = not any(worker.budget.spent for worker in self.workers)
         draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep, longer)
         self.draft = None
+        self.kept_last = self.kept_last or any(map(self.near_the_end, self.workers))
         self.simulation.journals.clear()
         self.trigger.saved(self.steps)
         if self.trigger.signal is not None:

@@ -144,6 +144,68 @@ def whole_and_interrupted(tmp_path: Path, events: list[int], seed: int, *setting
     assert records(whole) == records(cut)
 
 
+MEASURED = {"observer.real_s"}
+
+
+def leaves(state: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every field of a saved state by its dotted key, a tensor as its type and numbers."""
+    if isinstance(state, dict):
+        yield key, list(state)
+        for name, value in state.items():
+            yield from leaves(value, f"{key}.{name}".lstrip("."))
+    elif isinstance(state, list | tuple):
+        yield key, (type(state), len(state))
+        for number, value in enumerate(state):
+            yield from leaves(value, f"{key}[{number}]")
+    elif isinstance(state, torch.Tensor):
+        yield key, (state.dtype, str(state.tolist()))
+    elif key not in MEASURED:
+        yield key, repr(state)  # equal for NaN too
+
+
+def checkpoints(experiment: Experiment) -> dict[str, object]:
+    """Return all fields of all checkpoints in a run's folder but measured times."""
+    found: dict[str, object] = {}
+    for path in sorted(experiment.checkpoints.glob("step-*/*")):
+        place = path.relative_to(experiment.checkpoints)
+        if path.suffix == ".pt":
+            state = torch.load(path, weights_only=True)
+            found |= {f"{place} {key}": value for key, value in leaves(state)}
+        else:
+            found[str(place)] = json.loads(path.read_text())["longer"]
+    return found
+
+
+def compare_checkpoints(tmp_path: Path, events: list[int], seed: int, *settings: str) -> None:
+    random = Random(seed)
+    words = [*SETTINGS, *settings, "checkpoint.keep=1000", "checkpoint.keep_last=true"]
+    words.append(f"checkpoint.every_steps={random.choice(['1', '2', '3', '7', 'null'])}")
+    whole, cut = (make_experiment(tmp_path / name, *words) for name in ("whole", "cut"))
+    execute(whole)
+    assert finish(cut, events, random, max(2, (10**9 - events[0]) // 2)) > 0
+    saved = checkpoints(whole)
+    assert saved and checkpoints(cut) == saved
+
+
+@pytest.mark.parametrize("variant", ["diloco", "osgp", "gap_aware"])
+def test_a_killed_run_has_saved_the_same_states(
+    variant: str, tmp_path: Path, events: list[int]
+) -> None:
+    words = (f"algo={variant}", *VARIANTS[variant], *RANDOM)
+    compare_checkpoints(tmp_path, events, 1, "model=mlp", *words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_killed_run_has_saved_the_same_states_many_times(
+    variant: str, seed: int, tmp_path: Path, events: list[int]
+) -> None:
+    network = SLOW_NETWORK if seed % 2 else ()
+    words = (f"algo={variant.partition(',')[0]}", *VARIANTS[variant], *RANDOM, *network)
+    compare_checkpoints(tmp_path, events, seed, "model=mlp", *words, f"seed={seed}")
+
+
 @pytest.mark.parametrize("slow", [(), SLOW_NETWORK], ids=["10 Gbit/s", "20 Mbit/s"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_killed_run_ends_with_the_same_bytes(
