@@ -1,6 +1,7 @@
 """``sgp-run download cifar10``: data that can be had without an account, checked and unpacked.
 
-An interrupted download continues where it stopped; the folder appears only when it is complete.
+An interrupted download continues where it stopped, and none is longer than the published archive.
+The folder appears only when it is complete.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from rich.progress import Progress
@@ -29,7 +30,7 @@ PIECE = 2**20  # bytes
 
 def download(words: Sequence[str]) -> int:
     """Download and unpack a data set. Raises ConfigError for one that cannot be had."""
-    from sgp_runner.data.cifar import Cifar, defect, kind_of, url_of
+    from sgp_runner.data.cifar import ARCHIVE_BYTES, Cifar, defect, kind_of, url_of
 
     options = dict(word.split("=", 1) for word in words if "=" in word)
     names = [word for word in words if "=" not in word]
@@ -49,7 +50,7 @@ def download(words: Sequence[str]) -> int:
     try:
         root.mkdir(parents=True, exist_ok=True)
         archive = root / kind.filename
-        fetch(url, archive, kind.tgz_md5)
+        fetch(url, archive, kind.tgz_md5, ARCHIVE_BYTES[name])
         unpack(archive, folder)
         archive.unlink()
     except OSError as error:
@@ -60,8 +61,8 @@ def download(words: Sequence[str]) -> int:
     return 0
 
 
-def fetch(url: str, path: Path, md5: str) -> None:
-    """Download ``url`` to ``path``, which holds what an earlier attempt has received.
+def fetch(url: str, path: Path, md5: str, size: int) -> None:
+    """Download ``size`` bytes of ``url`` to ``path``, which has those of an earlier attempt.
 
     Raises ConfigError if the server cannot be reached, or sends something else.
     """
@@ -70,18 +71,27 @@ def fetch(url: str, path: Path, md5: str) -> None:
     if check_integrity(str(path), md5):
         return
     received = path.stat().st_size if path.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={received}-"})
+    try:
+        request = urllib.request.Request(url, headers={"Range": f"bytes={received}-"})
+    except ValueError:
+        raise ConfigError("url", f"'{url}' is not a URL: write url=https://...") from None
     print(f"downloading {url}", flush=True)
     total = received
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             received *= answer.status == 206  # else the server sends it from the start
-            total = received + int(answer.headers.get("Content-Length") or 0)
-            save(answer, path, received, total)
+            total = min(size, received + int(answer.headers.get("Content-Length") or 0))
+            save(answer, path, received, size)
     except urllib.error.HTTPError as error:
         if error.code != 416:  # nothing is left to send
             raise unreachable(url, error) from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
+    except (
+        urllib.error.URLError,
+        HTTPException,
+        TimeoutError,
+        ConnectionError,
+        ValueError,
+    ) as error:
         raise unreachable(url, error) from error
     if path.stat().st_size < total:
         raise unreachable(url, ConnectionError("the connection broke"))
@@ -94,15 +104,19 @@ def fetch(url: str, path: Path, md5: str) -> None:
         )
 
 
-def save(answer: HTTPResponse, path: Path, received: int, total: int) -> None:
-    """Write the rest of a file, from the byte ``received``, with a bar on a terminal."""
+def save(answer: HTTPResponse, path: Path, received: int, size: int) -> None:
+    """Write the rest of a file of ``size`` bytes, from ``received`` on, with a bar on a terminal.
+
+    Bytes beyond ``size`` are not read.
+    """
     with (
         path.open("ab" if received else "wb") as file,
         Progress(transient=True, disable=not sys.stdout.isatty()) as progress,
     ):
-        task = progress.add_task(path.name, total=total, completed=received)
-        while piece := answer.read(PIECE):
+        task = progress.add_task(path.name, total=size, completed=received)
+        while received < size and (piece := answer.read(min(PIECE, size - received))):
             file.write(piece)
+            received += len(piece)
             progress.advance(task, len(piece))
 
 

@@ -16,7 +16,7 @@ import torch
 from corpora import cifar, md5
 
 from sgp_runner.cli.main import main
-from sgp_runner.data.cifar import Cifar, kind_of
+from sgp_runner.data.cifar import ARCHIVE_BYTES, Cifar, kind_of
 
 ARCHIVE = "cifar-10-python.tar.gz"
 
@@ -50,12 +50,13 @@ def serving(content: bytes, most: int | None = None) -> Iterator[tuple[str, list
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """An archive as the published one, with few images; its checksum is taken for the true one."""
+    """An archive as the published one, with few images; its checksum and size pass for the true."""
     path = tmp_path / ARCHIVE
     folder = cifar(tmp_path / "published", monkeypatch) / "cifar-10-batches-py"
     with tarfile.open(path, "w:gz") as file:
         file.add(folder, folder.name)
     monkeypatch.setattr(kind_of("cifar10"), "tgz_md5", md5(path))
+    monkeypatch.setitem(ARCHIVE_BYTES, "cifar10", path.stat().st_size)
     monkeypatch.chdir(tmp_path)
     return path.read_bytes()
 
@@ -100,6 +101,37 @@ def test_another_file_is_refused(archive: bytes, capsys: pytest.CaptureFixture[s
     assert os.listdir("data") == []
 
 
+@pytest.mark.parametrize("resumed", [0, 10**6])
+def test_an_endless_file_is_read_to_the_size_of_the_archive(
+    archive: bytes,
+    resumed: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("data").mkdir()
+    Path("data", ARCHIVE).write_bytes(bytes(resumed))
+    written: list[int] = []
+    removed = Path.unlink
+    monkeypatch.setattr(
+        Path, "unlink", lambda path: (written.append(path.stat().st_size), removed(path))
+    )
+    assert main(["download", "cifar10", "url=file:///dev/zero"]) == 2
+    assert "is not the published file (its checksum differs)" in capsys.readouterr().err
+    assert written == [len(archive)]
+    assert os.listdir("data") == []
+
+
+@pytest.mark.parametrize("url", ["", "foo", "https://["])
+def test_an_invalid_url_is_refused_with_its_key(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["download", "cifar10", f"url={url}"]) == 2
+    assert capsys.readouterr().err == (
+        f"sgp-run: url: '{url}' is not a URL: write url=https://...\n"
+    )
+
+
 def test_a_server_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +139,8 @@ def test_a_server_that_is_not_there(
     assert main(["download", "cifar10", "url=http://127.0.0.1:9/x.tar.gz"]) == 2
     sentence = r"sgp-run: download: http://127.0.0.1:9/x.tar.gz cannot be read \(.*refused\); .*\n"
     assert re.fullmatch(sentence, capsys.readouterr().err)
+    assert main(["download", "cifar10", "url=http://a b/x.tar.gz"]) == 2
+    assert "http://a b/x.tar.gz cannot be read (URL can't contain" in capsys.readouterr().err
 
 
 def test_a_damaged_folder_is_named(archive: bytes, capsys: pytest.CaptureFixture[str]) -> None:
