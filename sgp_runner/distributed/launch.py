@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from sgp_runner.config.plugins import OPTION
 from sgp_runner.distributed.children import Child, start
+from sgp_runner.distributed.private_folder import private_folder
 from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
 from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
@@ -55,8 +55,8 @@ def launch(
     RankFailed or Diverged as the first failing rank, the ConfigError that all ranks agree on, or
     Stopped or KeyboardInterrupt after a signal.
     """
-    with interruptible(), TemporaryDirectory(prefix="sgp-run-") as private:  # of mode 0700
-        return launch_with(experiment, program, fork, Path(private) / "store")
+    with interruptible(), private_folder() as private:
+        return launch_with(experiment, program, fork, private / "store")
 
 
 def launch_with(

@@ -11,13 +11,12 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +30,7 @@ from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.problem import ON_CPU
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.distributed.gloo import DTYPES
+from sgp_runner.distributed.private_folder import private_folder
 from sgp_runner.distributed.store import LocalStore
 from sgp_runner.distributed.values import check_lengths, pack, unpack
 from sgp_runner.utils.errors import StallTimeout
@@ -79,9 +79,11 @@ class MpiWorld:
     def store_among(self, hosts: list[str]) -> Any:
         """Return a clonable store: a private file on one host, a port of rank 0 among several."""
         if len(set(hosts)) == 1:
-            folder = tempfile.mkdtemp(prefix="sgp-run-") if self.process_rank == 0 else ""
-            if self.process_rank == 0:
-                atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            private = ExitStack()
+            atexit.register(private.close)
+            folder = (
+                str(private.enter_context(private_folder())) if self.process_rank == 0 else ""
+            )
             return LocalStore(f"{self.gather(folder)[0]}/store")
         keeper = (
             TCPStore(hosts[0], 0, is_master=True, wait_for_workers=False)
