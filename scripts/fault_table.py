@@ -91,7 +91,8 @@ With churn (`faults=churn`) every node leaves and comes back, again and again:
 are exponential and depend on the seed. Each absence is a *crash and rejoin*: the node resumes from
 its state, synchronous algorithms wait for it, and asynchronous ones continue meanwhile;
 `on_failure=continue` is about permanent crashes alone. A timing study extends what its sample
-meets, so let it be long enough for many absences.
+meets, so let it be long enough for many absences. A message, gradient or collective that more than
+10,000 absences would interrupt is refused.
 """
 
 

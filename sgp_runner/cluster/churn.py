@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from sgp_runner.cluster.faults import Event, Faults
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import TooManyAbsences
 from sgp_runner.utils.seeding import seed_of
 from sgp_runner.utils.units import HOUR, duration
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _CHURN = 206  # stream of random numbers
 MOST = 1_000_000  # absences of a node; more are a typing error and would exhaust the memory
+MOST_IN_WORK = 10_000  # absences during one message, gradient or collective
 
 
 class Absences:
@@ -30,6 +32,20 @@ class Absences:
         self.faults, self.seed, self.names = faults, seed, names
         self.drawn: dict[int, list[Event]] = {}  # by rank, in order
         self.randoms: dict[int, Generator] = {}
+
+    def check(self, seconds: float, ranks: int) -> None:
+        """Raise TooManyAbsences if those of ``ranks`` interrupt work of ``seconds`` too often.
+
+        Each interruption is simulated, so such a run would seem to stand still.
+        """
+        expected = ranks * seconds / HOUR * self.faults.churn_per_hour
+        if MOST_IN_WORK < expected < inf:
+            raise TooManyAbsences(
+                "faults.churn_per_hour",
+                f"a message, gradient or collective that takes {duration(seconds)} would be "
+                f"interrupted about {expected:,.0f} times, and at most {MOST_IN_WORK:,} are "
+                "simulated: use a smaller number, or a faster cluster.",
+            )
 
     def during(self, rank: int, begin: float, end: float) -> Iterator[Event]:
         """Yield the absences of ``rank``, a server's none, from ``begin`` to ``end`` (seconds)."""
@@ -50,7 +66,7 @@ class Absences:
         absences, random = self.drawn[rank], self.randoms[rank]
         while (back := absences[-1].stop if absences else 0.0) <= moment:
             if len(absences) == MOST:
-                raise ConfigError(
+                raise TooManyAbsences(
                     "faults.churn_per_hour",
                     f"a node would leave more than {MOST:,} times in {duration(moment)}: "
                     "use a smaller number.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -69,10 +70,14 @@ def piecewise(intervals: Sequence[S], factor: Callable[[Sequence[S]], float]) ->
     if not intervals:
         return STEADY
     bounds = sorted({moment for each in intervals for moment in (each.start, each.stop)})
+    to_come = sorted(range(len(intervals)), key=lambda i: intervals[i].start, reverse=True)
+    now: list[int] = []
     pieces = []
     for start, stop in pairwise(bounds):
-        now = [each for each in intervals if each.start <= start and stop <= each.stop]
-        slower = factor(now)
+        now = [i for i in now if intervals[i].stop > start]
+        while to_come and intervals[to_come[-1]].start == start:
+            insort(now, to_come.pop())
+        slower = factor([intervals[i] for i in now])
         if slower != 1:
             pieces.append((start, stop, slower))
     return RateSchedule(tuple(pieces))

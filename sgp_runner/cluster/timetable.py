@@ -99,7 +99,11 @@ class Interrupted:
     absences: Absences
 
     def finish(self, begin: float, end: float) -> float:
-        """See `RateSchedule.finish`; absences are drawn up to the end of the work."""
+        """See `RateSchedule.finish`; absences are drawn up to the end of the work.
+
+        Raises TooManyAbsences for work that too many absences would interrupt.
+        """
+        self.absences.check(end - begin, len(self.ranks))
         done = end
         while done < inf:
             absent = [

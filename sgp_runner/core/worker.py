@@ -20,6 +20,7 @@ from sgp_runner.utils.errors import (
     NotFinite,
     RankFailed,
     Stopped,
+    TooManyAbsences,
 )
 from sgp_runner.utils.user_code import place
 
@@ -392,6 +393,7 @@ SPEAKING = (
     CallMismatch,
     MembershipChanged,
     Stopped,
+    TooManyAbsences,
 )
 
 

@@ -81,9 +81,7 @@ class MpiWorld:
         if len(set(hosts)) == 1:
             private = ExitStack()
             atexit.register(private.close)
-            folder = (
-                str(private.enter_context(private_folder())) if self.process_rank == 0 else ""
-            )
+            folder = str(private.enter_context(private_folder())) if self.process_rank == 0 else ""
             return LocalStore(f"{self.gather(folder)[0]}/store")
         keeper = (
             TCPStore(hosts[0], 0, is_master=True, wait_for_workers=False)

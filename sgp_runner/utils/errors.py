@@ -19,6 +19,10 @@ class ConfigError(ValueError):
         super().__init__(f"{self.key}: {self.sentence}")
 
 
+class TooManyAbsences(ConfigError):
+    """Churn that interrupts a simulated run too often to be simulated; found while it runs."""
+
+
 def printable(text: str) -> str:
     """``text`` on one line, with unprintable characters escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

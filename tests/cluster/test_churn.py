@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ from experiments import make_experiment
 from test_simulator import Custom
 from tiny import machines, run
 
+from sgp_runner.cli.main import main
 from sgp_runner.cluster import churn
 from sgp_runner.cluster.churn import Absences
 from sgp_runner.cluster.faults import Event, Faults
-from sgp_runner.cluster.rates import RateSchedule
+from sgp_runner.cluster.rates import RateSchedule, piecewise
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.config.experiment import digest_of
 from sgp_runner.core.worker import Worker
@@ -104,6 +106,65 @@ def test_a_node_that_would_leave_too_often_is_refused(monkeypatch: pytest.Monkey
         during(Absences(OFTEN, 7, range(1)), 0, 0.0, 3600.0)
     assert refused.value.key == "faults.churn_per_hour"
     assert "more than 10 times in 1 h 00 min: use a smaller number." in refused.value.sentence
+
+
+def test_work_that_is_interrupted_too_often_is_refused() -> None:
+    schedule = Timetable(OFTEN, Absences(OFTEN, 7, range(2))).link(1)  # 360 absences an hour
+    assert schedule.finish(0.0, 100_000.0) > 100_000.0
+    with pytest.raises(ConfigError) as refused:
+        schedule.finish(50.0, 100_060.0)
+    assert refused.value.key == "faults.churn_per_hour"
+    assert refused.value.sentence == (
+        "a message, gradient or collective that takes 27 h 47 min would be interrupted about "
+        "10,001 times, and at most 10,000 are simulated: use a smaller number, or a faster cluster."
+    )
+    with pytest.raises(ConfigError, match="about 10,001 times"):
+        Timetable(OFTEN, Absences(OFTEN, 7, range(2))).together(range(2), float).finish(0, 50_005)
+
+
+def test_a_message_that_is_interrupted_too_often_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "model=timing_only model.sample_steps=3 nodes=5 faults=churn cluster.bandwidth=1000"
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "sgp-run: faults.churn_per_hour: a message, gradient or collective that takes 227 h 17 min "
+        "would be interrupted about 13,637 times, and at most 10,000 are simulated: use a smaller "
+        "number, or a faster cluster."
+    )
+
+
+def test_the_schedule_of_many_absences_looks_at_each_a_few_times() -> None:
+    looked = 0
+
+    class Counted:
+        def __init__(self, start: float) -> None:
+            self.start = start
+
+        @property
+        def stop(self) -> float:
+            nonlocal looked
+            looked += 1
+            return self.start + 0.5
+
+    schedule = piecewise([Counted(i) for i in range(3000)], lambda now: 2.0 if now else 1.0)
+    assert schedule.pieces == tuple((i, i + 0.5, 2.0) for i in range(3000))
+    assert looked <= 5 * 3000
+
+
+def test_intervals_that_overlap_keep_their_order() -> None:
+    random = np.random.default_rng(3)
+    events = [
+        Event("slow_node", (0,), start, start + length, factor=1 + start)
+        for start, length in random.integers(1, 9, (40, 2)).tolist()
+    ]
+    pieces = piecewise(events, lambda now: float(hash(tuple(each.factor for each in now)))).pieces
+    bounds = sorted({moment for each in events for moment in (each.start, each.stop)})
+    assert [piece[:2] for piece in pieces] == list(pairwise(bounds))
+    for start, stop, found in pieces:
+        now = [each for each in events if each.start <= start and stop <= each.stop]
+        assert found == float(hash(tuple(each.factor for each in now)))
 
 
 def test_runs_from_before_churn_keep_their_identity(tmp_path: Path) -> None:
