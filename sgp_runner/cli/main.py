@@ -57,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         mirror = sys.modules.get("sgp_runner.recording.loggers.mirror")
         if mirror is not None and mirror.abandoned.is_set():
             leave(code)
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:
+        if isinstance(error, SystemExit) and not is_of_plugin(error):
+            raise
         sentence, code = ending(error)
         code = complain(error, sentence, code)
         if isinstance(error, Stopped):
@@ -77,6 +79,13 @@ def defer_among_others() -> None:
             os.environ.update({**QUIET_LIBRARIES, **os.environ})  # before torch reads it
             return
     answer()
+
+
+def is_of_plugin(error: SystemExit) -> bool:
+    """Return whether code of the user wants to end the command, which is no success."""
+    from sgp_runner.utils.user_code import place
+
+    return bool(place(error))
 
 
 def ending(error: BaseException) -> tuple[str, int]:

@@ -35,6 +35,7 @@ from sgp_runner.utils.user_code import (
     Code,
     code_of_file,
     code_of_package,
+    described,
     nearby,
     place,
 )
@@ -152,14 +153,14 @@ def explained(source: str) -> Iterator[None]:
     """Turn an error of a plug-in's import into a ConfigError with the line and the cause."""
     try:
         yield
-    except ConfigError:
+    except (ConfigError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
+    except BaseException as error:
+        reason = described(error)
         if isinstance(error, SyntaxError):
-            reason = f"SyntaxError: {error.msg}"
+            reason = f"SyntaxError: {error.msg}{place(error)}"
         raise ConfigError(
-            OPTION, f"{nearby_source(source)} cannot be imported: {reason}{place(error)}."
+            OPTION, f"{nearby_source(source)} cannot be imported: {reason}."
         ) from error
 
 

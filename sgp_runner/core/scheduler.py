@@ -75,7 +75,7 @@ class Task:
         self,
         coroutine: Coroutine[Future[Any], None, Any],
         name: str,
-        explain: Callable[[Exception], Exception],
+        explain: Callable[[BaseException], BaseException],
     ) -> None:
         self.coroutine, self.name, self.explain = coroutine, name, explain
         self.waiting: Future[Any] | None = None
@@ -266,7 +266,7 @@ class Scheduler:
         self,
         coroutine: Coroutine[Future[Any], None, T],
         name: str,
-        explain: Callable[[Exception], Exception] = lambda error: error,
+        explain: Callable[[BaseException], BaseException] = lambda error: error,
     ) -> Future[T]:
         """Start a coroutine, whose errors ``explain`` maps; await the result to join it."""
         task = Task(coroutine, name, explain)
@@ -325,7 +325,9 @@ class Scheduler:
             except StopIteration as stop:
                 del self.tasks[task]
                 self.resolve(task.finished, stop.value)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # sys.exit() of an algorithm is no end of the run
                 explained = task.explain(error)
                 if explained is error:
                     raise

@@ -22,7 +22,7 @@ from sgp_runner.utils.errors import (
     Stopped,
     TooManyAbsences,
 )
-from sgp_runner.utils.user_code import place
+from sgp_runner.utils.user_code import described
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -369,15 +369,13 @@ class Worker:
             fill(own, buffer)
         self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
 
-    def explained(self, error: Exception) -> Exception:
+    def explained(self, error: BaseException) -> BaseException:
         """An error of this worker's coroutines, with the rank and the step."""
         if isinstance(error, SPEAKING):
             return error
         if isinstance(error, NotFinite):
             return Diverged(self.rank, self.step, str(error))
-        return RankFailed(
-            f"rank {self.rank}, step {self.step}: {type(error).__name__}: {error}{place(error)}"
-        )
+        return RankFailed(f"rank {self.rank}, step {self.step}: {described(error)}")
 
     def observe(self, name: str, value: float) -> None:
         """Record a value such as ``staleness``; the mean goes into the next record."""

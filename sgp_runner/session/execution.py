@@ -32,7 +32,7 @@ from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.signals import cause, hearing
-from sgp_runner.utils.user_code import place
+from sgp_runner.utils.user_code import described
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -203,11 +203,8 @@ def remove(made: list[Path]) -> None:
 
 def sentence_of(error: BaseException) -> str:
     """Describe an error in a sentence without secrets; those of other packages after their type."""
-    text = redacted(str(error)).strip()
-    if type(error).__module__.startswith("sgp_runner."):
-        return text
-    sentence = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"{sentence}{place(error)}"
+    ours = type(error).__module__.startswith("sgp_runner.")
+    return redacted(str(error)).strip() if ours else redacted(described(error))
 
 
 def print_traceback_if_wanted(error: BaseException) -> None:

@@ -41,7 +41,7 @@ from sgp_runner.utils.errors import (
 )
 from sgp_runner.utils.launchers import kept_elsewhere
 from sgp_runner.utils.memory import keep_freed_memory
-from sgp_runner.utils.user_code import place
+from sgp_runner.utils.user_code import described
 from sgp_runner.utils.waits import left_behind
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
             raise
         except StallTimeout:  # already reported
             raise
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             # Only the first error is reported; others may be its consequences.
             if alarm.add("errors", 1) > 1:
                 raise Aborted(f"rank {rank} stopped because another rank failed") from error
@@ -111,9 +113,7 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
                 alarm.set("failed", str(error))
                 raise
             sentence = (
-                str(error)
-                if isinstance(error, RankFailed)
-                else f"rank {rank}: {type(error).__name__}: {error}{place(error)}"
+                str(error) if isinstance(error, RankFailed) else f"rank {rank}: {described(error)}"
             )
             if isinstance(error, RankLost):
                 alarm.set(LOST, "")

@@ -240,8 +240,14 @@ def exit_code(number: int) -> int:
 
 
 def end(code: int) -> NoReturn:
-    """End the command with ``code``, after the exit handlers of others."""
+    """End the command with ``code``, after the exit handlers of others.
+
+    Threads that a plug-in has left behind do not keep it.
+    """
     hearing.code = code
+    user_code = sys.modules.get("sgp_runner.utils.user_code")
+    if user_code is not None and user_code.FINDER.of_plugin:
+        atexit._run_exitfuncs()  # the last of which is `leave_at_exit`
     sys.exit(code)
 
 

@@ -182,6 +182,12 @@ def file_of(module: str) -> Path | None:
     return None if spec is None or spec.loader is None else Path(spec.origin or module)
 
 
+def described(error: BaseException) -> str:
+    """``KeyError: 'half' (my_algorithm.py:31)``: an error with its type and its `place`."""
+    name, text = type(error).__name__, str(error).strip()
+    return f"{name}: {text}{place(error)}" if text else f"{name}{place(error)}"
+
+
 def place(error: BaseException) -> str:
     """`` (my_algorithm.py:31)``: the last line of the user's code that led to ``error``.
 

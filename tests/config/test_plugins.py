@@ -323,6 +323,97 @@ def test_errors_of_a_plug_in_show_their_line_and_cause(
     assert said.count("\n") == 1
 
 
+ENDINGS = {
+    "exit": ("sys.exit()", "SystemExit"),
+    "exit 0": ("raise SystemExit(0)", "SystemExit: 0"),
+    "own": ("raise type('Over', (BaseException,), {})('enough')", "Over: enough"),
+}
+
+
+def changed_by(line: str, before: str) -> None:
+    """Insert a line into the algorithm."""
+    text = ALGORITHM.replace(before, f"{line}\n{before}")
+    assert text != ALGORITHM
+    Path("mine.py").write_text(f"import sys\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("ending", "network"), [*((ending, "sim") for ending in ENDINGS), ("exit 0", "gloo")]
+)
+def test_an_algorithm_that_ends_the_process_has_failed(
+    ending: str, network: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line, error = ENDINGS[ending]
+    changed_by(
+        f"            if worker.learns and worker.rank and k == 1: {line}", "            x -= "
+    )
+    assert main([*RUN, f"network={network}", "name=run"]) == 1
+    said = capfd.readouterr().err
+    assert f"sgp-run: rank 1, step 1: {error} (mine.py:30; SGP_RUN_TRACEBACK=1 shows all)" in said
+    assert "Traceback" not in said
+    assert not Path("results/runs/run/summary.json").exists()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_algorithm_that_ends_the_process_in_its_dry_run_is_refused(
+    ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, error = ENDINGS[ending]
+    changed_by(f"            {line}", "            x -= ")
+    assert main(RUN) == 2
+    assert f"rank 0, step 0: {error} (mine.py:30; " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_import_that_ends_the_process_is_one_sentence(
+    ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, error = ENDINGS[ending]
+    changed_by(line, "@dataclass")
+    assert main(RUN) == 2
+    assert capsys.readouterr().err == (
+        f"sgp-run: algo: mine.py cannot be imported: {error} (mine.py:12; SGP_RUN_TRACEBACK=1 "
+        "shows all).\n"
+    )
+
+
+def test_a_model_that_ends_the_process_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my_model.py").write_text(MODEL_THAT_EXITS)
+    words = [word for word in TINY if "data" not in word and "model" not in word]
+    assert main(["algo=local_sgd", "model=./my_model.py", *words]) == 1
+    assert capsys.readouterr().err == (
+        "sgp-run: SystemExit (my_model.py:15; SGP_RUN_TRACEBACK=1 shows all)\n"
+    )
+
+
+MODEL_THAT_EXITS = """import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Mine:
+    name: ClassVar[str] = "my_model"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    vectorizes: ClassVar[bool] = True
+    default_data: ClassVar[str] = "digits"
+    trains: ClassVar[bool] = True
+
+    def build(self, dataset):
+        sys.exit()
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("network=gloo",), ("--cfg", "job")], ids=" ".join)
+def test_threads_of_a_plug_in_do_not_keep_the_command(words: tuple[str, ...]) -> None:
+    thread = "import threading; threading.Thread(target=threading.Event().wait).start()"
+    changed_by(thread, "from dataclasses")
+    command = [sys.executable, "-m", "sgp_runner", *RUN, *words, "name=run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
 def test_what_the_hash_does_not_cover_is_not_imported(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("lib"), {"__init__.py": "", "seen.py": "", "unseen.py": ""})
     importing = "import importlib\n\nfrom lib import seen\n\n\ndef half():\n    return 0.5\n"
