@@ -21,6 +21,7 @@ from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups,
 from sgp_runner.config.schema import (
     IDENTITY,
     NAME,
+    PROFILE,
     completed,
     is_named,
     is_part,
@@ -348,17 +349,37 @@ def put_together(settings: Sequence[Setting], hydra_too: bool) -> DictConfig:
 
     words = [setting.word for setting in settings if setting.composed]
     try:
-        composed = compose_choices("config", overrides=words, return_hydra_config=hydra_too)
+        composed = compose_choices("config", overrides=words, return_hydra_config=True)
     except Exception as error:
         raise misplaced(words) or unclear(error) from error
     OmegaConf.set_struct(composed, False)
     OmegaConf.set_readonly(composed, False)
+    name_cluster(composed)
+    if not hydra_too:
+        del composed["hydra"]
     for setting in settings:
         if not setting.composed:
             setting.apply(composed)
     config = OmegaConf.create(completed(tree_of(composed)))
     assert OmegaConf.is_dict(config)
     return config
+
+
+def name_cluster(config: DictConfig) -> None:
+    """Give the cluster the name of its file, unless the file or a preset says another one.
+
+    Without a name of its own it would have that of the file in its defaults list, whose machines
+    are others.
+    """
+    from hydra import compose as compose_choices
+
+    choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
+    path = plugins.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
+    if path is None or NAME in plugins.read_values(str(path), PROFILE):
+        return
+    words = [f"hydra.searchpath={search}", f"{PROFILE}={choice}"]
+    if config.cluster.get(NAME) == compose_choices("config", overrides=words).cluster.get(NAME):
+        config.cluster.name = choice
 
 
 def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:

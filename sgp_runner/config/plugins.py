@@ -382,6 +382,15 @@ def has_yaml(extension: choices.Extension, group: str, name: str) -> bool:
     return folder is not None and (folder / group / f"{name}.yaml").is_file()
 
 
+def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
+    """The YAML file of a choice that is not this package's; ``search``: folders of presets."""
+    extension = choices.EXTENSIONS.get((group, choice))
+    if isinstance(extension, Values):
+        return Path(extension.source)
+    files = (Path(folder, group, f"{choice}.yaml") for folder in (*folders(), *search))
+    return next(filter(Path.is_file, files), None)
+
+
 def read_values(source: str, key: str) -> dict[str, Any]:
     try:
         tree = read_yaml(source)

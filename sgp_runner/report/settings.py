@@ -183,6 +183,7 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cluster_name(machines: Mapping[str, object]) -> str:
+    """Name a profile with the rate of its links, above all of the slowest ones."""
     name = machines.get(NAMED)
     if name is None:
         return ""
@@ -191,12 +192,38 @@ def cluster_name(machines: Mapping[str, object]) -> str:
         for key in ("bandwidth", "bandwidth_up", "bandwidth_down")
     )
     up, down = up or both, down or both
-    rates = ""
-    if up and down and min(up, down) >= INSTANT:
-        rates = " (instant messages)"
-    elif up and down:
-        rates = f" ({bit_rate(up)}" + (f" up, {bit_rate(down)} down)" if up != down else ")")
-    return printable(f"{name}"[:MOST_WORD]) + rates
+    rates, rate = [], math.inf
+    if up and down:
+        rate = min(up, down)
+        words = bit_rate(up) + (f" up, {bit_rate(down)} down" if up != down else "")
+        rates.append(words if rate < INSTANT else "instant messages")
+    single = [
+        number(value)
+        for key, value in machines.items()
+        if key.startswith((f"{CLUSTER}node_bandwidth_up.", f"{CLUSTER}node_bandwidth_down."))
+    ]
+    if (slowest := min((each for each in single if each), default=rate)) < rate:
+        rates.append(f"slowest node {bit_rate(slowest)}")
+    sizes, least = regions_in(machines.get(f"{CLUSTER}regions"))
+    if len(sizes) > 1:
+        rates = rates if min(rate, slowest) <= least else []
+        alike = sizes[:1] if len({*sizes}) == 1 else sizes
+        of_sizes = " + ".join(f"{size:g}" for size in alike)
+        rates.append(f"{len(sizes)} regions of {of_sizes}, {bit_rate(least)} between")
+    return printable(f"{name}"[:MOST_WORD]) + (f" ({', '.join(rates)})" if rates else "")
+
+
+def regions_in(value: object) -> tuple[list[float], float]:
+    """Return the nodes of each inhabited region, and the bits per second of their slowest link."""
+    known = [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    found = [
+        [number(each.get(key)) or 0 for key in ("nodes", "bandwidth_up", "bandwidth_down")]
+        for each in known
+    ]
+    inhabited = [each for each in found if min(each) > 0]
+    return [nodes for nodes, *_ in inhabited], min(
+        (rate for _, *rates in inhabited for rate in rates), default=math.inf
+    )
 
 
 def words_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:

@@ -1,12 +1,14 @@
-"""Where the times of a profile have been validated: one sentence for a run elsewhere."""
+"""Names of clusters, and where the times of a profile have been validated."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import yaml
 from experiments import make_experiment
 
+from sgp_runner.cli.main import main
 from sgp_runner.recording.observer import extrapolated
 from sgp_runner.utils.errors import ConfigError
 
@@ -54,3 +56,44 @@ def test_where_a_profile_was_validated_does_not_change_a_runs_name(tmp_path: Pat
     without = make_experiment(tmp_path / "b", *words, "cluster.validated={}")
     assert without.run.cluster.validated == {} and with_limits.run.cluster.validated["nodes"] == 32
     assert with_limits.name == without.name
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["cluster=./sites.yaml"], "sites"),
+        (["cluster=./sites.yaml", "cluster.name=site"], "site"),
+        (["--config-dir=.", "cluster=sites"], "sites"),
+        (["--config-dir=.", "cluster=lab"], "Lab 3"),
+        (["--config-dir=.", "cluster=more"], "more"),
+        (["--config-dir=.", "cluster=lab", "experiment=renamed"], "mine"),
+        (["--config-dir=.", "experiment=renamed"], "mine"),
+        (["--plugin=mypkg", "cluster=half"], "half"),
+        (["cluster=ideal"], "ideal"),
+    ],
+)
+def test_a_cluster_has_the_name_of_its_file_or_its_own(
+    words: list[str],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It does not have the name of the cluster that it is based on."""
+    files = {
+        "sites.yaml": "defaults: [wan_1g]\nbandwidth: 3.2Tbit/s\n",
+        "cluster/sites.yaml": "defaults: [wan_1g]\nbandwidth: 3.2Tbit/s\n",
+        "cluster/lab.yaml": "defaults: [sites, _self_]\nname: Lab 3\n",
+        "cluster/more.yaml": "defaults: [lab]\n",
+        "experiment/renamed.yaml": (
+            "# @package _global_\ndefaults: [override /cluster: sites]\ncluster: {name: mine}\n"
+        ),
+        "mypkg/__init__.py": "",
+        "mypkg/configs/cluster/half.yaml": "defaults: [ideal]\nlatency_seconds: 0.5\n",
+    }
+    for file, text in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--cfg", "job"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["cluster"]["name"] == name

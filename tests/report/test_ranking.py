@@ -30,6 +30,15 @@ def on(name: str, bandwidth: float, **more: object) -> dict[str, object]:
     return {"cluster": {"name": name, "bandwidth": bandwidth, **more}}
 
 
+def region(nodes: int, up: float = 1e10) -> dict[str, object]:
+    return {
+        "nodes": nodes,
+        "bandwidth_up": up,
+        "bandwidth_down": 1e10,
+        "latency_seconds": 0.035,
+    }
+
+
 def facts(ranking: Ranking) -> list[tuple[object, ...]]:
     return [
         (row.rank, row.name, int(row.setting.nodes), row.times, row.speed_up, row.over)
@@ -100,9 +109,13 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
             on("b", 1e9, overlap=0.5),
             on("b", 1e9, overlap=0.5, fitted_on=["row"]),
             on("c", 1e18),
+            on("d", 3.2e12, regions=[region(8), region(8, up=2e10)]),
+            on("e", 1e9, regions=[region(4), region(2), region(0, up=1.0)]),
+            on("f", 1e9, regions=[region(2)], node_bandwidth_up={3: 2e7}),
+            on("g", 1e9, node_bandwidth_down={0: 2e10}, regions=["x", {"nodes": "two"}]),
         )
     ):
-        write_run(tmp_path, f"run{number}", SLOW, settings=settings)
+        write_run(tmp_path, f"run{number:02}", SLOW, settings=settings)
     write_run(tmp_path, "zreal", SLOW, clock="wall", settings=on("a", 1e10))
     ranked = rankings(settings_of(tmp_path))
     assert [(each.cluster, each.clock) for each in ranked] == [
@@ -112,6 +125,10 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
         ("b (1 Gbit/s) cluster.overlap=0", "simulated"),
         ("b (1 Gbit/s) cluster.overlap=0.5", "simulated"),
         ("c (instant messages)", "simulated"),
+        ("d (2 regions of 8, 10 Gbit/s between)", "simulated"),
+        ("e (1 Gbit/s, 2 regions of 4 + 2, 10 Gbit/s between)", "simulated"),
+        ("f (1 Gbit/s, slowest node 20 Mbit/s)", "simulated"),
+        ("g (1 Gbit/s)", "simulated"),
         ("", "wall"),
     ]
     assert {row.setting.algorithm for each in ranked for row in each.rows} == {"SGP"}
