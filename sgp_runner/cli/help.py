@@ -28,7 +28,7 @@ from sgp_runner.config.schema import (
     join,
 )
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.reading import parse_yaml, read_text
+from sgp_runner.utils.reading import parse_settings, read_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -233,7 +233,7 @@ def explained(
 
 def words_in(text: str) -> Iterator[str]:
     """Yield what a file of settings sets, as it would be typed."""
-    tree = parse_yaml(text) or {}
+    tree = parse_settings(text) or {}
     for entry in tree.pop("defaults", []):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
             yield f"{group.split()[-1].rpartition('@')[2].lstrip('/')}={choice}"

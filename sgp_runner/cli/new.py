@@ -7,6 +7,7 @@ same seed gives the same bytes, also in a run that was resumed.
 from __future__ import annotations
 
 import importlib.util
+import keyword
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -213,6 +214,7 @@ Modules that NAME.py imports from this folder belong to it: they are hashed into
 its runs.
 """
 
+LONGEST = 100  # letters of a name; those of files and folders are limited, too
 # kind -> group, code, settings of the test's runs, and what makes its dry runs short
 KINDS = {
     "algorithm": ("algo", ALGORITHM, '"model=mlp"', '"model=timing_only"'),
@@ -232,7 +234,7 @@ def new(words: Sequence[str]) -> int:
     group, code, settings, dry = KINDS[kind]
     check_name(name, group)
     folder = Path(name)
-    values = {"NAME": name, "CLASS": name.title().replace("_", ""), "GROUP": group}
+    values = {"NAME": name, "CLASS": class_name(name), "GROUP": group}
     values |= {'"SETTINGS"': settings, '"DRY"': dry}
     texts = {f"{name}.py": code, f"test_{name}.py": TEST, "README.md": README}
     try:
@@ -253,12 +255,22 @@ def filled(text: str, values: dict[str, str]) -> str:
     return re.sub("|".join(values), lambda match: values[match[0]], text)
 
 
+def class_name(name: str) -> str:
+    return name.title().replace("_", "")
+
+
 def check_name(name: str, group: str) -> None:
     """Raise ConfigError for a name that the file of a plug-in could not have."""
     from sgp_runner.config.choices import groups
+    from sgp_runner.config.plugins import check_name as check_value
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ConfigError("new", f"'{name}' cannot name a choice: use a-z, then a-z, 0-9 and _.")
+    if len(name) > LONGEST:
+        raise ConfigError("new", f"the name has {len(name)} letters: use at most {LONGEST}.")
+    check_value(name, "new")
+    if keyword.iskeyword(class_name(name)):
+        raise ConfigError("new", f"{class_name(name)} cannot name a class: choose another name.")
     if name in groups()[group]:
         raise ConfigError("new", f"{group}={name} is there already: choose another name.")
     if not Path(name).exists() and importlib.util.find_spec(name) is not None:

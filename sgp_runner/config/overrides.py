@@ -435,7 +435,10 @@ def misplaced(words: Sequence[str]) -> ConfigError | None:
     from hydra.errors import MissingConfigException
 
     made: list[str] = []
-    for word in sorted(words, key=lambda word: typed(word).partition("=")[0].count(".")):
+    # Folders of presets come first.
+    for word in sorted(
+        words, key=lambda word: ("searchpath" not in word, typed(word).partition("=")[0].count("."))
+    ):
         key, _, name = typed(word).partition("=")
         try:
             composed = compose_choices("config", overrides=made)
@@ -453,10 +456,13 @@ def misplaced(words: Sequence[str]) -> ConfigError | None:
                     f"there are {', '.join(groups()[group])}.",
                 )
             return no_choice(key, name, error.options or [])
-        except Exception:
+        except Exception as error:
             if key.startswith("hydra"):
                 return ConfigError(key, "Hydra has no such setting.")
-            return unknown_key(key, tree_of(composed))
+            tree = completed(tree_of(composed))
+            if key == PRESET or key in keys_of(tree, ""):
+                return ConfigError(key, f"'{name}' cannot be composed: {reason(error)}.")
+            return unknown_key(key, tree)
         made.append(word)
     return None
 
@@ -477,6 +483,14 @@ def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
     )
     more = " Runs of a sweep start side by side with jobs=." if key == "hydra/launcher" else ""
     return ConfigError(key, f"'{name}' {those}{more}")
+
+
+def reason(error: Exception) -> str:
+    """Return what Hydra says of a file that it cannot compose, on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not re.match("object_type=|reference_type=|full_key:", line)]
+    where = [line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")]
+    return " ".join([*said, *(f"({key})" for key in where if key)]).rstrip(".")
 
 
 def first_line(error: Exception) -> str:

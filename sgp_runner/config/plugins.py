@@ -29,7 +29,7 @@ from sgp_runner.config import choices
 from sgp_runner.config.interfaces import check_class, classes_in, no_class
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.provenance import version_of_files
-from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.reading import MOST_YAML, parse_settings, read_text
 from sgp_runner.utils.user_code import (
     FINDER,
     Code,
@@ -49,6 +49,7 @@ GONE = (
     "which a Python program had in its memory, and nothing of it is stored: "
     "call sgp_runner.run with it again."
 )
+NO_NAMES = ("null", "true", "false", "nan", "inf")  # words that Hydra reads as values
 VALUES = ("cluster", "faults", "experiment")  # groups whose choices are values alone
 
 
@@ -255,7 +256,16 @@ def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None
     choices.extend(plugin, [*found, *bases])
 
 
+def check_name(name: str, key: str) -> None:
+    """Raise ConfigError for a name that the command line reads as a value."""
+    if name.lower() in NO_NAMES:
+        raise ConfigError(
+            key, f"'{name}' is a value and cannot name a choice: rename it, for example my_{name}."
+        )
+
+
 def check_free(group: str, name: str, source: str, key: str) -> None:
+    check_name(name, key)
     if name in choices.groups()[group]:
         raise ConfigError(
             key,
@@ -393,12 +403,31 @@ def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
 
 def read_values(source: str, key: str) -> dict[str, Any]:
     try:
-        tree = read_yaml(source)
+        tree = parse_settings(read_text(source, MOST_YAML))
     except (OSError, ValueError) as error:
         raise ConfigError(key, f"{nearby(source)} cannot be read: {error}.") from None
     if not isinstance(tree, dict):
         raise ConfigError(key, f"{nearby(source)} has no settings.")
+    check_plain(tree, "" if key == choices.PRESET else key, nearby(source))
     return tree
+
+
+def check_plain(value: object, key: str, where: str) -> None:
+    """Raise ConfigError for values that YAML has but settings do not, such as sets."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not isinstance(name, str | int | float):
+                raise ConfigError(key or where, f"'{name}' in {where} cannot name a setting.")
+            check_plain(inner, f"{key}.{name}" if key else str(name), where)
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            check_plain(inner, f"{key}[{i}]", where)
+    elif not isinstance(value, str | int | float | None):
+        raise ConfigError(
+            key,
+            f"a {type(value).__name__} in {where} is not a setting: write text, a number, true, "
+            "false, null, a list or a mapping.",
+        )
 
 
 def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:

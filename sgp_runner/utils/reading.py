@@ -11,8 +11,10 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -137,12 +139,11 @@ def read_yaml(path: Path | str, most: int = MOST_YAML) -> Any:
     return parse_yaml(read_text(path, most))
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str, loader: Any = None) -> Any:
     """Return the value of a YAML document with plain data and numbers of bounded length."""
     import yaml
 
-    # The C loader, where available, is ten times as fast.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = loader or safe_loader()
     try:
         check_events(yaml.parse(text, loader))
         value = yaml.load(text, loader)
@@ -152,6 +153,35 @@ def parse_yaml(text: str) -> Any:
     except Exception as error:  # scalars raise errors of many types
         raise ValueError(str(error)) from error
     return value
+
+
+def parse_settings(text: str) -> Any:
+    """Return the value of a YAML document that a user wrote, with scalars as in Hydra's files.
+
+    Unlike in YAML 1.1, 1e9 is a number and a date is text. Files that this package wrote are YAML
+    1.1.
+    """
+    return parse_yaml(text, settings_loader())
+
+
+def safe_loader() -> Any:
+    """The C loader, where available, is ten times as fast."""
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def settings_loader() -> Any:
+    date, number = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:float"
+    loader = type("SettingsLoader", (safe_loader(),), {})
+    loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != date]
+        for first, resolvers in loader.yaml_implicit_resolvers.items()
+    }
+    pattern = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$")
+    loader.add_implicit_resolver(number, pattern, list("-+.0123456789"))
+    return loader
 
 
 def check_numbers(value: object) -> None:

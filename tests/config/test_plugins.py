@@ -480,6 +480,19 @@ def test_a_name_that_is_taken_is_refused(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["nan.py", "inf.py", "null.py", "true.py", "False.py", "inf.yaml"])
+def test_a_name_that_is_read_as_a_value_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(name).write_text(ALGORITHM if name.endswith(".py") else "bandwidth: 1.0\n")
+    group, stem = "algo" if name.endswith(".py") else "cluster", name.partition(".")[0]
+    assert main([f"{group}=./{name}", *TINY]) == 2
+    assert capsys.readouterr().err == (
+        f"sgp-run: {group}: '{stem}' is a value and cannot name a choice: rename it, for example "
+        f"my_{stem}.\n"
+    )
+
+
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["algo=./other.py", *TINY]) == 2
     assert "sgp-run: algo: there is no file './other.py'." in capsys.readouterr().err
@@ -535,6 +548,60 @@ def test_a_preset_is_a_file_that_imports_nothing(capsys: pytest.CaptureFixture[s
     assert "experiment: 'theirs' chooses algo=./mine.py, which does not exist; there are " in said
     assert main(["model=./preset.yaml", *TINY[1:]]) == 2
     assert "model: './preset.yaml' has only values: write model=CHOICE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["1e9", "1E+9", "1_0e8", "10.e8", "1Gbit/s", "1000000000"])
+def test_numbers_in_files_are_read_as_on_the_command_line(written: str) -> None:
+    Path("slow.yaml").write_text(f"defaults: [ideal]\nname: 2020-01-01\nbandwidth: {written}\n")
+    cluster = experiment_of(["cluster=./slow.yaml", *RUN]).run.cluster
+    assert (cluster.name, cluster.bandwidth) == ("2020-01-01", 1e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name: !!set {a, b}", "cluster.name: a set in odd.yaml is not a setting: write text, "),
+        ("regions: [{a: !!binary aGk=}]", "cluster.regions[0].a: a bytes in odd.yaml is not "),
+        ("name: !!timestamp 2020-01-01", "cluster.name: a date in odd.yaml is not a setting: "),
+        ("name: {null: 1}", "cluster.name: 'None' in odd.yaml cannot name a setting."),
+    ],
+)
+def test_values_that_no_setting_has_are_refused(
+    text: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("odd.yaml").write_text(text)
+    assert main(["cluster=./odd.yaml", *TINY, "algo=sgp"]) == 2
+    assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
+    another_command()
+    assert main(["experiment=./odd.yaml", *TINY, "algo=sgp"]) == 2
+    sentence = sentence.removeprefix("cluster.")
+    assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("hydra: {launcher: {x: 1}}", "Key 'x' not in 'BasicLauncherConf' (hydra.launcher.x)."),
+        ("hydra: {sweeper: {x: 1}}", "Key 'x' not in 'BasicSweeperConf' (hydra.sweeper.x)."),
+        (
+            "hydra: {searchpath: [file:///tmp]}",
+            "Overriding hydra.searchpath is only supported from the primary config.",
+        ),
+        ("defaults: 3", "Invalid defaults list in 'experiment/odd', defaults must be a list (got"),
+    ],
+)
+def test_a_preset_that_hydra_refuses_is_named_with_the_reason(
+    text: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("odd.yaml").write_text(text)
+    assert main(["experiment=./odd.yaml", *TINY, "algo=sgp"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("sgp-run: experiment: 'odd' cannot be composed: ") and why in said
+    another_command()
+    write(Path("folder"), {"experiment/odd.yaml": f"# @package _global_\n{text}\n"})
+    assert main(["--config-dir", "folder", "experiment=odd", *TINY, "algo=sgp"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("sgp-run: experiment: 'odd' cannot be composed: ") and why in said
 
 
 PACKAGE = {
