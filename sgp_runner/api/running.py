@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sgp_runner.api.results import Result, Results
 from sgp_runner.api.surroundings import alone, saving_on_interrupt, torch_as_usual
 from sgp_runner.api.words import literal, words_in, words_of
-from sgp_runner.cli.sweep import combinations
+from sgp_runner.cli.sweep import announce, check_number, combinations
 from sgp_runner.config import plugins
 from sgp_runner.config.in_memory import IN_MEMORY, InMemory, add
 from sgp_runner.config.overrides import compose, configs, parse, typed
@@ -99,10 +100,11 @@ def sweep(
     if loss is not None and data is None:
         raise needless_loss()
     with alone(), torch_as_usual(), keeping(loss) as bring:
-        per_key = [
-            [bring(key, each) for each in values_in(key, value)]
-            for key, value in given(algo, model, data, settings).items()
-        ]
+        asked = {
+            key: values_in(key, value) for key, value in given(algo, model, data, settings).items()
+        }
+        check_number({key: len(values) for key, values in asked.items()})
+        per_key = [[bring(key, each) for each in values] for key, values in asked.items()]
         jobs = plan(words_in(words), per_key)
         failed: dict[str, Exception] = {}
         folders: list[Path] = []
@@ -131,6 +133,14 @@ def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
     with ExitStack() as stack:
 
         def bring(key: str, value: Any) -> Value:
+            try:
+                return brought(key, value)
+            except RecursionError:
+                raise ConfigError(
+                    key, "its value contains itself, or is nested too deep."
+                ) from None
+
+        def brought(key: str, value: Any) -> Value:
             title = title_of(key, value)
             if key == "model" and not is_choice(value):
                 from sgp_runner.models import in_memory as models
@@ -180,7 +190,7 @@ def values_in(key: str, value: Any) -> Sequence[Any]:
         return [value]
     if not value:
         raise ConfigError(key, "it has no values to sweep over.")
-    return list(value)
+    return value
 
 
 def experiment_of(words: Sequence[str]) -> Experiment:
@@ -196,7 +206,7 @@ def experiment_of(words: Sequence[str]) -> Experiment:
 
 def plan(words: Sequence[str], per_key: Sequence[Sequence[Value]]) -> list[tuple[str, Experiment]]:
     """The title and the experiment of each combination."""
-    jobs = []
+    jobs: list[tuple[str, Experiment]] = []
     several = [values for values in per_key if len(values) > 1]
     for chosen in itertools.product(*per_key):
         own = [word for value in chosen for word in value.words]
@@ -205,7 +215,12 @@ def plan(words: Sequence[str], per_key: Sequence[Sequence[Value]]) -> list[tuple
         with configs():
             settings = parse(asked)
             swept = {setting.name for setting in settings if setting.swept}
-            for each in combinations(settings):
+            combined = combinations(settings)
+            if not jobs:
+                runs = {"settings": len(combined) * math.prod(len(values) for values in per_key)}
+                check_number(runs)
+                announce(runs["settings"])
+            for each in combined:
                 shown = [typed(word) for word in each if typed(word).partition("=")[0] in swept]
                 title = " ".join([*shown, *titles])
                 try:

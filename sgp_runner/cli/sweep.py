@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import sys
 from collections.abc import Container, Generator, Iterable, Mapping, Sequence
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 PARAMS = "hydra.sweeper.params"
 SEARCH = "sgp_runner.cli.search.Search"
 LOCAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+
+
+MOST_RUNS = 10_000  # of a sweep
+MANY_RUNS = 100  # take long to check
 
 
 @dataclass(frozen=True)
@@ -223,7 +228,9 @@ def plan(settings: Sequence[Setting]) -> Plan:
     directory = folder_of(composed)
     swept = {setting.name for setting in settings if setting.swept}
     swept |= {condition[2] for name in swept if (condition := condition_of(name))}
-    all_words = narrowed(combinations(settings), asked, for_hydra)
+    combined = combinations(settings)
+    announce(len(combined))
+    all_words = narrowed(combined, asked, for_hydra)
     jobs = []
     for number, words in enumerate(all_words, start=1):
         title = " ".join(
@@ -278,13 +285,32 @@ def full_name(cls: type) -> str:
 
 
 def combinations(settings: Sequence[Setting]) -> list[list[str]]:
-    """Return the words of each job, in the order in which Hydra runs them."""
+    """Return the words of each job, in the order in which Hydra runs them.
+
+    Raises ConfigError for too many.
+    """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
+    check_number({setting.name: setting.number for setting in settings})
     words = [setting.word for setting in settings if not setting.for_hydra]
     overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
     return BasicSweeper.split_arguments(overrides, None)[0]
+
+
+def check_number(values: Mapping[str, int]) -> None:
+    """Raise ConfigError for a sweep over too many combinations of so many values of each key."""
+    runs = math.prod(values.values())
+    if runs > MOST_RUNS:
+        raise ConfigError(
+            max(values, key=values.__getitem__),
+            f"a sweep of {runs:,} runs is too large: use at most {MOST_RUNS:,} combinations.",
+        )
+
+
+def announce(runs: int) -> None:
+    if runs >= MANY_RUNS:
+        print(f"{runs:,} runs; their settings are checked first", flush=True)
 
 
 def narrowed(

@@ -9,6 +9,7 @@ preset; dotted names set single entries, ``faults.slow_nodes.3=10``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,18 @@ class Setting:
     def swept(self) -> bool:
         """Whether it has several values."""
         return self.override.is_sweep_override()
+
+    @property
+    def number(self) -> int:
+        """How many values it has."""
+        from hydra.core.override_parser.types import RangeSweep
+
+        if not self.override.is_discrete_sweep():
+            return 1
+        if isinstance(values := self.override.value(), RangeSweep):
+            assert values.start is not None and values.stop is not None
+            return max(0, math.ceil((values.stop - values.start) / values.step))
+        return len(list(self.override.sweep_iterator()))
 
     @property
     def for_hydra(self) -> bool:
@@ -244,7 +257,7 @@ def translate(override: Override, search: Sequence[str]) -> Setting:
         return Setting(word, override, False)
     if key in NESTED and override.package is None:
         raise ConfigError(key, f"this is part of something; write {NESTED[key]}=...")
-    names = choices_named(override)
+    names = None if group is None else choices_named(override)
     if group is None or (names is None and "." in key):
         return Setting(f"++{word.lstrip('+')}", override, False)
     if override.is_force_add():
@@ -267,6 +280,8 @@ def foreign_class(key: str) -> ConfigError:
 
 def choices_named(override: Override) -> list[str] | None:
     """The names in a choice or a sweep over choices; None for anything but names."""
+    if override.is_range_sweep():
+        return None
     if override.is_discrete_sweep():
         values: list[object] = list(override.sweep_string_iterator())
     else:

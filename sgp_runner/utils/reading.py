@@ -174,7 +174,7 @@ def safe_loader() -> Any:
 @cache
 def settings_loader() -> Any:
     date, number = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:float"
-    loader = type("SettingsLoader", (safe_loader(),), {})
+    loader: Any = type("SettingsLoader", (safe_loader(),), {})
     loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != date]
         for first, resolvers in loader.yaml_implicit_resolvers.items()

@@ -353,6 +353,40 @@ def test_an_interrupt_saves_the_run_which_the_same_call_resumes(
     assert records(resumed.folder) == records(whole.folder)
 
 
+def test_a_sweep_that_is_too_large_is_counted_and_refused() -> None:
+    too_large = "a sweep of {} runs is too large: use at most 10,000 combinations."
+    for keywords, key, runs in (
+        ({"nodes": range(1, 10**6)}, "nodes", "999,999"),
+        ({"nodes": range(1, 10**12), "seed": [1, 2]}, "nodes", "1,999,999,999,998"),
+    ):
+        with pytest.raises(sgp.ConfigError) as refused:
+            sgp.sweep(TINY, **keywords)
+        assert str(refused.value) == f"{key}: {too_large.format(runs)}"
+    with pytest.raises(sgp.ConfigError) as refused:
+        sgp.sweep(TINY, "nodes=range(1,1000000) seed=1,2")
+    assert str(refused.value) == f"nodes: {too_large.format('1,999,998')}"
+    with pytest.raises(sgp.ConfigError) as refused:
+        sgp.sweep(TINY, "algo=sgp,osgp", seed=range(101), nodes=range(1, 51))
+    assert str(refused.value) == f"settings: {too_large.format('10,100')}"
+
+
+def test_a_large_sweep_says_how_many_runs_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(sgp.ConfigError, match="^nodes: "):
+        sgp.sweep(TINY, nodes=0, seed=range(1, 1001))
+    assert capsys.readouterr().out == "1,000 runs; their settings are checked first\n"
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: dict[str, object] = {}
+    loop["sgd"] = loop
+    endless: list[object] = []
+    endless.append(endless)
+    for key, value in (("optim", loop), ("data", loop), ("model", {"hidden": endless})):
+        with pytest.raises(sgp.ConfigError) as refused:
+            sgp.run(TINY, **{key: value})
+        assert str(refused.value) == (f"{key}: its value contains itself, or is nested too deep.")
+
+
 def test_a_sweep_continues_after_a_failed_run() -> None:
     done = sgp.sweep(TINY, optim=[{"lr": 0.01}, {"lr": 1e9}], seed=range(1, 3))
     assert len(done) == 2

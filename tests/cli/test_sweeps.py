@@ -56,6 +56,24 @@ def lines_of(out: str) -> list[str]:
     return sorted(re.sub(r" · (?!finished).*", "", line) for line in found)
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("nodes=range(1,1000000)", "nodes: a sweep of 999,999 runs is too large: use at most "),
+        ("nodes=2,4 seed=range(0,10**9)", "seed: cannot read"),
+        ("nodes=2,4 seed=range(0,1000000000)", "seed: a sweep of 2,000,000,000 runs is too "),
+        ("optim.lr=range(0,1,0.00001) nodes=2,4", "optim.lr: a sweep of 200,000 runs is too "),
+        ("algo=range(0,1000000000)", "algo: 'range(0,1000000000)' is none of ad_psgd, "),
+    ],
+)
+def test_a_sweep_that_is_too_large_is_counted_and_refused(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", *TINY, *words.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
+    assert os.listdir() == []
+
+
 def test_runs_beside_each_other_give_the_bytes_of_commands_alone(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
