@@ -10,7 +10,8 @@ from pathlib import Path
 from claims import figures
 from claims.evidence import Claim, Interval, Judged, Verdict, headline, judge, parts
 from claims.tuning import HOLDOUT, SEEDS, Joint, Search
-from reproduce.archives import archived
+from reproduce.archives import LOST, archived
+from sgp_runner.report.runs import version
 from sgp_runner.session.job_pool import Job, outdated
 
 PICTURES = "figures"  # a folder beside the pages
@@ -121,6 +122,12 @@ class View:
     def outdated(self) -> str:
         """Names the runs from before a correction; empty without any."""
         return outdated(self.runs)
+
+    @property
+    def lost(self) -> str:
+        """Count the runs of commits that the repository does not have; empty without any."""
+        count = sum(version(job.folder)["commit"] in LOST for job in self.runs)
+        return f"The commits of {count} of these runs are not in the repository." if count else ""
 
     @property
     def cost(self) -> str:
@@ -325,8 +332,8 @@ def section(each: View) -> Iterator[str]:
             )
             yield f"- {row.number}: {', '.join(runs)}"
         yield from ("", "</details>", "")
-    if each.outdated:
-        yield from (f"**{each.outdated}**", "")
+    for warning in filter(None, (each.lost, each.outdated)):
+        yield from (f"**{warning}**", "")
     waits = "" if claim.complete else WAITS
     yield from (f"Repeat it: `{command(claim)}` ({each.cost}){waits}", "")
 

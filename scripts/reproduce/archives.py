@@ -6,8 +6,8 @@ of a table (``timing``). A folder of results contains
 
 - ``runs/NAME/``: the folders of runs, which git ignores;
 - ``logs/WORD.tar.xz``: the same runs. The bytes depend on the contents of the files alone;
-- ``runs.csv``: a line for each run, with its command, its results and the checksum of its
-  ``metrics.jsonl``.
+- ``runs.csv``: a line for each run, with its command, its results, whether the repository has its
+  commit, and the checksum of its ``metrics.jsonl``.
 
 Run as a program, the module unpacks all archives. It imports the standard library alone.
 """
@@ -19,10 +19,11 @@ import hashlib
 import io
 import json
 import lzma
+import shlex
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -39,8 +40,29 @@ RESULTS = (
     "ms_per_iteration",
     "hours",
 )
-HEAD = ("run", "archive", "command", *FACTS, *RESULTS, "commit", "dirty", "log_sha256")
+HEAD = (
+    "run",
+    "archive",
+    "command",
+    *FACTS,
+    *RESULTS,
+    "commit",
+    "in_repository",
+    "dirty",
+    "log_sha256",
+)
 LARGEST = 5_000_000  # bytes
+# Commits that were rebased after they had run claim 10: the repository does not have them.
+LOST = frozenset(
+    {
+        "e3a119f5fd9859e27851df4930e876a590ae179e",
+        "901a0fed50728f56cc297d60049a7405ca528ed0",
+        "918967ec909eb88e118a89ba61fc85c19d7c64f6",
+        "92f083d65254ae07fcf439dcbece93c952bd21e8",
+        "bc1373cdb72072b46e5e7be819e9f0b56d3c054f",
+        "8e90fcd173140f2a94d7618f2bfb32ccd956fd5f",
+    }
+)
 
 
 def archive_of(run: str) -> str:
@@ -153,9 +175,11 @@ def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
     environment = json.loads(files["environment.json"])
     summary = json.loads(files.get("summary.json", b"{}"))
     git = environment["git"] or {}
+    commit = git.get("commit")
     made = {
-        "command": " ".join(environment["command"]),
-        "commit": git.get("commit"),
+        "command": typed(environment["command"]),
+        "commit": commit,
+        "in_repository": None if commit is None else commit not in LOST,
         "dirty": git.get("dirty"),
     }
     log = hashlib.sha256(files["metrics.jsonl"]).hexdigest()
@@ -166,6 +190,20 @@ def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
         **{key: summary.get(key) for key in (*FACTS, *RESULTS)},
         "log_sha256": log,
     }
+
+
+def typed(words: Sequence[str]) -> str:
+    """Return a recorded command as a user types it.
+
+    Runs used to record a value with spaces as several words.
+    """
+    whole = list(words[:1])
+    for word in words[1:]:
+        if "=" in word:
+            whole.append(word)
+        else:
+            whole[-1] += f" {word}"
+    return shlex.join(whole)
 
 
 def started(environment: bytes) -> str:

@@ -6,6 +6,7 @@ For tables and claims that rest on hundreds of small runs.
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ class Job:
 
     @property
     def command(self) -> str:
-        """The command that repeats the run."""
-        return " ".join(["sgp-run", *self.words])
+        """The command that repeats the run, quoted for a shell."""
+        return shlex.join(["sgp-run", *self.words])
 
     @property
     def summary(self) -> Mapping[str, object] | None:
@@ -138,7 +139,7 @@ def run(job: Job) -> str:
         "logger=jsonl",
         *(["resume=never"] if job.replaces else []),
     ]
-    sys.argv = job.command.split()  # recorded in environment.json
+    sys.argv = ["sgp-run", *job.words]  # recorded in environment.json
     try:
         perform(experiment_of(words))
     except Exception as error:  # must not stop the other jobs

@@ -8,14 +8,29 @@ import csv
 import hashlib
 import json
 import lzma
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from places import ROOT
 
 from reproduce import archives
-from reproduce.archives import LARGEST, archive_of, archived, by_run, members, pack, tar_of, unpack
+from reproduce.archives import (
+    LARGEST,
+    LOST,
+    archive_of,
+    archived,
+    by_run,
+    members,
+    pack,
+    tar_of,
+    typed,
+    unpack,
+)
+from sgp_runner.config.overrides import compose, configs, parse
+from sgp_runner.config.schema import make_experiment
 from sgp_runner.recording.divergence import FILE as DIVERGED
 
 REPRODUCED = ROOT / "results" / "reproduced"
@@ -24,10 +39,7 @@ A_TASK_AND_A_TABLE = ("language12.tar.xz", "timing.tar.xz")
 
 
 def test_archives_hold_the_runs_of_the_table_and_their_logs_have_its_checksums() -> None:
-    with (REPRODUCED / "runs.csv").open(encoding="utf-8", newline="") as file:
-        table = {
-            (line["archive"], line["run"]): line["log_sha256"] for line in csv.DictReader(file)
-        }
+    checksums = {(line["archive"], line["run"]): line["log_sha256"] for line in table()}
     runs = {
         (archive.name, run): files
         for archive in ARCHIVES
@@ -35,7 +47,7 @@ def test_archives_hold_the_runs_of_the_table_and_their_logs_have_its_checksums()
     }
     assert {
         place: hashlib.sha256(files["metrics.jsonl"]).hexdigest() for place, files in runs.items()
-    } == table
+    } == checksums
     assert {archive_of(run) == archive for archive, run in runs} == {True}
     results = {"summary.json", "diverged.json"}
     assert {frozenset(files) - results for files in runs.values()} == {
@@ -50,6 +62,45 @@ def test_an_archive_is_small_and_its_bytes_follow_from_its_contents() -> None:
         content = archive.read_bytes()
         assert len(content) < LARGEST == 5_000_000
         assert lzma.decompress(content) == tar_of(members(archive))
+
+
+def table() -> list[dict[str, str]]:
+    with (REPRODUCED / "runs.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_commands_of_the_table_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # one of them names a file there
+    commands = [shlex.split(line["command"]) for line in table()]
+    assert {first for first, *_ in commands} == {"sgp-run"}
+    quoted = {
+        tuple(word for word in words if shlex.quote(word) != word): words for words in commands
+    }
+    assert ("faults.slow_nodes={3: 10}",) in quoted
+    with configs():
+        parse(sorted({word for _, *words in commands for word in words}))
+        for _, *words in quoted.values():
+            make_experiment(compose([setting.word for setting in parse(words)]))
+
+
+def test_a_value_that_was_recorded_in_pieces_is_whole_again() -> None:
+    words = ["sgp-run", "nodes=4", "faults.slow_nodes={3:", "10,", "2:", "5}", "seed=1"]
+    assert typed(words) == "sgp-run nodes=4 'faults.slow_nodes={3: 10, 2: 5}' seed=1"
+
+
+def test_the_table_marks_the_commits_that_the_repository_does_not_have() -> None:
+    marks = {line["commit"]: line["in_repository"] for line in table()}
+    assert {commit for commit, mark in marks.items() if mark != "True"} == LOST
+    if git("rev-parse", "--is-shallow-repository").stdout != "false\n":
+        pytest.skip("needs a clone with its history")
+    for commit, mark in marks.items():
+        assert (git("cat-file", "-e", commit).returncode == 0) is (mark == "True"), commit
+
+
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture

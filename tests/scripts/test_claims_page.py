@@ -13,6 +13,7 @@ from claims.evidence import Between, Claim, Curves, Finding, Interval, Sample, V
 from claims.page import WAITS, groups, shown, write
 from claims.power import Plan
 from claims.tuning import Search
+from reproduce.archives import LOST
 from sgp_runner.session.job_pool import Job
 
 
@@ -109,6 +110,17 @@ def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: 
         '<img src="figures/claim3.svg" alt="few: 1.5, reproduced; time: 2, contradicted">' in html
     )
     assert (tmp_path / "figures/claim3.svg").stat().st_size > 1000
+
+
+def test_the_page_counts_the_runs_of_lost_commits(tmp_path: Path) -> None:
+    claim = claim_of(tmp_path)
+    for job, commit in zip(claim.jobs, (min(LOST), "f" * 40), strict=True):
+        made = json.dumps({"git": {"commit": commit, "dirty": False}})
+        (job.folder / "environment.json").write_text(made, encoding="utf-8")
+    write([claim], tmp_path)
+    sentence = "The commits of 1 of these runs are not in the repository."
+    assert f"\n**{sentence}**\n" in (tmp_path / "claims.md").read_text(encoding="utf-8")
+    assert f"<strong>{sentence}</strong>" in (tmp_path / "claims.html").read_text(encoding="utf-8")
 
 
 def test_the_same_figure_has_the_same_bytes(tmp_path: Path) -> None:
