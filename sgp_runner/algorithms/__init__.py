@@ -6,6 +6,7 @@ run on real processes and in simulated time. `sgp_runner.core.worker.Worker` lis
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Algorithm(Protocol):
     # Its messages, before they are coded: all of the model, fragments of it in turn, or parts of
     # chunks of its tensors.
     sends: ClassVar[Literal["model", "fragments", "chunks"]] = "model"
+    # Settings of optim=sgd that the method has, unless a preset or the command line sets them.
+    sgd_defaults: ClassVar[Mapping[str, float]] = {}
     # Measures instead of training, and so has no progress to show.
     measures: ClassVar[bool] = False
 

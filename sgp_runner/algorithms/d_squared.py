@@ -9,6 +9,7 @@ the direction of the local optimizer, the gradient for SGD without momentum.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,6 +35,7 @@ class DSquared(Algorithm):
     topology: Topology
     lazy: bool = True
     title: ClassVar[str] = "D²"
+    sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         verify_symmetric(self.topology, nodes, self.title)

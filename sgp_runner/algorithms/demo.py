@@ -2,18 +2,19 @@
 
 Every step, for each tensor, with C its orthonormal DCT by chunk:
 
-    m <- beta m + d;  q = the k largest of |C m| in each chunk;  m <- m - C^T q
-    x <- x - lr sign(C^T mean q)
+    m <- beta m + lr g;  q = the k largest of |C m| in each chunk;  m <- m - C^T q
+    x <- (1 - lr weight_decay) x - lr sign(C^T mean q)
 
-where the mean of a coefficient is over the workers that sent it, and ``d`` the step of the local
-optimizer, ``lr g`` for SGD without momentum. The chunks of a matrix are blocks whose sides are the
-largest divisors of its own sides up to ``side``; those of a vector are runs of such a length.
+where the mean of a coefficient is over the workers that sent it. The learning rate and the weight
+decay are those of the optimizer, SGD without momentum. The chunks of a matrix are blocks whose
+sides are the largest divisors of its own sides up to ``side``; those of a vector are runs of such a
+length.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import cos, pi, prod, sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
 
 
@@ -51,18 +53,28 @@ class DeMo(Algorithm):
     beta: float = 0.999
     title: ClassVar[str] = "DeMo"
     sends: ClassVar[Literal["model", "fragments", "chunks"]] = "chunks"
+    sgd_defaults: ClassVar[Mapping[str, float]] = {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "k", "side")
         if not 0 <= self.beta < 1:
             raise ConfigError("algo.beta", f"{self.beta} must be in [0, 1).")
 
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        what = f"{self.title} has a momentum of its own, algo.beta"
+        if optim.name != "sgd":
+            raise ConfigError("optim", f"{what}: use optim=sgd, not {optim.name}.")
+        if optim.momentum:
+            raise ConfigError("optim.momentum", f"{what}: use optim.momentum=0.")
+
     async def run(self, worker: Worker) -> None:
         x = worker.params
         m = worker.keep("momentum", lambda: x.new_zeros(x.shape))
         chunks = [Chunks(shape, self.side) for shape in worker.shapes.values()]
         for _ in worker.steps():
-            m.mul_(self.beta).add_(worker.update(await worker.grad()))
+            g = await worker.grad()
+            x.mul_(1 - worker.lr * worker.optim.weight_decay)
+            m.mul_(self.beta).add_(g.mul_(worker.lr))
             check_finite(m, worker.shapes)
             message = encode(m, chunks, self.k)
             m -= transformed_back(decode(message, chunks, self.k, m), chunks)

@@ -9,6 +9,7 @@ direction of the local optimizer, the gradient for SGD without momentum.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -33,6 +34,7 @@ class GradientTracking(Algorithm):
     topology: Topology
     layout: Literal["adapt_then_combine", "diging"] = "adapt_then_combine"
     title: ClassVar[str] = "Gradient tracking"
+    sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         verify_symmetric(self.topology, nodes, self.title)

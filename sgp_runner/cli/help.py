@@ -229,6 +229,10 @@ def explained(
     if anywhere and (words := [word for word in words_in(text) if not word.startswith(f"{key}.")]):
         yield f"\n{'sets' if group == PRESET else 'also sets'} (--cfg job shows all settings)"
         yield from (f"  {word}" for word in words)
+    if key == "algo" and is_node(node, key):
+        own = getattr(class_at(node, key), "sgd_defaults", {})
+        yield from ("\ndefaults of optim=sgd with it",) if own else ()
+        yield from (f"  optim.{name}={typed(value)}" for name, value in own.items())
 
 
 def words_in(text: str) -> Iterator[str]:

@@ -80,17 +80,27 @@ def random_k_with_feedback(config: Config) -> bool:
     )
 
 
+def is_real(config: Config) -> bool:
+    network: Config = config["network"]
+    return network.get("name") != "sim"
+
+
 def streams_on_real_machines(config: Config) -> bool:
     algo = config["algo"]
     streams: bool = algo.get("then", algo).get("name") == "streaming_diloco"
-    return streams and config["network"].get("name") != "sim"
+    return streams and is_real(config)
 
 
 def batches_of_three(config: Config) -> bool:
     """Whether an Async DiLoCo may have them; simulated links bring messages one by one."""
     algo = config["algo"]
-    waits = bool(algo.get("grace")) or config["network"].get("name") != "sim"
-    return algo.get("name") == "async_diloco" and config["nodes"] > 2 and waits
+    if algo.get("name") != "async_diloco" or config["nodes"] < 3:
+        return False
+    return bool(algo.get("grace")) or is_real(config)
+
+
+def decays_in_demo(config: Config) -> bool:
+    return bool(config["optim"].get("weight_decay")) and any(parts(config["algo"], "demo"))
 
 
 #: Numbered by position, from 1; append new ones at the end.
@@ -127,6 +137,7 @@ CORRECTIONS = (
         "Async DiLoCo applies the outer gradients of a batch in the order of arrival",
         batches_of_three,
     ),
+    Correction("DeMo's weight decay acts on the parameters, not on the momentum", decays_in_demo),
 )
 
 

@@ -143,6 +143,8 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
     given = {**{name: {} for name in OWN_PARTS if not key}, **node}
+    if not key:
+        given |= brought_by_algorithm(given)
     given = {
         name: completed(value, inner) if is_node(value, inner := join(key, name)) else value
         for name, value in given.items()
@@ -160,6 +162,15 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
         if name in given or name in defaults
     ]
     return {name: given.get(name, defaults.get(name)) for name in names} | given
+
+
+def brought_by_algorithm(tree: Tree) -> dict[str, object]:
+    """The part ``optim`` of a run, if it is SGD, with defaults that its algorithm has for it."""
+    algo, optim = tree.get("algo"), tree.get("optim")
+    if not isinstance(algo, Mapping) or not isinstance(optim, Mapping) or optim.get(NAME) != "sgd":
+        return {}
+    cls = class_at(algo, "algo")
+    return {"optim": {**getattr(cls, "sgd_defaults", {}), **optim}}
 
 
 def is_node(value: object, key: str) -> TypeGuard[Tree]:

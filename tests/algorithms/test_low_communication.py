@@ -401,6 +401,28 @@ def test_demo_with_all_coefficients_takes_the_sign_of_the_mean_gradient() -> Non
         np.testing.assert_allclose(worker.state["momentum"].numpy(), 0, atol=1e-6)
 
 
+def test_the_weight_decay_of_demo_is_decoupled() -> None:
+    x = START.copy()
+    for k in range(STEPS):
+        g = np.mean([gradient(i, k, x) for i in range(3)], axis=0)
+        x = (1 - 0.1 * 0.3) * x - 0.1 * np.sign(g)
+    assert_equal(run(DeMo(k=64), 3, STEPS, sgd(lr=0.1, weight_decay=0.3)).x, np.tile(x, (3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("optim", "key", "fix"),
+    [
+        (sgd(momentum=0.9), "optim.momentum", "use optim.momentum=0."),
+        (ADAM, "optim", "use optim=sgd, not adam."),
+    ],
+)
+def test_demo_refuses_another_momentum(optim: Any, key: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        DeMo().check(4, optim)
+    sentence = f"DeMo has a momentum of its own, algo.beta: {fix}"
+    assert (caught.value.key, caught.value.sentence) == (key, sentence)
+
+
 def test_the_cosine_transform_is_scipys() -> None:
     from scipy.fft import dctn
 

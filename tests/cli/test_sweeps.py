@@ -210,6 +210,27 @@ def test_settings_of_one_choice_apply_to_its_runs_alone() -> None:
     assert experiment_of(["algo=osgp", "algo.tau=3", "algo.osgp.tau=1"]).run.algo.tau == 1
 
 
+def test_the_defaults_of_an_algorithm_apply_to_its_runs_alone() -> None:
+    words = ["algo=sgp,demo,d_squared,gradient_tracking", "model=mlp"]
+    with configs():
+        every = plan(parse(words)).jobs
+        rates = plan(parse(["algo=demo,sgp", "optim.lr=0.2,0.3", "model=mlp"])).jobs
+    found = [job.experiment.run.optim for job in every]
+    assert [(each.lr, each.momentum, each.weight_decay) for each in found] == [
+        (0.1, 0.9, 1e-4),
+        (1e-3, 0.0, 0.0),
+        (0.1, 0.0, 1e-4),
+        (0.1, 0.0, 1e-4),
+    ]
+    found = [job.experiment.run.optim for job in rates]
+    assert [(each.lr, each.momentum) for each in found] == [
+        (0.2, 0.0),
+        (0.3, 0.0),
+        (0.2, 0.9),
+        (0.3, 0.9),
+    ]
+
+
 def test_no_setting_has_the_name_of_a_choice_of_its_part() -> None:
     for group, choices in groups().items():
         classes = [class_of(group, each) for each in choices] if group in CLASSES else []

@@ -110,6 +110,18 @@ def test_a_default_can_be_referred_to_and_restored() -> None:
     assert experiment("~checkpoint.keep").run.checkpoint.keep == 2
 
 
+def test_an_algorithm_has_defaults_of_its_own_for_sgd() -> None:
+    """They name the same run as if typed, and give way to what is typed."""
+    typed = ("optim.momentum=0", "optim.lr=1e-3", "optim.weight_decay=0")
+    assert experiment("algo=demo").name == experiment("algo=demo", *typed).name
+    assert experiment("algo=d_squared", "optim.momentum=0.5").run.optim.momentum == 0.5
+    assert experiment("algo=demo", "optim.lr=0.2", "~optim.lr").run.optim.lr == 1e-3
+    adam = experiment("algo=d_squared", "optim=adam")
+    assert adam.run.optim == experiment("algo=d_psgd", "optim=adam").run.optim
+    hybrid = experiment("algo=hybrid", "algo.then=gradient_tracking")
+    assert hybrid.run.optim.momentum == 0.9
+
+
 def test_a_key_belongs_to_a_group() -> None:
     assert (
         group_of("algo")

@@ -65,6 +65,8 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["algo=async_diloco", "algo.grace=50ms", "model=mlp"], 10),
         (["algo=async_diloco", "algo.grace=50ms", "nodes=2", "model=mlp"], 0),
         (["algo=async_diloco", "network=gloo", "model=mlp"], 10),
+        (["algo=demo", "model=mlp"], 0),
+        (["algo=demo", "optim.weight_decay=0.1", "model=mlp"], 11),
     ],
 )
 def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(
