@@ -117,14 +117,17 @@ class TimedAs:
             None if known is None else known.step_seconds,
         )
 
-    def wire(self, params: Tensor) -> Wire:
-        """Sizes of the messages of a model with the parameters ``params`` [D]."""
+    def wire(self, params: Tensor, study: bool = False) -> Wire:
+        """Sizes of the messages of a model with the parameters ``params`` [D].
+
+        study: whether it is a timing study, where these stand for a model
+        """
         own = params.element_size()
         number: float = own if self.num_parameters is None else 4
         if self.bytes_per_parameter is not None:
             number = self.bytes_per_parameter
         scale = 1.0 if self.num_parameters is None else self.num_parameters / params.numel()
-        return Wire(params.dtype, number, scale)
+        return Wire(params.dtype, number, scale, params.numel() if study else None)
 
 
 @dataclass(frozen=True)
@@ -134,12 +137,16 @@ class Wire:
     dtype: of parameters that are sent without a codec; number: bytes that one of them counts for;
     a coded message counts for its own bytes.
     scale: parameters that each real one stands for
+    grain: real ones in a timing study; one number beside them, as a push-sum weight, is only that
     """
 
     dtype: torch.dtype
     number: float
     scale: float
+    grain: int | None = None
 
     def num_bytes(self, tensor: Tensor) -> float:
         each = self.number if tensor.dtype == self.dtype else tensor.element_size()
-        return tensor.numel() * each * self.scale
+        count = tensor.numel()
+        beside = count - 1 == self.grain
+        return (count - beside) * each * self.scale + beside * each

@@ -103,6 +103,11 @@ def decays_in_demo(config: Config) -> bool:
     return bool(config["optim"].get("weight_decay")) and any(parts(config["algo"], "demo"))
 
 
+def sends_weights_in_a_study(config: Config) -> bool:
+    weighted = runs("sgp", "osgp", "slowmo", "hybrid", "async_diloco")
+    return config["model"].get("name") == "timing_only" and weighted(config)
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -138,6 +143,10 @@ CORRECTIONS = (
         batches_of_three,
     ),
     Correction("DeMo's weight decay acts on the parameters, not on the momentum", decays_in_demo),
+    Correction(
+        "in a timing study a push-sum weight counts as one number, not as a 2048th of a model",
+        sends_weights_in_a_study,
+    ),
 )
 
 

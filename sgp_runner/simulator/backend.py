@@ -259,7 +259,7 @@ def simulate(
     step_seconds: mean time of a gradient; None: the cluster's time for the model.
     """
     start = problem.start()
-    wire = run.timed_as.wire(start)
+    wire = run.timed_as.wire(start, study=not run.model.trains)
     if step_seconds is None:
         step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         if run.algo.asynchronous:

@@ -67,6 +67,9 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["algo=async_diloco", "network=gloo", "model=mlp"], 10),
         (["algo=demo", "model=mlp"], 0),
         (["algo=demo", "optim.weight_decay=0.1", "model=mlp"], 11),
+        (["algo=osgp", "model=timing_only"], 12),
+        (["algo=osgp", "timed_as.num_parameters=1000000", "model=mlp"], 0),
+        (["algo=d_psgd", "model=timing_only"], 0),
     ],
 )
 def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(

@@ -44,6 +44,26 @@ def test_messages_have_the_size_of_what_they_stand_for() -> None:
     assert num_bytes(of_two, ten) == 2000 and num_bytes(of_two, coded) == 500
 
 
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        ("algo=sgp", 30),
+        ("algo=osgp", 30),
+        ("algo=slowmo algo.tau=30", 30 + 3 / 2),  # and an all-reduce of four nodes
+        ("algo=async_diloco algo.period=10", 3),
+        ("algo=d_psgd", 60),
+    ],
+)
+def test_a_push_sum_weight_is_one_number_in_a_timing_study(
+    words: str, messages: float, tmp_path: Path
+) -> None:
+    """So is the number of steps beside an outer gradient; D-PSGD sends parameters alone."""
+    size = ("timed_as.num_parameters=1000000", "nodes=4", "model.sample_steps=30")
+    summary = timed(tmp_path, *words.split(), *size, "cluster=ideal")
+    each = 4_000_000 if "d_psgd" in words else 4_000_004
+    assert summary["bytes_per_node"] == messages * each
+
+
 def test_compute_time_is_proportional_to_the_batch_where_the_law_says_so() -> None:
     cluster = Cluster({"a": 0.2, "b": 0.1}, ConstantTime(), 1e9, 0.0, {}, {"a": 256})
     assert cluster.mean_step("a", 256) == 0.2 and cluster.mean_step("a", 64) == 0.05
