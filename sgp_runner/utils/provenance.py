@@ -1,6 +1,7 @@
 """The provenance of a run, for ``environment.json``.
 
-Environment variables are omitted: they hold secrets.
+Environment variables are omitted, as they hold secrets, except those that choose how libraries
+compute.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ PACKAGES = {
     "omegaconf": "omegaconf",
     "wandb": "wandb",
 }
+# The last bits of results depend on these: MKL, oneDNN and PyTorch choose by them how to compute.
+PROCESSOR = ("vendor_id", "cpu family", "model", "model name")
+VECTORS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+)
 
 
 def environment(command: Sequence[str] = ()) -> dict[str, object]:
@@ -41,9 +52,25 @@ def environment(command: Sequence[str] = ()) -> dict[str, object]:
         "packages": {name: _version(package) for name, package in PACKAGES.items()},
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
+        "processor": processor(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "command": list(map(redacted, command or [Path(sys.argv[0]).name, *sys.argv[1:]])),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def processor() -> dict[str, str]:
+    """Return maker, model and vector instructions of the processor; its kind alone off Linux."""
+    kind = {"machine": platform.machine()}
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
+    except OSError:
+        return kind
+    lines = (line.partition(":") for line in first.splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in lines}
+    flags = facts.get("flags", "").split()
+    kind |= {key.replace(" ", "_"): facts[key] for key in PROCESSOR if key in facts}
+    return kind | {"vectors": " ".join(flag for flag in VECTORS if flag in flags)}
 
 
 def code_version() -> str:

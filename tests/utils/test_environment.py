@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import datetime
 import json
+import platform
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from sgp_runner import __version__
-from sgp_runner.utils.provenance import environment
+from sgp_runner.utils.provenance import VARIABLES, environment
 
 
 def test_it_names_versions_and_the_command_as_typed_and_no_secrets(
@@ -32,6 +34,25 @@ def test_it_names_versions_and_the_command_as_typed_and_no_secrets(
         0
     )
     assert "do-not-write-me" not in json.dumps(seen)
+
+
+def test_it_names_what_the_last_bits_of_results_depend_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    seen = environment()
+    assert seen["variables"] == {"MKL_CBWR": "AVX2"}
+    processor = seen["processor"]
+    assert isinstance(processor, dict) and processor["machine"] == platform.machine()
+    if platform.machine() == "x86_64" and sys.platform == "linux":
+        assert list(processor) == [
+            *("machine", "vendor_id", "cpu_family", "model", "model_name", "vectors"),
+        ]
+        capability = torch.backends.cpu.get_cpu_capability()
+        assert ("avx512f" in processor["vectors"]) >= (capability == "AVX512")
+        assert ("avx2" in processor["vectors"]) >= (capability in ("AVX2", "AVX512"))
 
 
 @pytest.mark.parametrize(
