@@ -198,12 +198,12 @@ def linear_speed_up(results: Path) -> Claim:
             "seed was added to the first. A repeated run differs from the recorded one by up to "
             "6e-7 of a value, because of the processor and, in 25 runs, of the code; the version "
             "of PyTorch is the same. PyTorch's MKL has different kernels for processors from "
-            "Intel. If it is made to choose them on an AMD EPYC, the present code repeats 40 of the "
-            "65 runs to the byte. The other 25 are those of the first five seeds with several nodes: "
-            "the records of their workers are the same, but since 91e20c1a the models of an epoch "
-            "are averaged in a different order. The commits of these five seeds were rebased "
-            "before they were merged; 7af8195b contains their changes, and with those kernels repeats all "
-            "35 runs to the byte."
+            "Intel. If it is made to choose them on an AMD EPYC, the present code repeats 40 of "
+            "the 65 runs to the byte. The other 25 are those of the first five seeds with several "
+            "nodes: the records of their workers are the same, but since 91e20c1a the models of "
+            "an epoch are averaged in a different order. The commits of these five seeds were "
+            "rebased before they were merged; 7af8195b contains their changes, and with those "
+            "kernels repeats all 35 runs to the byte."
         ),
         samples=(
             Sample(
