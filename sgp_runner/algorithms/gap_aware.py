@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ps_sgd import push_and_pull
-from sgp_runner.core.flat import in_pieces
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -70,56 +69,38 @@ class GapAware(Algorithm):
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else push_and_pull(worker))
 
-    async def serve(self, worker: Worker) -> None:
-        for k in worker.steps():  # one gradient each
-            i, gradient = await worker.comm.recv_any()
-            worker.comm.send(i, self.answer(worker, k, i, gradient))
+    async def serve(self, server: Worker) -> None:
+        for k in server.steps():  # one gradient each
+            i, gradient = await server.comm.recv_any()
+            server.comm.send(i, self.answer(server, k, i, gradient))
 
     def answer(self, server: Worker, k: int, i: int, gradient: Tensor) -> Tensor:
         """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return its parameters [D]."""
-        import torch
-
-        params, m = server.params, server.optim.momentum
-        owners = server.size if self.momentum != "server" else 1
-        momenta = server.keep(
-            "momentum", lambda: [params.new_zeros(params.shape) for _ in range(owners)]
-        )
-        squares = server.keep("mean_square", lambda: params.new_zeros(params.shape))
+        x, m, lr = server.params, server.optim.momentum, server.lr
+        buffers = 1 if self.momentum == "server" else server.size
+        v = server.keep("momentum", lambda: [x.new_zeros(x.shape) for _ in range(buffers)])
+        v_i = v[i % buffers]
+        square = server.keep("mean_square", lambda: x.new_zeros(x.shape))
         # (step, parameters) that each worker has.
-        sent = server.keep("sent", lambda: [(k, params.clone()) for _ in range(server.size)])
-        lr_max = server.keep("lr_max", lambda: params.new_zeros(()))
-        lr, lr_before = server.lr, server.lr_at(max(k - 1, 0))
-        lr_max.clamp_(min=lr)
-        (step, params_sent), answer = sent[i], torch.empty_like(params)
+        sent = server.keep("sent", lambda: [(k, x.clone()) for _ in range(server.size)])
+        step, x_sent = sent[i]
+        lr_max = server.keep("lr_max", lambda: x.new_zeros(())).clamp_(min=lr)
         server.observe("staleness", k - step)
-        measured = self.penalty == "gap" and k > 0 and lr_max > 0
-        for received, x, x_sent, square, here, *v in self.slices(
-            server, gradient, params, params_sent, squares, answer, *momenta
-        ):
-            g = received.add(x, alpha=server.optim.weight_decay)
-            if self.penalty == "staleness":
-                g /= max(1, k - step)
-            elif measured:
-                difference = self.look_ahead(x, v, m * lr_before) - x_sent
-                g /= self.gap_of(
-                    difference, (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max)
-                )
-            v_i = v[i % owners]
-            v_i.mul_(m).add_(g)
-            typical = v_i if m else received
-            square.mul_(EMA).addcmul_(typical, typical, value=1 - EMA)
-            x.sub_(g.add_(v_i, alpha=m) if server.optim.nesterov else v_i, alpha=lr)
-            here.copy_(self.look_ahead(x, v, m * lr))
-        sent[i] = (k + 1, answer)
-        return answer
 
-    def slices(self, server: Worker, *vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-        """Matching slices of all ``vectors`` [D] in turn; a gap is measured within each."""
-        if self.penalty != "gap" or self.gap == "parameter":
-            return in_pieces(*vectors)
-        if self.gap == "global":
-            return [vectors]
-        return zip(*(vector.split_with_sizes(server.layers) for vector in vectors), strict=True)
+        g = gradient.add(x, alpha=server.optim.weight_decay)
+        if self.penalty == "staleness":
+            g /= max(1, k - step)
+        elif self.penalty == "gap" and k > 0 and lr_max > 0:
+            typical_step = (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max)
+            x_now = self.look_ahead(x, v, m * server.lr_at(k - 1))
+            g /= self.gap_of(x_now - x_sent, typical_step, server.layers)
+        v_i.mul_(m).add_(g)
+        typical = v_i if m else gradient
+        square.mul_(EMA).addcmul_(typical, typical, value=1 - EMA)
+        x.sub_(g.add_(v_i, alpha=m) if server.optim.nesterov else v_i, alpha=lr)
+
+        sent[i] = (k + 1, self.look_ahead(x, v, m * lr).clone())
+        return sent[i][1]
 
     def look_ahead(self, x: Tensor, v: list[Tensor], step: float) -> Tensor:
         """Where a worker takes its gradient: ``x``, or for DANA ``x - step sum_j v_j``."""
@@ -129,9 +110,18 @@ class GapAware(Algorithm):
             x = x.sub(v_j, alpha=step)
         return x
 
-    def gap_of(self, difference: Tensor, typical: Tensor) -> Tensor:
-        """``G`` of each entry or all of a slice: 1 + ``difference`` in ``typical`` steps."""
+    def gap_of(self, moved: Tensor, typical: Tensor, layers: Sequence[int]) -> Tensor:
+        """``G`` of each parameter [D]: 1 + ``moved`` in ``typical`` steps."""
+        import torch
+
         if self.gap == "parameter":
-            return difference.abs_().div_(typical).add_(1)
-        steps: Tensor = difference.norm() / typical.norm()
-        return 1 + steps
+            return moved.abs_().div_(typical).add_(1)
+        if self.gap == "global":
+            layers = [moved.numel()]
+        gaps = [
+            (1 + part.norm() / steps.norm()).expand_as(part)
+            for part, steps in zip(
+                moved.split_with_sizes(layers), typical.split_with_sizes(layers), strict=True
+            )
+        ]
+        return torch.cat(gaps)
