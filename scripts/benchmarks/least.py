@@ -37,7 +37,7 @@ class OwnMessage:
 def parts(words: list[str]) -> dict[str, float]:
     """Processor seconds by part; runs in a process of its own."""
     from sgp_runner.config.overrides import experiment_of
-    from sgp_runner.core.push_sum import push
+    from sgp_runner.core.gossip import split
     from sgp_runner.core.worker import OwnBudget
     from sgp_runner.utils.memory import keep_freed_memory
 
@@ -57,10 +57,10 @@ def parts(words: list[str]) -> dict[str, float]:
         return problem.flat.take_large_parts()
 
     gradients = [gradient() for _ in range(TIMES + 1)]
-    graph = algo.topology.at(0.0)
+    peers = worker.peers(algo.topology, 0)
     return {
         "gradient": processor_seconds(gradient),
-        STEP: processor_seconds(lambda: push(worker, graph, 0, x, worker.updates(gradients.pop()))),
+        STEP: processor_seconds(lambda: split(worker, peers, x, worker.updates(gradients.pop()))),
         ADD: processor_seconds(lambda: x.add_(received)),
         COPY: processor_seconds(lambda: message.copy_(received)),
     }

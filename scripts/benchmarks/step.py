@@ -59,7 +59,7 @@ PARTS = {
     "update": ("sgp_runner/core/optim.py:direction",),
     "send": ("sgp_runner/distributed/gloo.py:send",),
     "wait": ("sgp_runner/core/scheduler.py:advance", "sgp_runner/distributed/gloo.py:finish"),
-    "mix": ("sgp_runner/algorithms/", "sgp_runner/core/push_sum.py"),
+    "mix": ("sgp_runner/algorithms/", "sgp_runner/core/gossip.py", "sgp_runner/core/push_sum.py"),
     "the rest": (),
 }
 

@@ -44,7 +44,7 @@ class ARSGD(Algorithm):
         x = worker.params
         for k in worker.steps():
             if self.average == "parameters":
-                worker.descend(await worker.local_step())
+                await worker.descend()
                 x.copy_(await worker.comm.all_reduce(x.clone()))
             elif isinstance(self.codec, Identity):
                 worker.descend(await worker.mean_step())

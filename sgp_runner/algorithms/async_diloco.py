@@ -116,7 +116,7 @@ class AsyncDiLoCo(Algorithm):
         for _ in worker.steps():
             if not worker.count("inner"):
                 theta.copy_(x)
-            x -= worker.update(await worker.grad())
+            await worker.descend()
             if worker.tally("inner") == self.inner_steps(worker.rank):
                 await self.push(worker, theta)
         if worker.tally("inner"):

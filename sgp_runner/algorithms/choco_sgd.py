@@ -64,7 +64,7 @@ class ChocoSGD(Algorithm):
         own = worker.keep("x_hat", x.clone)
         mixed = worker.keep("mixed_x_hat", x.clone)  # sum_j w_ij x_hat_j
         for k in worker.steps():
-            x -= worker.update(await worker.grad())
+            await worker.descend()
             if self.layout == "paper":
                 self.send(worker, k, x, own, mixed)
                 await self.receive(worker, k, mixed)

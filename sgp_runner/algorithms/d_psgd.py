@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.core.gossip import shares
+from sgp_runner.core.gossip import gossip, shares
 from sgp_runner.topology.verify import verify_symmetric
 
 if TYPE_CHECKING:
@@ -41,17 +41,16 @@ class DPSGD(Algorithm):
     async def run(self, worker: Worker) -> None:
         x = worker.params
         for k in worker.steps():
-            adapt_first = self.order == "adapt_then_combine"
-            if adapt_first:
-                x -= worker.update(await worker.grad())
-            kept, sent = shares(worker, self.topology, k, x)
-            for j, share in sent.items():
+            if self.order == "adapt_then_combine":
+                await worker.descend()
+                await gossip(worker, self.topology, k, x)
+                continue
+            peers = worker.peers(self.topology, k)
+            kept, outgoing = shares(worker, peers, x)
+            for j, share in outgoing:
                 worker.comm.send(j, share)
-            if adapt_first:
-                x.copy_(kept)
-            else:
-                d = worker.update(await worker.grad())
-                x.copy_(kept).sub_(d)
-                del d  # not held while waiting
-            for j in sent:
+            d = worker.update(await worker.grad())  # at x; messages travel meanwhile
+            x.copy_(kept).sub_(d)
+            del d  # not held while waiting
+            for j in peers.incoming:
                 x += await worker.comm.recv(j)

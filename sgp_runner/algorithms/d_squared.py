@@ -62,6 +62,8 @@ class DSquared(Algorithm):
             before, lr = x.clone(), worker.lr
             d = worker.update(await worker.grad())
             x.sub_(d).sub_(drift, alpha=lr)
-            x.lerp_(await gossip(worker, self.topology, k, x), 0.5 if self.lazy else 1.0)
+            mixed = x.clone()
+            await gossip(worker, self.topology, k, mixed)
+            x.lerp_(mixed, 0.5 if self.lazy else 1.0)
             if lr > 0:
                 drift.copy_(before - x - d).div_(lr)

@@ -93,7 +93,7 @@ class DiLoCo(Algorithm):
         theta = worker.keep("outer", x.clone)
         v = worker.keep("outer_momentum", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
-            x -= worker.update(await worker.grad())
+            await worker.descend()
             if (k + 1) % self.period == 0 or worker.done:
                 delta = await worker.comm.all_reduce(self.change(worker, theta))
                 outer_step(self, theta, v, delta)

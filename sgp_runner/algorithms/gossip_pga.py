@@ -47,8 +47,8 @@ class GossipPGA(Algorithm):
     async def run(self, worker: Worker) -> None:
         x = worker.params
         for k in worker.steps():
-            x -= worker.update(await worker.grad())
+            await worker.descend()
             if (k + 1) % self.period == 0:
                 x.copy_(await worker.comm.all_reduce(x.clone()))
             else:
-                x.copy_(await gossip(worker, self.topology, k, x))
+                await gossip(worker, self.topology, k, x)

@@ -57,6 +57,7 @@ class GradientTracking(Algorithm):
             step = worker.lr * y
             adapt_first = self.layout == "adapt_then_combine"
             both = torch.cat([x - step if adapt_first else x, y])
-            new_x, new_y = (await gossip(worker, self.topology, k, both)).chunk(2)
+            await gossip(worker, self.topology, k, both)
+            new_x, new_y = both.chunk(2)
             x.copy_(new_x if adapt_first else new_x - step)
             mixed_y.copy_(new_y)

@@ -35,6 +35,6 @@ class LocalSGD(Algorithm):
     async def run(self, worker: Worker) -> None:
         x = worker.params
         for k in worker.steps():
-            x -= worker.update(await worker.grad())
+            await worker.descend()
             if self.tau is not None and ((k + 1) % self.tau == 0 or worker.done):
                 x.copy_(await worker.comm.all_reduce(x.clone()))

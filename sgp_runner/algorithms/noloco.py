@@ -93,7 +93,7 @@ class NoLoCo(Algorithm):
             if inner == 0:
                 for j in group:
                     worker.comm.send(j, phi.clone(), PHI)
-            x -= worker.update(await worker.grad())
+            await worker.descend()
             if inner == self.period - 1 or worker.done:
                 mean_phi, mean_delta = phi.clone(), x - phi
                 for j in group:

@@ -58,7 +58,7 @@ class QGDSGDm(Algorithm):
             before = x.clone()
             for momentum in worker.buffers.values():
                 momentum.copy_(m_hat)
-            x -= worker.update(await worker.grad())
-            x.copy_(await gossip(worker, self.topology, k, x))
+            await worker.descend()
+            await gossip(worker, self.topology, k, x)
             if worker.lr > 0:
                 m_hat.mul_(mu).add_(before - x, alpha=(1 - mu) / worker.lr)

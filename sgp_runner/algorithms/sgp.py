@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.core.push_sum import push, to_model
+from sgp_runner.core.gossip import split
+from sgp_runner.core.push_sum import to_model
 from sgp_runner.topology.verify import verify
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ class SGP(Algorithm):
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
         for k in worker.steps():
-            step = await worker.local_step()  # d, at z
-            graph = self.topology.at(worker.epoch)
-            push(worker, graph, k, x, step)  # x = z w - d; keeps the own share of x
-            for j in graph.in_peers(worker.rank, worker.size, k):
+            d = await worker.local_step()  # at z
+            peers = worker.peers(self.topology, k)
+            for j, share in split(worker, peers, x, minus=d):  # x <- own share of z w - d
+                worker.comm.send(j, share)
+            for j in peers.incoming:
                 x += await worker.comm.recv(j)
             to_model(x)

@@ -61,7 +61,7 @@ class SparseLoCo(Algorithm):
         theta = worker.keep("outer", x.clone)
         e = worker.keep("error", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
-            x -= worker.update(await worker.grad())
+            await worker.descend()
             if (k + 1) % self.period == 0 or worker.done:
                 e.mul_(self.beta).add_(theta - x)
                 theta.sub_(await self.mean(worker, k, e), alpha=self.lr)

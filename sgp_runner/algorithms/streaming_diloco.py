@@ -142,7 +142,7 @@ class StreamingDiLoCo(Algorithm):
         sent: dict[str, Any] = worker.keep("sent", dict)  # fragment -> step, exchange under way
         fragments = cut(worker.shapes, self.blocks, self.pattern, self.fragments)
         for k in worker.steps():
-            x -= worker.update(await worker.grad())
+            await worker.descend()
             for p, fragment in enumerate(fragments):
                 steps = k + 1 - p * (self.period // len(fragments))  # since its first turn
                 if k + 1 >= self.period and steps % self.period == 0:

@@ -1,48 +1,81 @@
-"""One step of symmetric gossip: the average of a node's vector and those of its neighbours."""
+"""Mixing: a node keeps a share of its vector, sends the others, and adds those that it receives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from sgp_runner.core.flat import pieces
+from sgp_runner.core.push_sum import descending
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sgp_runner.core.optim import Updates
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
+    from sgp_runner.topology.graphs import Exchange, Topology
 
 
-def shares(
-    worker: Worker, topology: Topology, k: int, x: Tensor
-) -> tuple[Tensor, dict[int, Tensor]]:
-    """The share of ``x`` that a node keeps in step ``k``, and those that it sends, by peer.
+def split(
+    worker: Worker, peers: Exchange, x: Tensor, minus: Updates | None = None
+) -> list[tuple[int, Tensor]]:
+    """Replace ``x`` [n] by the node's own share of it; return the outgoing ones with their peers.
 
-    Those with equal weights are one tensor, which must not be written to.
+    Equal shares are one tensor, which must not be written to.
+
+    minus: a local step ``d``; ``x`` [D + 1] is a model with its push-sum weight, and ``z w - d`` is
+        split, in one pass over memory
     """
+    empty_like, outgoing, weights = worker.comm.empty_like, peers.outgoing, peers.weights
+    if weights is None:
+        shares = [empty_like(x, outgoing)] * len(outgoing)
+    else:
+        shares = [empty_like(x, [j]) for j in outgoing]
+    for where in pieces(x) if minus is None else descending(x, minus):
+        kept = x[where]
+        if weights is not None:
+            divide_by_weights(kept, weights, [share[where] for share in shares])
+            continue
+        divide_by(kept, len(outgoing) + 1)
+        if shares:
+            shares[0][where].copy_(kept)
+    return list(zip(outgoing, shares, strict=True))
+
+
+def shares(worker: Worker, peers: Exchange, x: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    """Return the node's own share of ``x`` [n] and, as `split`, the outgoing ones; ``x`` stays.
+
+    If all shares are equal, the own one is the tensor that is sent.
+    """
+    kept = x.clone()
+    outgoing = split(worker, peers, kept)
+    return outgoing[0][1] if outgoing and peers.weights is None else kept, outgoing
+
+
+def divide_by_weights(x: Tensor, weights: Sequence[float], shares: Sequence[Tensor]) -> None:
+    """``share <- weight x`` for each of ``shares``; the rest stays in ``x``."""
     import torch
 
-    empty_like = worker.comm.empty_like
-    graph = topology.at(worker.epoch)
-    peers = graph.out_peers(worker.rank, worker.size, k)
-    weights = graph.weights(worker.rank, worker.size, k)
-    if weights is None:
-        equal = torch.div(x, len(peers) + 1, out=empty_like(x, peers))
-        return equal, dict.fromkeys(peers, equal)
-    sent = {
-        j: torch.mul(x, weight, out=empty_like(x, [j]))
-        for j, weight in zip(peers, weights, strict=True)
-    }
-    return x * (1 - sum(weights)), sent
+    for weight, share in zip(weights, shares, strict=True):
+        torch.mul(x, weight, out=share)
+    x *= 1 - sum(weights)
 
 
-async def gossip(worker: Worker, topology: Topology, k: int, x: Tensor) -> Tensor:
-    """``sum_j w_ij x_j``, of the neighbours j in step ``k`` and the worker itself, in a new tensor.
+def divide_by(x: Tensor, parts: int) -> None:
+    """``x <- x / parts``, in place.
 
-    The graph is symmetric, and so are its weights.
+    Multiplying by an exact fraction gives the same bits as dividing and costs a third.
     """
-    kept, sent = shares(worker, topology, k, x)
-    for j, share in sent.items():
+    if parts.bit_count() == 1:
+        x.mul_(1 / parts)
+    else:
+        x.div_(parts)
+
+
+async def gossip(worker: Worker, topology: Topology, k: int, x: Tensor) -> None:
+    """``x_i <- sum_j w_ij x_j`` over the neighbours of step ``k`` and the node itself, in place."""
+    peers = worker.peers(topology, k)
+    for j, share in split(worker, peers, x):
         worker.comm.send(j, share)
-    mean = kept.clone()
-    for j in sent:
-        mean += await worker.comm.recv(j)
-    return mean
+    for j in peers.incoming:
+        x += await worker.comm.recv(j)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from sgp_runner.core.optim import Updates
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
 
 TOLERANCE = 1e-4  # deviation of the mean weight, which is 1 up to rounding
 
@@ -85,52 +84,6 @@ def check_mass(mean_weight: float) -> None:
         raise RuntimeError(
             f"push-sum mass was lost: the mean weight of the workers is {mean_weight:.6g}, not 1"
         )
-
-
-def push(
-    worker: Worker, graph: Topology, step: int, x: Tensor, updates: Updates | None = None
-) -> None:
-    """Send the shares of the worker's peers in ``step``; keep its own in ``x``.
-
-    updates: subtracted before, from ``z w``: the local step and the shares take one pass.
-    """
-    rank, size, comm = worker.rank, worker.size, worker.comm
-    peers = graph.out_peers(rank, size, step)
-    weights = graph.weights(rank, size, step)
-    if weights is None:
-        shares = [comm.empty_like(x, peers)] * len(peers)
-    else:
-        shares = [comm.empty_like(x, [j]) for j in peers]
-    for where in pieces(x) if updates is None else descending(x, updates):
-        kept = x[where]
-        if weights is not None:
-            divide_by_weights(kept, weights, [share[where] for share in shares])
-            continue
-        divide_by(kept, len(peers) + 1)
-        if peers:
-            shares[0][where].copy_(kept)
-    for j, share in zip(peers, shares, strict=True):
-        comm.send(j, share)
-
-
-def divide_by_weights(x: Tensor, weights: Sequence[float], shares: Sequence[Tensor]) -> None:
-    """``share <- weight x`` for each of ``shares``; the rest stays in ``x``."""
-    import torch
-
-    for weight, share in zip(weights, shares, strict=True):
-        torch.mul(x, weight, out=share)
-    x *= 1 - sum(weights)
-
-
-def divide_by(x: Tensor, parts: int) -> None:
-    """``x <- x / parts``, in place.
-
-    Multiplying by an exact fraction gives the same bits as dividing and costs a third.
-    """
-    if parts.bit_count() == 1:
-        x.mul_(1 / parts)
-    else:
-        x.div_(parts)
 
 
 def fold(x: Tensor, messages: Sequence[Tensor], weighted: bool = True) -> None:

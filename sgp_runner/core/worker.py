@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from sgp_runner.core.comm import Comm
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Updates, lr_at, updates
+from sgp_runner.core.scheduler import Future, resolved
 from sgp_runner.core.state import State, packed, unpacked
+from sgp_runner.topology.graphs import Exchange
 from sgp_runner.utils.errors import (
     Aborted,
     CallMismatch,
@@ -27,7 +29,7 @@ from sgp_runner.utils.user_code import described
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.scheduler import Future
+    from sgp_runner.topology.graphs import Topology
 
 T = TypeVar("T")
 
@@ -249,6 +251,11 @@ class Worker:
         until = self.steps_taken + steps
         return replace(self, until=until if self.until is None else min(self.until, until))
 
+    def peers(self, topology: Topology, k: int) -> Exchange:
+        """The peers of this worker in step ``k`` of the graph of the present epoch."""
+        graph, at = topology.at(self.epoch), (self.rank, self.size, k)
+        return Exchange(graph.out_peers(*at), graph.in_peers(*at), graph.weights(*at))
+
     def grad(self, at: Tensor | None = None) -> Awaitable[Tensor]:
         """Gradient [D] on the next local batch, at ``at`` or the present parameters.
 
@@ -288,9 +295,21 @@ class Worker:
             return iter([(slice(0, self.params.numel()), joined(g))])
         return updates(self.optim, g, self.params, self.buffers, self.lr, self.shapes)
 
-    def descend(self, step: Updates) -> None:
-        """Take a step from the present parameters."""
-        for where, d in step:
+    def descend(self, updates: Updates | None = None) -> Awaitable[None]:
+        """Take a `local_step` from the present parameters, in place.
+
+        updates: a step to take instead, at once; then there is nothing to await
+        """
+        if updates is None:
+            future = self.runtime.grad(self, self.params, True)
+            future.finish = lambda g: self.subtract(self.updates(g))
+            return future
+        self.subtract(updates)
+        return resolved(None)
+
+    def subtract(self, updates: Updates) -> None:
+        """Subtract a step [D] from the parameters."""
+        for where, d in updates:
             self.params[where].sub_(d)
 
     def reset_buffers(self) -> None:

@@ -25,6 +25,19 @@ Weights = tuple[float, ...]
 Phase = tuple[float, int]  # the first epoch, and the period of the graph in steps
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The messages of one node in one step.
+
+    outgoing: the nodes that it sends to. incoming: those that it receives from. weights: the shares
+    that go to each of ``outgoing``, as `Topology.weights`.
+    """
+
+    outgoing: Peers
+    incoming: Peers
+    weights: Weights | None
+
+
 @runtime_checkable
 class Topology(Protocol):
     """A graph that may change from step to step, and with the epoch.

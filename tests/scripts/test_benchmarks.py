@@ -165,7 +165,7 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> N
     parts = {
         "compute": "core/problem.py:backward",
         "update": "core/optim.py:direction",
-        "mix": "core/push_sum.py:split",
+        "mix": "core/gossip.py:split",
         "send": "distributed/gloo.py:send",
     }
     assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {

@@ -1,0 +1,53 @@
+"""Push-sum messages that are folded in when they have arrived, at the latest after a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sgp_runner.core.push_sum import fold
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.worker import Worker
+
+
+class LateMessages:
+    """The messages to a worker that it has not folded into ``x`` [D + 1] yet.
+
+    weighted: false resets the push-sum weight to 1, so the model is never de-biased
+    """
+
+    def __init__(self, worker: Worker, x: Tensor, weighted: bool = True) -> None:
+        self.worker, self.x, self.weighted = worker, x, weighted
+        # (step, peer) of each, in the order in which they were sent.
+        self.expected: list[tuple[int, int]] = worker.keep("expected", list)
+
+    def expect(self, step: int, peers: Sequence[int]) -> None:
+        """Expect a message of ``step`` from each of ``peers``."""
+        self.expected.extend((step, j) for j in peers)
+
+    async def fold(self, deadline: int) -> None:
+        """Fold in what has arrived; wait only for messages of step ``deadline`` or before.
+
+        ``x`` is the model again afterwards.
+        """
+        comm, step = self.worker.comm, self.worker.step
+        arrived: list[Tensor] = []
+        pending: list[tuple[int, int]] = []
+        for sent, j in self.expected:
+            message = None
+            if sent <= deadline:
+                while arrived:  # nothing is held back during a wait
+                    self.x += arrived.pop(0)
+                message = await comm.recv(j)
+            elif all(j != peer for _, peer in pending):  # messages of a peer keep their order
+                message = comm.poll(j)
+            if message is None:
+                pending.append((sent, j))
+            else:
+                arrived.append(message)
+                self.worker.observe("staleness", step - sent)
+        self.expected[:] = pending
+        fold(self.x, arrived, self.weighted)
