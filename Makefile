@@ -50,9 +50,10 @@ docs: .venv/.docs  ## build the documentation's site into site/; a warning is an
 bench: .venv/.bench  ## benchmark real runs against other libraries, into results/benchmarks/
 	.venv/bin/python scripts/bench.py
 
-lint: .venv/.installed  ## check style, format, wording and types
+lint: .venv/.installed  ## check style, format, wording, types and commit messages
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .
 	.venv/bin/python scripts/check_prose.py
+	.venv/bin/python scripts/hooks/commit-msg
 	.venv/bin/mypy
 
 lock:  ## resolve the packages in requirements/ again, with their hashes; needs uv
