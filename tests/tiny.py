@@ -26,6 +26,7 @@ from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.tasks import Regression
 from sgp_runner.models.vector import Diagonal
 from sgp_runner.simulator.engine import Engine, Loop
+from sgp_runner.simulator.machine_model import MachineModel
 from sgp_runner.simulator.simulation import Simulation
 from sgp_runner.utils.place import Part
 
@@ -139,17 +140,16 @@ def run(
     problem, optim, cluster = tiny_problem(), optim or sgd(), cluster or machines()
     algo.check(nodes, optim)
     listener = Steps()
-    simulation = Simulation(
+    model = MachineModel(
         cluster,
         faults or Faults({}, {}),
-        engine(problem),
-        size=nodes,
-        servers=algo.servers,
-        seed=seed,
-        step_seconds=cluster.mean_step("tiny", 1),
-        wire=TimedAs().wire(problem.start()),
-        listener=listener,
+        nodes,
+        algo.servers,
+        seed,
+        cluster.mean_step("tiny", 1),
+        TimedAs().wire(problem.start()),
     )
+    simulation = Simulation(model, engine(problem), listener=listener)
     total = steps * (nodes if algo.asynchronous else 1)
     shared = OwnBudget(total)
     result = Result(simulation, [])

@@ -397,7 +397,7 @@ def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
     extension = choices.EXTENSIONS.get((group, choice))
     if isinstance(extension, Values):
         return Path(extension.source)
-    files = (Path(folder, group, f"{choice}.yaml") for folder in (*folders(), *search))
+    files = (Path(folder, group, f"{choice}.yaml") for folder in (*folders(), *map(Path, search)))
     return next(filter(Path.is_file, files), None)
 
 

@@ -28,6 +28,7 @@ from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.trace import Recording, read_recordings
 from sgp_runner.simulator.backend import simulate
 from sgp_runner.simulator.engine import NoGradients
+from sgp_runner.simulator.machine_model import GivenTimes
 from sgp_runner.simulator.network import Sim
 from sgp_runner.utils.errors import ConfigError
 
@@ -147,9 +148,11 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
         run,
         problem,
         NoGradients(),
-        step_seconds=1.0,
-        gradient_seconds=RecordedGradients(recordings[: run.nodes]),
-        message_seconds=RecordedDelays(delays) if delays else None,
+        GivenTimes(
+            1.0,
+            RecordedGradients(recordings[: run.nodes]),
+            RecordedDelays(delays) if delays else None,
+        ),
     )
     for worker in workers:
         simulation.start(worker, run.algo.run(worker))

@@ -21,6 +21,7 @@ from sgp_runner.recording.observer import position_in
 from sgp_runner.recording.recorder import START, Position
 from sgp_runner.simulator.engine import Counted, NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
+from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
 from sgp_runner.simulator.processes import Processes
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
@@ -153,7 +154,8 @@ class SimulatedBackend:
         epoch = common_epoch(membership.run, own, (left[0].budget.taken - dropped) / per_epoch)
         after = self.simulation
         after.clock.now = before.clock.now
-        after.free_at[:] = [before.clock.now] * len(after.free_at)
+        busy_until = after.machines.compute.busy_until
+        busy_until[:] = [before.clock.now] * len(busy_until)
         for old, new, at_step in zip(left, self.workers, at_steps, strict=True):
             take_over(new, at_step, old.comm.num_bytes_sent, epoch)
         for new in self.workers if membership.run.algo.servers else ():
@@ -243,47 +245,40 @@ def simulate(
     run: Run,
     problem: Problem,
     engine: Engine,
+    times: GivenTimes = MODELLED,
     *,
     names: Sequence[int] | None = None,
-    step_seconds: float | None = None,
-    gradient_seconds: Callable[[int], float] | None = None,
-    message_seconds: Callable[[int, int, float], float] | None = None,
     survives: bool = False,
     wrap: Callable[[Transport], Transport] = lambda transport: transport,
     listener: StepListener = SILENT,
 ) -> tuple[Simulation, list[Worker]]:
     """Build the machines of ``run`` and its workers, servers last, none of them started.
 
-    The keywords are those of `Simulation`.
-
-    step_seconds: mean time of a gradient; None: the cluster's time for the model.
+    names: original ranks of the present ranks, where some have been lost. The other keywords are
+        those of `Simulation`.
     """
     start = problem.start()
     wire = run.timed_as.wire(start, study=not run.model.trains)
+    step_seconds = times.step_seconds
     if step_seconds is None:
         step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         if run.algo.asynchronous:
             num_bytes = wire.num_bytes(start)
             step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
-    simulation = Simulation(
+    model = MachineModel(
         run.cluster,
         run.faults,
-        engine,
-        size=run.nodes,
-        servers=run.algo.servers,
-        seed=run.seed,
-        step_seconds=step_seconds,
-        wire=wire,
+        run.nodes,
+        run.algo.servers,
+        run.seed,
+        step_seconds,
+        wire,
         exchange_overlap=run.cluster.fragment_overlap
         if run.algo.sends == "fragments"
         else run.cluster.exchange_overlap,
         names=names,
-        gradient_seconds=gradient_seconds,
-        message_seconds=message_seconds,
-        survives=survives,
-        wrap=wrap,
-        listener=listener,
     )
+    simulation = Simulation(model, engine, times, survives, wrap, listener)
     budgets = run.budgets(problem)
     workers = [
         run.make_worker(problem, rank, simulation.comms[rank], own, simulation)

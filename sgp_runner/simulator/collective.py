@@ -1,17 +1,26 @@
-"""One all-reduce or all-gather of the simulated machines."""
+"""The all-reduces and all-gathers of the simulated machines.
+
+A collective begins when the last rank has joined and ends for all ranks at once, by the cluster's
+cost model.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sgp_runner.core.mailbox import check_unwritten
-from sgp_runner.core.scheduler import Future
+from sgp_runner.core.scheduler import Future, VirtualClock
 from sgp_runner.core.state import State
 from sgp_runner.simulator.engine import Engine, Gradient
+from sgp_runner.simulator.fabric import Fabric
+from sgp_runner.simulator.machine_model import MachineModel
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+SIMPLE_FIELDS = ("number", "gathers", "begin", "ready", "num_bytes", "unreduced", "end")
 
 
 @dataclass
@@ -36,8 +45,12 @@ class Collective:
     end: float = 0.0
 
     @property
+    def kind(self) -> str:
+        return "all-gather" if self.gathers else "all-reduce"
+
+    @property
     def name(self) -> str:
-        return f"{'all-gather' if self.gathers else 'all-reduce'} {self.number}"
+        return f"{self.kind} {self.number}"
 
     def values(self, engine: Engine) -> list[Tensor]:
         """The parts in rank order, so that sums do not depend on timing; each is released."""
@@ -51,7 +64,8 @@ class Collective:
         check_unwritten(tensor, version, f"what rank {rank} gave to {self.name}")
         return tensor
 
-    def outcome(self, engine: Engine) -> Any:
+    def result(self, engine: Engine) -> Any:
+        """The mean of the parts, or a list of them."""
         if self.gathers:
             return self.values(engine)
         total: Tensor | None = None
@@ -69,8 +83,210 @@ class Collective:
             rank: None if isinstance(part, Gradient) else part[0]
             for rank, part in self.parts.items()
         }
-        names = ("number", "gathers", "missing", "begin", "ready", "num_bytes", "unreduced", "end")
-        return {name: getattr(self, name) for name in names} | {
+        return {name: getattr(self, name) for name in SIMPLE_FIELDS} | {
+            "missing": self.missing,
             "parts": parts,
             "futures": list(self.futures),
         }
+
+
+@dataclass(slots=True)
+class Contribute:
+    """A gradient, complete at ``ready``, starts to be averaged in the collective ``number``."""
+
+    number: int
+    rank: int
+    step: int
+    num_bytes: float
+    ready: float
+    kind: ClassVar[str] = "joins"
+
+    def fire(self, machines: HasCollectives) -> None:
+        gradient = machines.workers.pop_gradient(self.rank, self.step)
+        machines.collectives.contribute(
+            self.number, self.rank, gradient, self.num_bytes, self.ready
+        )
+
+    def state_dict(self) -> State:
+        return {
+            "number": self.number,
+            "rank": self.rank,
+            "step": self.step,
+            "num_bytes": self.num_bytes,
+            "ready": self.ready,
+        }
+
+
+@dataclass(slots=True)
+class CollectiveEnds:
+    number: int
+    kind: ClassVar[str] = "collective ends"
+
+    def fire(self, machines: HasCollectives) -> None:
+        machines.collectives.end(self.number)
+
+    def state_dict(self) -> State:
+        return {"number": self.number}
+
+
+@dataclass(slots=True)
+class Reduced:
+    """The processors of a rank have done their part of the collective ``number``."""
+
+    number: int
+    kind: ClassVar[str] = "reduced"
+
+    def fire(self, machines: HasCollectives) -> None:
+        machines.collectives.on_reduce_done(self.number)
+
+    def state_dict(self) -> State:
+        return {"number": self.number}
+
+
+EVENTS: dict[str, Callable[..., Any]] = {
+    event.kind: event for event in (Contribute, CollectiveEnds, Reduced)
+}
+
+
+class Participants(Protocol):
+    """The workers, which contribute gradients and wait for the result."""
+
+    def pop_gradient(self, rank: int, step: int) -> Gradient: ...
+    def pop_gradient_of(self, future: Future[Any]) -> Gradient: ...
+    def on_collective_end(
+        self, rank: int, number: int, future: Future[Any], result: Any, num_bytes: int
+    ) -> None: ...
+
+
+class Reducers(Protocol):
+    """The processors that take part in collectives."""
+
+    def host_seconds(self, seconds: float, num_bytes: float) -> float: ...
+    def reduce(self, collective: Collective, num_bytes: float) -> None: ...
+
+
+class HasCollectives(Protocol):
+    """The machines that these events happen to."""
+
+    @property
+    def collectives(self) -> SimulatedCollectives: ...
+    @property
+    def workers(self) -> Participants: ...
+
+
+class SimulatedCollectives:
+    """The collectives under way, by number."""
+
+    def __init__(
+        self,
+        model: MachineModel,
+        engine: Engine,
+        clock: VirtualClock,
+        fabric: Fabric,
+        compute: Reducers,
+        workers: Participants,
+    ) -> None:
+        self.model, self.engine, self.clock, self.fabric = model, engine, clock, fabric
+        self.compute, self.workers = compute, workers
+        self.under_way: dict[int, Collective] = {}
+
+    def future(self, number: int, rank: int, gathers: bool) -> Future[Any]:
+        """The future that ``rank`` awaits of the collective ``number``."""
+        collective = self.under_way.get(number)
+        if collective is None:
+            collective = self.under_way[number] = Collective(
+                number, gathers, set(range(self.model.size))
+            )
+        future: Future[Any] = Future((collective.kind, number, collective.missing))
+        collective.futures[rank] = future
+        return future
+
+    def contribute(
+        self,
+        number: int,
+        rank: int,
+        part: Tensor | Gradient,
+        num_bytes: float,
+        ready: float,
+        overlap_seconds: float = 0.0,
+    ) -> None:
+        """Join a collective with a part that is complete at ``ready``.
+
+        overlap_seconds: by which it may have begun before now
+        """
+        collective = self.under_way[number]
+        collective.begin = max(collective.begin, self.clock.now - overlap_seconds)
+        collective.parts[rank] = part if isinstance(part, Gradient) else (part, part._version)
+        collective.missing.discard(rank)
+        collective.ready = max(collective.ready, ready)
+        collective.num_bytes = num_bytes
+        if not collective.missing:
+            collective.end = self.end_of(collective)
+            self.compute.reduce(collective, self.bytes_of(collective))
+
+    def end_of(self, collective: Collective) -> float:
+        """End of a collective that all ranks have just joined; it occupies their interfaces."""
+        cluster, size, num_bytes = self.model.cluster, self.model.size, collective.num_bytes
+        if collective.gathers:
+            rounds, cost = cluster.all_gather_rounds, cluster.all_gather_seconds
+        else:
+            rounds, cost = cluster.all_reduce_rounds, cluster.all_reduce_seconds
+        delay = self.fabric.collective_delay(collective.number, size, rounds(size))
+        if collective.number == 0:
+            delay += cluster.connect_seconds
+        seconds = cost(size, num_bytes) + delay
+
+        def slower(link: float) -> float:
+            return (cost(size, num_bytes, link) + delay) / seconds if seconds else 1.0
+
+        together = self.fabric.times.together(range(size), slower)
+        inside = self.compute.host_seconds(seconds, self.bytes_of(collective))
+        end = self.fabric.occupy(range(size), collective.begin, seconds - inside, together)
+        end = together.finish(end, end + inside)
+        if collective.begin < self.clock.now:
+            return max(end, self.clock.now)
+        last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
+        return max(end, together.finish(collective.ready, collective.ready + last_bucket))
+
+    def bytes_of(self, collective: Collective) -> float:
+        """Bytes that each node sends in a collective."""
+        size = self.model.size
+        if collective.gathers:
+            return (size - 1) * collective.num_bytes
+        return self.model.cluster.all_reduce_bytes(size, collective.num_bytes)
+
+    def on_reduce_done(self, number: int) -> None:
+        """End the collective once the processors of all ranks are done with it."""
+        collective = self.under_way[number]
+        collective.unreduced -= 1
+        if not collective.unreduced:
+            self.clock.at(max(self.clock.now, collective.end), CollectiveEnds(number))
+
+    def end(self, number: int) -> None:
+        collective = self.under_way.pop(number)
+        result, num_bytes = collective.result(self.engine), round(self.bytes_of(collective))
+        for rank, future in collective.futures.items():
+            self.workers.on_collective_end(rank, number, future, result, num_bytes)
+
+    def state_dict(self) -> list[State]:
+        return [collective.state_dict() for collective in self.under_way.values()]
+
+    def load_state_dict(
+        self, state: list[State], futures: dict[tuple[int, int], Future[Any]]
+    ) -> None:
+        """Restore the collectives; ``futures`` are those that workers wait for, which are moved."""
+        for saved in state:
+            simple = {name: saved[name] for name in SIMPLE_FIELDS}
+            collective = Collective(missing=set(saved["missing"]), **simple)
+            self.under_way[collective.number] = collective
+            for rank in saved["futures"]:
+                future = futures.pop((rank, collective.number))
+                future.what = (collective.kind, collective.number, collective.missing)
+                collective.futures[rank] = future
+            for rank, part in saved["parts"].items():
+                if part is None:
+                    gradient = self.workers.pop_gradient_of(collective.futures[rank])
+                    self.engine.start(gradient)
+                    collective.parts[rank] = gradient
+                else:
+                    collective.parts[rank] = part, part._version

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
     from sgp_runner.cluster.machines import ComputeTime
+    from sgp_runner.simulator.machine_model import MachineModel
 
+_COMPUTE, _NODE = 201, 202  # streams of random numbers
 BLOCK = 32  # draws at once, each of which costs a tenth of a single one
 
 
@@ -45,3 +50,46 @@ class ComputeTimes:
     @state.setter
     def state(self, saved: Any) -> None:
         self.random.bit_generator.state, self.left = saved, []
+
+
+class GradientTimes:
+    """The durations of the gradients of all nodes.
+
+    mean_seconds: of each node. draw: the duration of the next gradient of a rank.
+    """
+
+    def __init__(self, model: MachineModel, given: Callable[[int], float] | None = None) -> None:
+        from numpy.random import default_rng
+
+        cluster, ranks = model.cluster, range(model.size)
+        shape = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
+        speeds = [
+            default_rng(seed_of(model.run_seed, _NODE, model.original_ranks[rank])).gamma(
+                shape, 1 / shape
+            )
+            if shape
+            else 1.0
+            for rank in ranks
+        ]
+        self.mean_seconds = [
+            model.step_seconds * float(speeds[rank]) * model.factor(rank) for rank in ranks
+        ]
+        self.nodes = [
+            ComputeTimes(
+                cluster.compute_time,
+                self.mean_seconds[rank],
+                default_rng(seed_of(model.seed, _COMPUTE, rank)),
+            )
+            for rank in ranks
+        ]
+        self.draw = given or self.sampled
+
+    def sampled(self, rank: int) -> float:
+        return self.nodes[rank].draw()
+
+    def state_dict(self) -> list[Any]:
+        return [node.state for node in self.nodes]
+
+    def load_state_dict(self, state: list[Any]) -> None:
+        for node, saved in zip(self.nodes, state, strict=True):
+            node.state = saved

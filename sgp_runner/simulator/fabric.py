@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from sgp_runner.cluster.churn import Absences
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.cluster.rates import Schedule
@@ -149,8 +148,9 @@ class Fabric:
     """Moves messages between ``size`` interfaces in simulated time.
 
     deliver: called when the last bit of a message has arrived.
-    take: called with a message, its stream and the time of its last bit when the first bit begins
-        to arrive; it schedules the message, by default at that time.
+    times: what faults do to each node and link.
+    on_arrival: called with a message, its stream and the time of its last bit when the first bit
+        begins to arrive; it schedules the message, by default at that time.
     seconds_of: travel time of a message, from its sender, receiver and bytes, where that is known;
         such a message waits in no queue.
     """
@@ -164,16 +164,16 @@ class Fabric:
         deliver: Callable[[Sent], None],
         seed: int = 0,
         seconds_of: Callable[[int, int, float], float] | None = None,
-        absences: Absences | None = None,
-        take: Callable[[Sent, Channel, float], None] | None = None,
+        times: Timetable | None = None,
+        on_arrival: Callable[[Sent, Channel, float], None] | None = None,
     ) -> None:
         self.cluster, self.faults, self.seed, self.seconds_of = cluster, faults, seed, seconds_of
         self.up_seconds = shared(8 / cluster.up(rank) for rank in range(size))  # to send a byte
         self.down_seconds = shared(8 / cluster.down(rank) for rank in range(size))  # to receive it
         self.region_of = region_of_each(cluster.regions, size)
-        self.clock, self.deliver, self.take = clock, deliver, take
+        self.clock, self.deliver, self.on_arrival = clock, deliver, on_arrival
         self.disturbs = faults.disturbs_messages
-        self.times = Timetable(faults, absences)
+        self.times = times or Timetable(faults)
         # When each direction of each interface has drained its queue.
         self.tx_free = [0.0] * size
         self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
@@ -252,10 +252,10 @@ class Fabric:
         self.rx_free[dst] = free
         arrival = max(free, now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
-        if self.take is None:
+        if self.on_arrival is None:
             self.clock.at(channel.arrival, sent)
         else:
-            self.take(sent, channel, channel.arrival)
+            self.on_arrival(sent, channel, channel.arrival)
 
     def random(self, *what: int) -> Generator:
         """The random generator of one message, or of one all-reduce."""

@@ -35,7 +35,7 @@ class TaskEnds:
 
 
 @dataclass(slots=True)
-class Nothing:
+class NoOp:
     """The end of a task that only takes time from others."""
 
     kind: ClassVar[str] = "nothing"

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from sgp_runner.core.state import State
     from sgp_runner.core.worker import Worker
     from sgp_runner.recording.observer import Observer
-    from sgp_runner.simulator.simulation import Entry, Simulation
+    from sgp_runner.simulator.repetition import Entry, Repetition
+    from sgp_runner.simulator.simulation import Simulation
 
 STEPS_BEFORE_END = 16  # more than fast workers are ahead of slow ones
 
@@ -39,7 +40,7 @@ def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
     """Save everything but the workers at the start of their steps, when none is ready to run."""
     return {
         "simulation": simulation.state_dict(),
-        "journals": [simulation.journals[worker.rank] for worker in workers],
+        "journals": [simulation.journals.entries[worker.rank] for worker in workers],
         "side_effects": [worker.side_effects() for worker in workers],
     }
 
@@ -52,23 +53,22 @@ def restore(
     saved: State,
 ) -> None:
     """Bring a simulation whose workers were just made, and not started, to the snapshot."""
-    simulation.repeating = True
-    for worker, at_step, journal in zip(workers, at_steps, saved["journals"], strict=True):
-        worker.load_state_dict(at_step)
-        simulation.expect(worker)
-        repeat(simulation, worker, algo, journal)
-    simulation.repeating = False
-    simulation.load_state_dict(saved["simulation"])
+    with simulation.repeating() as repetition:
+        for worker, at_step, journal in zip(workers, at_steps, saved["journals"], strict=True):
+            worker.load_state_dict(at_step)
+            repetition.expect(worker)
+            simulation.start(worker, algo.run(worker))
+            repeat(simulation, repetition, worker.rank, journal)
+    simulation.load_state_dict(saved["simulation"], repetition)
     for worker, side_effects in zip(workers, saved["side_effects"], strict=True):
         worker.load_side_effects(side_effects)
 
 
 def repeat(
-    simulation: Simulation, worker: Worker, algo: Algorithm, journal: Sequence[Entry]
+    simulation: Simulation, repetition: Repetition, rank: int, journal: Sequence[Entry]
 ) -> None:
-    """Start the worker and replay its journal: everything since its step began."""
-    rank, scheduler = worker.rank, simulation.scheduler
-    simulation.start(worker, algo.run(worker))
+    """Repeat the journal of a worker that was just started: everything since its step began."""
+    scheduler = simulation.scheduler
     scheduler.settle()
     for entry in journal:
         match entry:
@@ -80,7 +80,7 @@ def repeat(
             case "sleep", number:
                 scheduler.resolve(simulation.sleeps.pop((rank, number)), None)
             case "collective", number, outcome:
-                future = simulation.repeated.pop((rank, number))
+                future = repetition.futures.pop((rank, number))
                 simulation.gradients = {
                     key: each for key, each in simulation.gradients.items() if each[2] is not future
                 }
@@ -143,7 +143,7 @@ class Saver:
         check_parameters(worker)
         self.unkept.check(worker)
         self.draft.add(f"rank{worker.rank}.pt", worker.state_dict())
-        self.simulation.journals[worker.rank] = []
+        self.simulation.journals.entries[worker.rank] = []
         if worker.rank in self.missing:
             self.missing.remove(worker.rank)
             if not self.missing:
@@ -166,7 +166,7 @@ class Saver:
         draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep, longer)
         self.draft = None
         self.kept_last = self.kept_last or any(map(self.near_the_end, self.workers))
-        self.simulation.journals.clear()
+        self.simulation.journals.entries.clear()
         self.trigger.saved(self.steps)
         if self.trigger.signal is not None:
             raise stopped(self.trigger.signal, draft.place)

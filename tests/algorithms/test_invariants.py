@@ -31,8 +31,8 @@ from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.machines import Cluster, ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.core.optim import SGD, Constant, Shapes
 from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.compute import Served
 from sgp_runner.simulator.fabric import Reach, Sent
-from sgp_runner.simulator.simulation import Served
 from sgp_runner.topology.graphs import (
     BidirectionalExponential,
     BipartiteExponential,
@@ -249,7 +249,7 @@ def check_nothing_is_left(result: Result) -> None:
     simulation = result.simulation
     assert (
         simulation.fabric.in_flight == 0
-        and not simulation.collectives
+        and not simulation.machines.collectives.under_way
         and not simulation.clock.events
     )
     assert not any(mailbox.state_dict() or mailbox.waiting for mailbox in simulation.mailboxes)

@@ -97,7 +97,7 @@ def test_a_run_meets_the_absences_of_its_nodes() -> None:
         now = 0.0
         for _ in range(50):
             now = known.finish(now, now + 2.0)
-        assert result.simulation.free_at[rank] == now
+        assert result.simulation.machines.compute.busy_until[rank] == now
 
 
 def test_a_node_that_would_leave_too_often_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,9 @@ def test_spells_that_overlap_multiply() -> None:
     result = run(Custom(three_gradients), 2, 1, faults=faults, cluster=machines(seconds=2.0))
     # rank 0: 2 s | from 2 at half speed, from 4 at a sixth, still from 5 to 6, half speed to 8: 1 +
     # 1/6 + 5/6 done at 7 2/3
-    assert result.simulation.free_at == pytest.approx([7 + 2 / 3 + 1 / 3 + 2 - 1 / 6, 6 + 4 / 3])
+    assert result.simulation.machines.compute.busy_until == pytest.approx(
+        [7 + 2 / 3 + 1 / 3 + 2 - 1 / 6, 6 + 4 / 3]
+    )
 
 
 async def three_gradients(worker: Worker) -> None:

@@ -15,19 +15,11 @@ from sgp_runner.cluster.faults import Faults
 from sgp_runner.core.scheduler import Call, Future, VirtualClock, resolved
 from sgp_runner.core.state import futures_in, packed, unpacked
 from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.collective import CollectiveEnds, Contribute, Reduced
+from sgp_runner.simulator.compute import Computed, GradientEnds, Served, Taken
 from sgp_runner.simulator.fabric import Cross, Fabric, Reach, Sent
-from sgp_runner.simulator.processors import Nothing, TaskEnds
-from sgp_runner.simulator.simulation import (
-    EVENTS,
-    CollectiveEnds,
-    Computed,
-    GradientEnds,
-    Joins,
-    Reduced,
-    Served,
-    Taken,
-    Wakes,
-)
+from sgp_runner.simulator.machines import EVENTS, Wakes
+from sgp_runner.simulator.processors import NoOp, TaskEnds
 
 
 def reloaded(state: Any) -> Any:
@@ -88,7 +80,7 @@ def test_events_are_saved_with_all_that_they_say() -> None:
     events = [
         GradientEnds(0, 3),
         Wakes(2, 1),
-        Joins(4, 1, 2, 80.0, 1.5),
+        Contribute(4, 1, 2, 80.0, 1.5),
         CollectiveEnds(4),
         Reach(Sent(0, 1, 5, message), 0.5, 0.25),
         Cross(Sent(0, 1, 5, message), 8.0, 0.5, leaves=True),
@@ -97,7 +89,7 @@ def test_events_are_saved_with_all_that_they_say() -> None:
         Taken(Sent(0, 1, 5, message), 2.5),
         Reduced(4),
         TaskEnds(0, 7),
-        Nothing(),
+        NoOp(),
         Served(Sent(0, 2, 0, message)),
     ]
     for seconds, event in enumerate(events):

@@ -1,0 +1,73 @@
+"""The machines of a simulation, from the settings of a run or a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.timed_as import Wire
+from sgp_runner.utils.seeding import seed_of
+
+_MEMBERS = 205  # stream of random numbers
+
+
+@dataclass(frozen=True)
+class MachineModel:
+    """The machines of a run.
+
+    size: gradient workers. servers: further ranks, which take no part in collectives.
+    run_seed: of the run; the speeds of nodes follow from it.
+    step_seconds: mean time of a gradient. wire: sizes of messages.
+    exchange_overlap: that of the cluster for the algorithm's exchanges.
+    names: original ranks of the present ranks, where some have been lost.
+    """
+
+    cluster: Cluster
+    faults: Faults
+    size: int
+    servers: int
+    run_seed: int
+    step_seconds: float
+    wire: Wire
+    exchange_overlap: float = 0.0
+    names: Sequence[int] | None = None
+
+    @property
+    def ranks(self) -> int:
+        return self.size + self.servers
+
+    @cached_property
+    def original_ranks(self) -> tuple[int, ...]:
+        return tuple(self.names or range(self.ranks))
+
+    @cached_property
+    def seed(self) -> int:
+        """The seed of compute times and messages; another one after a loss."""
+        if self.original_ranks == tuple(range(self.ranks)):
+            return self.run_seed
+        return seed_of(self.run_seed, _MEMBERS, *self.original_ranks)
+
+    def factor(self, rank: int) -> float:
+        """The time of ``rank`` for its work, as a multiple of the others'."""
+        return self.cluster.node_factors.get(rank, 1.0)
+
+
+@dataclass(frozen=True)
+class GivenTimes:
+    """Times that are known, as from a recording.
+
+    step_seconds: mean time of a gradient; None: the cluster's time for the model.
+    gradient_seconds: duration of the next gradient of a rank; it includes what ranks of one host
+        took from each other.
+    message_seconds: travel time of a message, from its sender, receiver and bytes.
+    """
+
+    step_seconds: float | None = None
+    gradient_seconds: Callable[[int], float] | None = None
+    message_seconds: Callable[[int, int, float], float] | None = None
+
+
+MODELLED = GivenTimes()

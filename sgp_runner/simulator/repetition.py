@@ -1,0 +1,70 @@
+"""Journals of workers, which `sgp_runner.simulator.snapshot` repeats when a run is resumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.core.scheduler import Future
+from sgp_runner.core.state import futures_in
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.worker import Worker
+    from sgp_runner.simulator.compute import Contribution
+    from sgp_runner.simulator.engine import Gradient
+
+# One entry of a journal: ("deliver", src, tag, message) | ("gradient", step) |
+# ("collective", number, value) | ("sleep", number).
+Entry = tuple[Any, ...]
+
+
+class Journals:
+    """By rank: events of each worker since its last step began, while a snapshot is taken."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, list[Entry]] = {}
+
+    def note(self, rank: int, *entry: Any) -> None:
+        """Append to a worker's journal, if there is one."""
+        if (journal := self.entries.get(rank)) is not None:
+            journal.append(entry)
+
+
+class Repetition:
+    """Takes the place of the machines while workers repeat a step: what they request has happened.
+
+    futures: of collectives, by rank and number
+    """
+
+    def __init__(self) -> None:
+        self.futures: dict[tuple[int, int], Future[Any]] = {}
+
+    def start_gradient(self, gradient: Gradient, contribution: Contribution | None) -> None:
+        """Compute nothing."""
+
+    def sleep(self, rank: int, number: int, seconds: float) -> None:
+        """Schedule nothing."""
+
+    def send(self, src: int, dst: int, tag: int, message: Tensor) -> int:
+        return 0
+
+    def collective_future(self, number: int, rank: int, gathers: bool) -> Future[Any]:
+        future: Future[Any] = Future(("collective", number, None))
+        self.futures[rank, number] = future
+        return future
+
+    def contribute(self, number: int, rank: int, tensor: Tensor) -> None:
+        """Contribute nothing."""
+
+    def expect(self, worker: Worker) -> None:
+        """Register the collectives under way of a worker restored to the start of a step."""
+        for future in futures_in(worker.state):
+            if not future.done:
+                future.finish = copied
+                self.futures[worker.rank, future.what[1]] = future
+
+
+def copied(result: Any) -> Any:
+    """A copy of the tensor; those of an all-gather are read-only and not copied."""
+    return list(result) if isinstance(result, list) else result.clone()
