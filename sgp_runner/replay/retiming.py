@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from sgp_runner.config.corrections import refuse_outdated
 from sgp_runner.core.comm import Transport
+from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import (
     Recorder,
     as_json,
@@ -227,6 +228,8 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
             folder,
             "it is a timing study, without training to keep; run it with the other cluster",
         )
+    if (folder / DIVERGED).exists():
+        refuse(folder, "it has diverged; train it with a smaller learning rate")
     if summary is None:
         refuse(folder, "it has not finished; run its command again to resume it")
     check_decisions(run, folder)

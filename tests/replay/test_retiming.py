@@ -11,10 +11,10 @@ from experiments import make_experiment
 from sgp_runner.cli.report import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary
-from sgp_runner.replay.retiming import retime_all
+from sgp_runner.replay.retiming import finished, retime_all
 from sgp_runner.report.runs import RETIMED, TRAINED, read_runs
 from sgp_runner.session.execution import perform
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, Diverged
 
 TINY = ("model=mlp", "nodes=5", "batch_size=32", "epochs=2", "log_every=3")  # 8 steps per epoch
 FAR = "gapaware_gamma"
@@ -196,3 +196,11 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
         path.write_text("".join([line + "\n", *rest]), encoding="utf-8")
         with pytest.raises(ConfigError, match="cannot be re-timed: its records cannot be read"):
             retime_all([experiment.directory], ["cluster=ideal"], tmp_path / "out")
+
+
+def test_a_diverged_run_is_refused_without_advice_to_resume_it(tmp_path: Path) -> None:
+    with pytest.raises(Diverged):
+        trained(tmp_path, "optim.lr=1e9", "optim.schedule=constant")
+    (folder,) = (tmp_path / "runs").iterdir()
+    with pytest.raises(ConfigError, match="it has diverged; train it with a smaller learning"):
+        finished(folder)
