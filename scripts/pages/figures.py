@@ -84,7 +84,8 @@ def watch(simulation: Any, trace: Trace) -> None:
     """Let ``simulation`` note its gradients, messages and all-reduces in ``trace``."""
     begun: dict[tuple[int, int], deque[float]] = defaultdict(deque)
     transmit, deliver = simulation.fabric.transmit, simulation.fabric.deliver
-    end_of, times = simulation.end_of, simulation.gradient_times
+    collectives, compute = simulation.machines.collectives, simulation.machines.compute
+    end_of, times = collectives.end_of, compute.gradient_times
 
     def noting_transmit(sent: Any, num_bytes: float) -> None:
         if sent.message.numel():
@@ -108,7 +109,7 @@ def watch(simulation: Any, trace: Trace) -> None:
         return end, joins
 
     simulation.fabric.transmit, simulation.fabric.deliver = noting_transmit, noting_deliver
-    simulation.end_of, simulation.gradient_times = noting_end_of, noting_times
+    collectives.end_of, compute.gradient_times = noting_end_of, noting_times
 
 
 def draw(trace: Trace) -> str:

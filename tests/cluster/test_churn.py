@@ -129,8 +129,8 @@ def test_a_message_that_is_interrupted_too_often_ends_the_command(
     words = "model=timing_only model.sample_steps=3 nodes=5 faults=churn cluster.bandwidth=1000"
     assert main(words.split()) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "sgp-run: faults.churn_per_hour: a message, gradient or collective that takes 227 h 17 min "
-        "would be interrupted about 13,637 times, and at most 10,000 are simulated: use a smaller "
+        "sgp-run: faults.churn_per_hour: a message, gradient or collective that takes 227 h 10 min "
+        "would be interrupted about 13,630 times, and at most 10,000 are simulated: use a smaller "
         "number, or a faster cluster."
     )
 

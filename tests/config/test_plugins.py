@@ -324,7 +324,7 @@ def test_errors_of_a_plug_in_show_their_line_and_cause(
 
 
 ENDINGS = {
-    "exit": ("sys.exit()", "SystemExit"),
+    "exit": ("sys.exit('')", "SystemExit"),  # W&B, once used, makes 0 of no code
     "exit 0": ("raise SystemExit(0)", "SystemExit: 0"),
     "own": ("raise type('Over', (BaseException,), {})('enough')", "Over: enough"),
 }

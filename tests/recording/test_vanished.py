@@ -42,7 +42,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-class Killed(BaseException):
+class Killed(SystemExit):
     """As sudden as SIGKILL."""
 
 
