@@ -70,3 +70,64 @@ def test_the_files_of_workflows_can_be_read() -> None:
     assert set(jobs) == {"image", "devcontainer"}
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
     assert container["postCreateCommand"].endswith("make .venv/.fairseq")
+
+
+def workflows() -> dict[str, str]:
+    return {path.name: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
+
+
+def test_workflows_name_actions_by_commit_and_tools_by_version() -> None:
+    used = [line for text in workflows().values() for line in re.findall(r"uses: .*", text)]
+    assert len(used) >= 8
+    pinned = r"uses: [\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+"
+    assert [line for line in used if not re.fullmatch(pinned, line)] == []
+    tools = [line for text in workflows().values() for line in re.findall(r"(?:pipx|npx) .*", text)]
+    assert len(tools) == 4
+    version = r"(?:pipx run --spec [\w-]+==|npx --yes @devcontainers/cli@)\d+(?:\.\d+){2,3} .*"
+    assert [line for line in tools if not re.fullmatch(version, line)] == []
+
+
+def test_images_are_named_by_digest() -> None:
+    digest = r"python:3\.11\.\d+-(?:slim-)?bookworm@sha256:[0-9a-f]{64}"
+    (base,) = re.findall(r"^FROM (.+)$", (CONTAINERS / "Dockerfile").read_text(), re.M)
+    jobs = [job for text in workflows().values() for job in yaml.safe_load(text)["jobs"].values()]
+    images = [base, *(job["container"] for job in jobs if "container" in job)]
+    assert len(images) == 2
+    assert [image for image in images if not re.fullmatch(digest, image)] == []
+
+
+def test_pods_have_no_privileges() -> None:
+    (job,) = (
+        each
+        for each in yaml.safe_load_all((CONTAINERS / "kubernetes.yaml").read_text())
+        if each["kind"] == "Job"
+    )
+    pod = job["spec"]["template"]["spec"]
+    (user,) = re.findall(r"^USER (\d+)$", (CONTAINERS / "Dockerfile").read_text(), re.M)
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": int(user),
+        "runAsGroup": int(user),
+        "fsGroup": int(user),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (rank,) = pod["containers"]
+    assert rank["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    places = {each["name"]: each["mountPath"] for each in rank["volumeMounts"]}
+    (scratch,) = (each["name"] for each in pod["volumes"] if "emptyDir" in each)
+    assert places[scratch] == "/tmp"
+    assert {each["name"] for each in pod["volumes"]} == set(places)
+
+
+def test_skypilot_installs_what_the_image_has() -> None:
+    task = yaml.safe_load((CONTAINERS / "skypilot.yaml").read_text())
+    there = [line.removeprefix(".venv/bin/") for line in task["setup"].splitlines()[1:]]
+    image = re.findall(
+        r"(?:RUN|&&) (pip install .*?)(?: \\)?$", (CONTAINERS / "Dockerfile").read_text(), re.M
+    )
+    assert there == [line.replace('--extra-index-url "$TORCH" ', "") for line in image]
