@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, prod
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -62,9 +62,10 @@ MATRICES, SIDE = 60, 64
 class TimedAs:
     """The training that simulated time models. ``None``: the real one.
 
-    model: name in cluster.step_seconds; or llama_1b, llama_10b or llama_100b, which bring their
-        sizes and times
-    num_parameters: that travel in place of the real model's
+    model: name in cluster.step_seconds, or of a model; or llama_1b, llama_10b or llama_100b, which
+        bring their sizes and times
+    num_parameters: that travel in place of the real model's; a model other than the real one needs
+        it, unless it brings its size
     batch_size: samples per node and step
     bytes_per_parameter: on the wire, of those that are sent without a codec: 2 for bfloat16; null:
         4 with num_parameters
@@ -89,6 +90,27 @@ class TimedAs:
             )
         if self.num_parameters is None and self.language_model is not None:
             object.__setattr__(self, "num_parameters", self.language_model.num_parameters)
+
+    def check(self, cluster: Cluster, models: Iterable[str], trained: str) -> None:
+        """Raise ConfigError for a model that nothing knows, or without a number of parameters.
+
+        models: built-in ones and those of plug-ins; trained: the model of the run
+        """
+        if self.model is None:
+            return
+        known = {*LANGUAGE_MODELS, *cluster.step_seconds, *models, trained} - {"default"}
+        if self.model not in known:
+            raise ConfigError(
+                "timed_as.model",
+                f"there is no model '{self.model}'.{nearest(self.model, sorted(known))} One of "
+                f"your own needs its time, cluster.step_seconds.{self.model}=1s for example.",
+            )
+        if self.num_parameters is None and self.model != trained:
+            raise ConfigError(
+                "timed_as.num_parameters",
+                f"the number of parameters of {self.model} is not known: set it, for example "
+                "timed_as.num_parameters=7e9.",
+            )
 
     @property
     def language_model(self) -> LanguageModel | None:

@@ -11,14 +11,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config import plugins
-from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups, has_names
+from sgp_runner.config.choices import (
+    CONFIGS,
+    NESTED,
+    PRESET,
+    class_of,
+    group_of,
+    groups,
+    has_names,
+)
 from sgp_runner.config.schema import (
     IDENTITY,
     NAME,
@@ -372,12 +381,46 @@ def put_together(settings: Sequence[Setting], hydra_too: bool) -> DictConfig:
     name_cluster(composed)
     if not hydra_too:
         del composed["hydra"]
+    listed = models_timed(composed)
     for setting in settings:
         if not setting.composed:
             setting.apply(composed)
+    check_models_timed(composed, listed)
     config = OmegaConf.create(completed(tree_of(composed)))
     assert OmegaConf.is_dict(config)
     return config
+
+
+def models_timed(config: DictConfig) -> dict[str, str]:
+    """The models whose times or batches the cluster lists, by their dotted keys."""
+    cluster = tree_of(config)[PROFILE]
+    return {
+        f"{PROFILE}.{key}.{name}": str(name)
+        for key in ("step_seconds", "step_batch")
+        if isinstance(cluster.get(key), dict)
+        for name in cluster[key]
+    }
+
+
+def check_models_timed(config: DictConfig, listed: Mapping[str, str]) -> None:
+    """Raise ConfigError for a model that the command line times, but that does not exist.
+
+    listed: those of the cluster's file, which may name models of its own
+    """
+    tree = tree_of(config)
+    model = tree["model"] if isinstance(tree.get("model"), dict) else {}
+    timed = tree["timed_as"].get("model") if isinstance(tree.get("timed_as"), dict) else None
+    # A model has the name of its choice, its class or its architecture.
+    named = [timed, *model.values(), getattr(class_of("model", str(model.get(NAME))), NAME, None)]
+    known = {"default", *LANGUAGE_MODELS, *groups()["model"], *listed.values()}
+    known |= {name for name in named if isinstance(name, str)}
+    for key, name in models_timed(config).items():
+        if name not in known:
+            raise ConfigError(
+                key,
+                f"there is no model '{name}', nor is it timed_as.model."
+                f"{nearest(name, sorted(known))}",
+            )
 
 
 def name_cluster(config: DictConfig) -> None:

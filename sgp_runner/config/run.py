@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -14,7 +14,7 @@ from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.checkpoints import Checkpoints
-from sgp_runner.config.choices import class_of, groups
+from sgp_runner.config.choices import PRESET, class_of, groups
 from sgp_runner.config.logger import Logger
 from sgp_runner.core import timing_study as timing
 from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Steps
@@ -23,7 +23,7 @@ from sgp_runner.data.dataset import DataConfig
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.memory import flush_denormals
 
 if TYPE_CHECKING:
@@ -118,9 +118,16 @@ class Run:
     model: ModelConfig
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, TimingOnly) and self.timed_as.num_parameters is None:
+        if (
+            isinstance(self.model, TimingOnly)
+            and self.timed_as.num_parameters is None
+            and self.timed_as.model in (None, self.model.stands_for)
+        ):
             timed_as = replace(self.timed_as, num_parameters=self.model.num_parameters)
             object.__setattr__(self, "timed_as", timed_as)
+        self.timed_as.check(self.cluster, groups()["model"], self.model.name)
+        check_row("row", [self.row] if self.row is not None else [])
+        check_row("cluster.fitted_on", self.cluster.fitted_on)
         for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
@@ -338,6 +345,14 @@ class Run:
             problem.flat.fresh_buffers() if model_buffers is None else model_buffers
         )
         return worker
+
+
+def check_row(key: str, rows: Iterable[str]) -> None:
+    """Raise ConfigError for the name of a published row that no preset reproduces."""
+    presets = groups()[PRESET]
+    for row in rows:
+        if row not in presets:
+            raise ConfigError(key, f"no preset reproduces a row '{row}'.{nearest(row, presets)}")
 
 
 def check_model_reads(model: ModelConfig, data: DataConfig) -> None:

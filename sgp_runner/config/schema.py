@@ -320,8 +320,11 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         raise choice_error(key, value)
     if value is None:
         raise missing(key)
-    if int in (kind, *arms) and is_too_long(value):
-        raise too_long(key)
+    if int in (kind, *arms):
+        if isinstance(value, float) and value.is_integer():  # 7e9
+            return check(int(value), hint, key, root)
+        if is_too_long(value):
+            raise too_long(key)
     raise ConfigError(key, f"{shown(value)} is not {words_for(hint)}.")
 
 
