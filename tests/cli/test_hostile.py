@@ -44,7 +44,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # unless there is a quotation.
 TOO_LONG = "a whole number has at most 20 digits: use a smaller one."
 SETTINGS: list[tuple[str, str, str]] = [
-    ("nodes=1e3", "nodes", "1000.0 is not a whole number."),
+    ("nodes=2.5", "nodes", "2.5 is not a whole number."),
     ("nodes=99999999999999999999", "nodes", "99999999999999999999 must be at most 65536."),
     ("nodes={a:1}", "nodes", "{'a': 1} is not a whole number."),
     ("gpus_per_node=0", "gpus_per_node", "0 must be at least 1."),
