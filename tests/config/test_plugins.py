@@ -400,7 +400,7 @@ class Mine:
     trains: ClassVar[bool] = True
 
     def build(self, dataset):
-        sys.exit()
+        sys.exit('')
 """
 
 
