@@ -84,15 +84,15 @@ def kernel(repeats: int) -> Table:
 
 
 def sleeping() -> None:
-    from sgp_runner.core.scheduler import Call, Future, Scheduler, VirtualClock
+    from sgp_runner.core.scheduler import Future, Scheduler, VirtualClock
 
-    clock = VirtualClock(None)
+    clock = VirtualClock()
     scheduler = Scheduler(clock)
 
     async def sleeper(rank: int) -> None:
         for _ in range(SLEEPS):
             wait: Future[None] = Future()
-            clock.at(clock.now + 1 + rank / WORKERS, Call(partial(scheduler.resolve, wait, None)))
+            clock.at(clock.now + 1 + rank / WORKERS, "call", scheduler.resolve, wait, None)
             await wait
 
     for rank in range(WORKERS):

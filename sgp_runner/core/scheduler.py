@@ -2,10 +2,9 @@
 
 A coroutine stops only at ``await``, and only on a `Future`: one event that has not happened yet.
 The `Scheduler` runs all ready coroutines; when none is ready, it asks its clock for the next event.
-`VirtualClock` pops a heap of (time, order, event), so simulated time costs nothing; `RealClock`
-blocks until a thread reports that a message came in or a gradient is done. Nothing else differs
-between a simulated and a real run, and with a virtual clock the order of events depends only on the
-program.
+`VirtualClock` pops a heap of events, so simulated time costs nothing; `RealClock` blocks until a
+thread reports that a message came in or a gradient is done. Nothing else differs between a
+simulated and a real run, and with a virtual clock the order of events depends only on the program.
 
 Some networks need ranks whose coroutines run in the same order everywhere, whenever messages
 arrive. A scheduler that is ``in_order`` wakes coroutines in the order of their requests.
@@ -18,10 +17,9 @@ import math
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Generator
 from threading import Timer
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sgp_runner.utils.waits import waiting_for
 
@@ -90,80 +88,43 @@ class Clock(Protocol):
     def advance(self) -> bool: ...  # run the next event; False when there can be none
 
 
-class Event(Protocol):
-    """An event at a simulated time, whose fields are plain data and tensors to save."""
-
-    @property
-    def kind(self) -> str: ...  # its name in a checkpoint
-    def state_dict(self) -> dict[str, Any]: ...  # its fields
-    def fire(self, machines: Any) -> None: ...  # apply it to the simulated machines
-
-
-@dataclass(slots=True)
-class Call:
-    """Calls a function. The only event that cannot be saved."""
-
-    function: Callable[[], None]
-    kind: ClassVar[str] = "call"
-
-    def state_dict(self) -> dict[str, Any]:
-        raise TypeError("a call cannot be saved")
-
-    def fire(self, machines: Any) -> None:
-        self.function()
-
-
 class VirtualClock:
-    """Simulated time: a heap of events, which fire on ``machines``.
+    """Simulated time: a heap of events, each a call of one of the ``handlers`` by its name.
 
-    Events of equal time fire in the order in which they were scheduled.
+    Events of equal time happen in the order in which they were scheduled.
     """
 
-    def __init__(self, machines: Any) -> None:
-        self.machines = machines
+    def __init__(self) -> None:
+        self.handlers: dict[str, Callable[..., None]] = {"call": call}
         self.now = 0.0
-        self.events: list[tuple[float, int, Event]] = []
+        self.events: list[tuple[float, int, str, tuple[Any, ...]]] = []
         self.order = self.first = 0
         self.never = 0  # events scheduled at infinity
 
-    def at(self, seconds: float, event: Event) -> None:
+    def at(self, seconds: float, event: str, *arguments: Any) -> None:
         """Schedule ``event`` at the time ``seconds``, not before now; infinity means never."""
         if seconds == math.inf:
             self.never += 1
             return
-        heapq.heappush(self.events, (seconds, self.order, event))
+        heapq.heappush(self.events, (seconds, self.order, event, arguments))
         self.order += 1
 
-    def at_first(self, seconds: float, event: Event) -> None:
-        """Schedule ``event`` before all others of that time; it is not saved."""
-        heapq.heappush(self.events, (seconds, -1 - self.first, event))
+    def at_first(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
+        """Schedule a call before all other events of that time; it is not saved."""
+        heapq.heappush(self.events, (seconds, -1 - self.first, "call", (function, *arguments)))
         self.first += 1
 
     def advance(self) -> bool:
         if not self.events:
             return False
-        self.now, _, event = heapq.heappop(self.events)
-        event.fire(self.machines)
+        self.now, _, event, arguments = heapq.heappop(self.events)
+        self.handlers[event](*arguments)
         return True
 
-    def state_dict(self) -> dict[str, Any]:
-        """The time and the pending events as (time, order, kind, fields), next one first."""
-        saved = [
-            (time, order, event.kind, event.state_dict())
-            for time, order, event in sorted(self.events)
-            if order >= 0
-        ]
-        return {"now": self.now, "order": self.order, "events": saved}
 
-    def load_state_dict(
-        self, state: dict[str, Any], kinds: Mapping[str, Callable[..., Event]]
-    ) -> None:
-        """Restore the events; ``kinds`` maps each kind to its constructor."""
-        self.now, self.order = state["now"], state["order"]
-        self.events += [
-            (time, order, kinds[kind](**fields)) for time, order, kind, fields in state["events"]
-        ]
-        heapq.heapify(self.events)
+def call(function: Callable[..., None], *arguments: Any) -> None:
+    """Handle an event that cannot be saved."""
+    function(*arguments)
 
 
 class RealClock:

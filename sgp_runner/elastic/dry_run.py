@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
-from sgp_runner.core.scheduler import Call, Deadlock, Future, Scheduler, VirtualClock
+from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import activity_name
 from sgp_runner.models.timing_only import TimingOnly
@@ -106,7 +105,7 @@ class DryRun:
 
     def __init__(self, run: Run) -> None:
         self.size, self.asynchronous = run.nodes, run.algo.asynchronous
-        self.clock = VirtualClock(self)
+        self.clock = VirtualClock()
         self.scheduler = Scheduler(self.clock)
         self.collectives: list[Collective] = []
         self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> steps
@@ -150,10 +149,8 @@ class DryRun:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         future: Future[Tensor] = Future(("its gradient",))
-        self.clock.at(
-            self.clock.now + 1,
-            Call(partial(self.scheduler.resolve, future, at.new_zeros(at.shape))),
-        )
+        zeros = at.new_zeros(at.shape)
+        self.clock.at(self.clock.now + 1, "call", self.scheduler.resolve, future, zeros)
         return future
 
     def mean_grad(self, worker: Worker, apart: bool = False) -> Future[Tensor]:
@@ -169,8 +166,7 @@ class DryRun:
 
     def sleep(self, worker: Worker, number: int, seconds: float) -> Future[None]:
         future: Future[None] = Future(("the end of its sleep",))
-        wake = Call(partial(self.scheduler.resolve, future, None))
-        self.clock.at(self.clock.now + seconds, wake)
+        self.clock.at(self.clock.now + seconds, "call", self.scheduler.resolve, future, None)
         return future
 
     def start_of_step(self, worker: Worker) -> None:

@@ -6,15 +6,15 @@ cost model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sgp_runner.core.mailbox import check_unwritten
 from sgp_runner.core.scheduler import Future, VirtualClock
 from sgp_runner.core.state import State
+from sgp_runner.simulator.compute import ComputeModel
 from sgp_runner.simulator.engine import Engine, Gradient
-from sgp_runner.simulator.fabric import Fabric
+from sgp_runner.simulator.fabric import Fabric, Sent
 from sgp_runner.simulator.machine_model import MachineModel
 
 if TYPE_CHECKING:
@@ -90,88 +90,15 @@ class Collective:
         }
 
 
-@dataclass(slots=True)
-class Contribute:
-    """A gradient, complete at ``ready``, starts to be averaged in the collective ``number``."""
+class Workers(Protocol):
+    """The workers, as the machines see them."""
 
-    number: int
-    rank: int
-    step: int
-    num_bytes: float
-    ready: float
-    kind: ClassVar[str] = "joins"
-
-    def fire(self, machines: HasCollectives) -> None:
-        gradient = machines.workers.pop_gradient(self.rank, self.step)
-        machines.collectives.contribute(
-            self.number, self.rank, gradient, self.num_bytes, self.ready
-        )
-
-    def state_dict(self) -> State:
-        return {
-            "number": self.number,
-            "rank": self.rank,
-            "step": self.step,
-            "num_bytes": self.num_bytes,
-            "ready": self.ready,
-        }
-
-
-@dataclass(slots=True)
-class CollectiveEnds:
-    number: int
-    kind: ClassVar[str] = "collective ends"
-
-    def fire(self, machines: HasCollectives) -> None:
-        machines.collectives.end(self.number)
-
-    def state_dict(self) -> State:
-        return {"number": self.number}
-
-
-@dataclass(slots=True)
-class Reduced:
-    """The processors of a rank have done their part of the collective ``number``."""
-
-    number: int
-    kind: ClassVar[str] = "reduced"
-
-    def fire(self, machines: HasCollectives) -> None:
-        machines.collectives.on_reduce_done(self.number)
-
-    def state_dict(self) -> State:
-        return {"number": self.number}
-
-
-EVENTS: dict[str, Callable[..., Any]] = {
-    event.kind: event for event in (Contribute, CollectiveEnds, Reduced)
-}
-
-
-class Participants(Protocol):
-    """The workers, which contribute gradients and wait for the result."""
-
+    def receive(self, sent: Sent) -> None: ...
     def pop_gradient(self, rank: int, step: int) -> Gradient: ...
     def pop_gradient_of(self, future: Future[Any]) -> Gradient: ...
     def on_collective_end(
         self, rank: int, number: int, future: Future[Any], result: Any, num_bytes: int
     ) -> None: ...
-
-
-class Reducers(Protocol):
-    """The processors that take part in collectives."""
-
-    def host_seconds(self, seconds: float, num_bytes: float) -> float: ...
-    def reduce(self, collective: Collective, num_bytes: float) -> None: ...
-
-
-class HasCollectives(Protocol):
-    """The machines that these events happen to."""
-
-    @property
-    def collectives(self) -> SimulatedCollectives: ...
-    @property
-    def workers(self) -> Participants: ...
 
 
 class SimulatedCollectives:
@@ -183,12 +110,17 @@ class SimulatedCollectives:
         engine: Engine,
         clock: VirtualClock,
         fabric: Fabric,
-        compute: Reducers,
-        workers: Participants,
+        compute: ComputeModel,
+        workers: Workers,
     ) -> None:
         self.model, self.engine, self.clock, self.fabric = model, engine, clock, fabric
         self.compute, self.workers = compute, workers
         self.under_way: dict[int, Collective] = {}
+        clock.handlers |= {
+            "joins": self.on_gradient,
+            "collective ends": self.end,
+            "reduced": self.on_reduce_done,
+        }
 
     def future(self, number: int, rank: int, gathers: bool) -> Future[Any]:
         """The future that ``rank`` awaits of the collective ``number``."""
@@ -200,6 +132,12 @@ class SimulatedCollectives:
         future: Future[Any] = Future((collective.kind, number, collective.missing))
         collective.futures[rank] = future
         return future
+
+    def on_gradient(
+        self, number: int, rank: int, step: int, num_bytes: float, ready: float
+    ) -> None:
+        """Start to average a gradient that will be complete at ``ready``."""
+        self.contribute(number, rank, self.workers.pop_gradient(rank, step), num_bytes, ready)
 
     def contribute(
         self,
@@ -222,7 +160,9 @@ class SimulatedCollectives:
         collective.num_bytes = num_bytes
         if not collective.missing:
             collective.end = self.end_of(collective)
-            self.compute.reduce(collective, self.bytes_of(collective))
+            collective.unreduced = self.compute.reduce(number, self.bytes_of(collective))
+            if not collective.unreduced:
+                self.clock.at(collective.end, "collective ends", number)
 
     def end_of(self, collective: Collective) -> float:
         """End of a collective that all ranks have just joined; it occupies their interfaces."""
@@ -260,7 +200,7 @@ class SimulatedCollectives:
         collective = self.under_way[number]
         collective.unreduced -= 1
         if not collective.unreduced:
-            self.clock.at(max(self.clock.now, collective.end), CollectiveEnds(number))
+            self.clock.at(max(self.clock.now, collective.end), "collective ends", number)
 
     def end(self, number: int) -> None:
         collective = self.under_way.pop(number)

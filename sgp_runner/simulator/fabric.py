@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
@@ -52,13 +53,10 @@ class Channel:
 class Sent:
     """A message on its way, with the version of its memory when it was given away.
 
-    As an event, its last bit arrives.
-
     channel: its stream, once it is in the network.
     """
 
     __slots__ = ("channel", "dst", "message", "src", "tag", "version")
-    kind: ClassVar[str] = "arrive"
 
     def __init__(self, src: int, dst: int, tag: int, message: Tensor) -> None:
         self.src, self.dst, self.tag = src, dst, tag
@@ -72,76 +70,34 @@ class Sent:
             )
         return self.message
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"sent": self.fields}
-
     @property
     def fields(self) -> tuple[int, int, int, Tensor]:
         """The arguments of its constructor."""
         return self.src, self.dst, self.tag, self.message
 
-    def fire(self, machines: HasFabric) -> None:
-        fabric = machines.fabric
-        fabric.in_flight -= 1
-        fabric.deliver(self)
+
+def packed_events(clock: VirtualClock, events: Iterable[tuple[float, int, str, Any]]) -> list[Any]:
+    """The ``events`` as plain data, the next one first, with their arguments by name."""
+    saved = []
+    for time, order, event, arguments in sorted(events):
+        names = signature(clock.handlers[event]).parameters
+        values = [each.fields if isinstance(each, Sent) else each for each in arguments]
+        saved.append((time, order, event, dict(zip(names, values, strict=True))))
+    return saved
 
 
-@dataclass(slots=True)
-class Reach:
-    """The first bit reaches the receiver's interface, which it will occupy for ``seconds``.
-
-    late: seconds by which the last bit comes later than that, at the earliest.
-    """
-
-    sent: Sent
-    seconds: float
-    late: float
-    kind: ClassVar[str] = "reach"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sent": self.sent.fields, "seconds": self.seconds, "late": self.late}
-
-    def fire(self, machines: HasFabric) -> None:
-        machines.fabric.reach(self.sent, self.seconds, self.late)
-
-
-@dataclass(slots=True)
-class Cross:
-    """The first bit of a message to another region reaches the link of a region.
-
-    leaves: whether it is that of the sender's region; otherwise it is that of the receiver's.
-    tail: seconds until the last bit.
-    """
-
-    sent: Sent
-    num_bytes: float
-    tail: float
-    leaves: bool
-    kind: ClassVar[str] = "cross"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "sent": self.sent.fields,
-            "num_bytes": self.num_bytes,
-            "tail": self.tail,
-            "leaves": self.leaves,
-        }
-
-    def fire(self, machines: HasFabric) -> None:
-        machines.fabric.cross(self)
+def unpacked_events(saved: Iterable[Any]) -> list[tuple[float, int, str, tuple[Any, ...]]]:
+    """The inverse of `packed_events`."""
+    return [
+        (time, order, event, tuple(Sent(*v) if k == "sent" else v for k, v in fields.items()))
+        for time, order, event, fields in saved
+    ]
 
 
 def shared(numbers: Iterable[float]) -> list[float]:
     """A list in which equal numbers are one object, which stays in the processor's cache."""
     known: dict[float, float] = {}
     return [known.setdefault(number, number) for number in numbers]
-
-
-class HasFabric(Protocol):
-    """The machines that these events happen to."""
-
-    @property
-    def fabric(self) -> Fabric: ...
 
 
 class Fabric:
@@ -182,6 +138,7 @@ class Fabric:
         self.enter_free = [0.0] * len(cluster.regions)
         self.channels: list[dict[int, Channel]] = [{} for _ in range(size)]  # by src, then dst
         self.in_flight = 0  # messages
+        clock.handlers |= {"reach": self.reach, "cross": self.cross, "arrive": self.arrive}
 
     def transmit(self, sent: Sent, num_bytes: float) -> None:
         clock, cluster, times, src, dst = self.clock, self.cluster, self.times, sent.src, sent.dst
@@ -192,7 +149,7 @@ class Fabric:
         self.in_flight += 1
         if self.seconds_of is not None:
             channel.arrival = max(channel.arrival, clock.now + self.seconds_of(src, dst, num_bytes))
-            clock.at(channel.arrival, sent)
+            clock.at(channel.arrival, "arrive", sent)
             return
         seconds, free = num_bytes * self.up_seconds[src], self.tx_free[src]
         if times.steady:
@@ -212,36 +169,45 @@ class Fabric:
         if crosses:
             channel.reach = max(reach, channel.reach)
             tail = self.tx_free[src] - start
-            clock.at(channel.reach, Cross(sent, num_bytes, tail, leaves=True))
+            clock.at(channel.reach, "cross", sent, num_bytes, tail, True)
             return
         if not times.steady:
             reach = times.path(src, dst).clear(reach)
         if reach > channel.reach:
             channel.reach = reach
         seconds = num_bytes * self.down_seconds[dst]
-        clock.at(channel.reach, Reach(sent, seconds, self.tx_free[src] - (start + seconds)))
+        late = self.tx_free[src] - (start + seconds)
+        clock.at(channel.reach, "reach", sent, seconds, late)
 
-    def cross(self, at: Cross) -> None:
-        """Queue a message at the link of its sender's or its receiver's region (see `Cross`)."""
-        now, times, sent, regions = self.clock.now, self.times, at.sent, self.cluster.regions
+    def cross(self, sent: Sent, num_bytes: float, tail: float, leaves: bool) -> None:
+        """Queue a message whose first bit reaches the link of a region.
+
+        tail: seconds until the last bit. leaves: whether it is the region of the sender; otherwise
+            it is that of the receiver.
+        """
+        now, times, regions = self.clock.now, self.times, self.cluster.regions
         src, dst = self.region_of[sent.src], self.region_of[sent.dst]
-        if at.leaves:
-            free, own, rate = self.leave_free, src, regions[src].bandwidth_up
+        if leaves:
+            free, region, rate = self.leave_free, src, regions[src].bandwidth_up
         else:
-            free, own, rate = self.enter_free, dst, regions[dst].bandwidth_down
-        begin = max(now, free[own])
-        free[own] = begin + at.num_bytes * 8 / rate
-        end = max(free[own], now + at.tail)
-        if at.leaves:
-            onward = Cross(sent, at.num_bytes, end - begin, leaves=False)
-            self.clock.at(begin + regions[src].latency_to(dst), onward)
+            free, region, rate = self.enter_free, dst, regions[dst].bandwidth_down
+        begin = max(now, free[region])
+        free[region] = begin + num_bytes * 8 / rate
+        end = max(free[region], now + tail)
+        if leaves:
+            onward = begin + regions[src].latency_to(dst)
+            self.clock.at(onward, "cross", sent, num_bytes, end - begin, False)
             return
-        seconds = at.num_bytes * self.down_seconds[sent.dst]
+        seconds = num_bytes * self.down_seconds[sent.dst]
         reach = begin if times.steady else times.path(sent.src, sent.dst).clear(begin)
-        self.clock.at(reach, Reach(sent, seconds, end - (begin + seconds)))
+        self.clock.at(reach, "reach", sent, seconds, end - (begin + seconds))
 
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
-        """Queue a message at its receiver's interface (see `Reach`)."""
+        """Queue a message whose first bit reaches the receiver's interface.
+
+        seconds: for which it will occupy the interface. late: seconds by which the last bit comes
+            later than that, at the earliest.
+        """
         now, times, dst = self.clock.now, self.times, sent.dst
         # A message from a checkpoint does not have its channel.
         free, channel = self.rx_free[dst], sent.channel or self.channels[sent.src][dst]
@@ -253,9 +219,14 @@ class Fabric:
         arrival = max(free, now + seconds + late, channel.arrival)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
         if self.on_arrival is None:
-            self.clock.at(channel.arrival, sent)
+            self.clock.at(channel.arrival, "arrive", sent)
         else:
             self.on_arrival(sent, channel, channel.arrival)
+
+    def arrive(self, sent: Sent) -> None:
+        """Deliver a message whose last bit has arrived."""
+        self.in_flight -= 1
+        self.deliver(sent)
 
     def random(self, *what: int) -> Generator:
         """The random generator of one message, or of one all-reduce."""

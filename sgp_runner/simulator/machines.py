@@ -2,87 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sgp_runner.cluster.churn import Absences
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.scheduler import Future, VirtualClock
 from sgp_runner.core.state import State
-from sgp_runner.simulator import collective, compute
-from sgp_runner.simulator.collective import Participants, SimulatedCollectives
+from sgp_runner.simulator.collective import SimulatedCollectives, Workers
 from sgp_runner.simulator.compute import (
     ComputeModel,
     Contribution,
     OwnProcessors,
-    Receiver,
     SharedProcessors,
 )
 from sgp_runner.simulator.compute_times import GradientTimes
 from sgp_runner.simulator.engine import Engine, Gradient
-from sgp_runner.simulator.fabric import Cross, Fabric, Reach, Sent
+from sgp_runner.simulator.fabric import Fabric, Sent, packed_events, unpacked_events
 from sgp_runner.simulator.machine_model import GivenTimes, MachineModel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(slots=True)
-class Wakes:
-    """The sleep ``number`` of a rank ends."""
-
-    rank: int
-    number: int
-    kind: ClassVar[str] = "wakes"
-
-    def fire(self, machines: ModelledMachines) -> None:
-        machines.workers.on_wake(self.rank, self.number)
-
-    def state_dict(self) -> State:
-        return {"rank": self.rank, "number": self.number}
-
-
-EVENTS: dict[str, Callable[..., Any]] = {
-    **collective.EVENTS,
-    **compute.EVENTS,
-    Reach.kind: lambda sent, seconds, late: Reach(Sent(*sent), seconds, late),
-    Cross.kind: lambda sent, **values: Cross(Sent(*sent), **values),
-    Sent.kind: lambda sent: Sent(*sent),
-    Wakes.kind: Wakes,
-}
-
-
-class SimulatedWorkers(Receiver, Participants, Protocol):
-    """The workers, as the machines see them."""
-
-    def on_wake(self, rank: int, number: int) -> None: ...
-
-
 class ModelledMachines:
-    """Start what workers request; events of the clock happen to it."""
+    """Start what workers request; events of the clock happen to its parts."""
 
     def __init__(
-        self, model: MachineModel, engine: Engine, times: GivenTimes, workers: SimulatedWorkers
+        self, model: MachineModel, engine: Engine, times: GivenTimes, workers: Workers
     ) -> None:
         cluster, faults = model.cluster, model.faults
-        self.model, self.engine, self.workers = model, engine, workers
-        self.clock = VirtualClock(self)
+        self.model, self.engine = model, engine
+        self.clock = VirtualClock()
         absences = None
         if faults.churn_per_hour:
             absences = Absences(faults, model.run_seed, model.original_ranks[: model.size])
         timetable = Timetable(faults, absences)
-        durations = GradientTimes(model, times.gradient_seconds)
-        processors = (self.clock, timetable, durations, workers)
-        on_arrival = None
-        self.compute: ComputeModel
-        # Given times already contain what ranks took from each other.
-        if cluster.cores_per_host is not None and times.gradient_seconds is None:
-            self.compute = shared = SharedProcessors(model, *processors)
-            on_arrival = shared.on_arrival
-        else:
-            self.compute = OwnProcessors(model, *processors)
-        self.hosts = self.compute.hosts
+        self.durations = GradientTimes(model, times.gradient_seconds)
+        # Given times already include the contention for cores.
+        shared = cluster.cores_per_host is not None and times.gradient_seconds is None
+        processors = SharedProcessors if shared else OwnProcessors
+        self.compute: ComputeModel = processors(
+            model, self.clock, timetable, self.durations, workers.receive
+        )
         self.fabric = Fabric(
             cluster,
             faults,
@@ -92,14 +53,11 @@ class ModelledMachines:
             model.seed,
             times.message_seconds,
             timetable,
-            on_arrival,
+            self.compute.on_arrival,
         )
         self.collectives = SimulatedCollectives(
             model, engine, self.clock, self.fabric, self.compute, workers
         )
-        self.overlap_seconds = [
-            model.exchange_overlap * seconds for seconds in durations.mean_seconds
-        ]
 
     def start_gradient(self, gradient: Gradient, contribution: Contribution | None) -> None:
         """Compute a gradient, of which a collective may form the mean."""
@@ -122,25 +80,37 @@ class ModelledMachines:
         It may have begun to be sent while the gradient that has changed it was computed.
         """
         num_bytes, now = self.model.wire.num_bytes(tensor), self.clock.now
-        early = self.overlap_seconds[rank]
+        early = self.model.exchange_overlap * self.durations.mean_seconds[rank]
         self.collectives.contribute(number, rank, tensor, num_bytes, now, early)
 
     def sleep(self, rank: int, number: int, seconds: float) -> None:
         """Wake a rank from its sleep ``number`` after so many seconds."""
         end = self.fabric.times.awake(rank).clear(self.clock.now + seconds)
-        self.clock.at(end, Wakes(rank, number))
+        self.clock.at(end, "wakes", rank, number)
 
     def state_dict(self) -> State:
+        clock, compute = self.clock, self.compute
+        events = packed_events(clock, (event for event in clock.events if event[1] >= 0))
         return {
-            "clock": self.clock.state_dict(),
+            "clock": {"now": clock.now, "order": clock.order, "events": events},
             "fabric": self.fabric.state_dict(),
-            **self.compute.state_dict(),
+            "free_at": compute.busy_until,
+            "hosts": [host.state_dict() for host in compute.hosts],
+            "unprocessed": [[sent.fields for sent in waiting] for waiting in compute.unprocessed],
+            "randoms": self.durations.state_dict(),
             "collectives": self.collectives.state_dict(),
         }
 
     def load_state_dict(self, state: State, futures: dict[tuple[int, int], Future[Any]]) -> None:
         """Restore the machines; ``futures`` of collectives are those that workers wait for."""
-        self.clock.load_state_dict(state["clock"], EVENTS)
+        clock, compute = self.clock, self.compute
+        clock.now, clock.order = state["clock"]["now"], state["clock"]["order"]
+        clock.events = sorted([*clock.events, *unpacked_events(state["clock"]["events"])])
         self.fabric.load_state_dict(state["fabric"])
-        self.compute.load_state_dict(state)
+        compute.busy_until[:] = state["free_at"]
+        for host, saved in zip(compute.hosts, state["hosts"], strict=True):
+            host.load_state_dict(saved)
+        for waiting, messages in zip(compute.unprocessed, state["unprocessed"], strict=False):
+            waiting.extend(Sent(*message) for message in messages)
+        self.durations.load_state_dict(state["randoms"])
         self.collectives.load_state_dict(state["collectives"], futures)

@@ -11,40 +11,11 @@ Source: Kleinrock, Queueing Systems II, 1976, section 4.4 (processor sharing).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
-from sgp_runner.core.scheduler import Event, VirtualClock
+from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.core.state import State
-
-
-@dataclass(slots=True)
-class TaskEnds:
-    """The next task of a ``host`` ends, unless one has come or gone since ``turn``."""
-
-    host: int
-    turn: int
-    kind: ClassVar[str] = "task ends"
-
-    def fire(self, machines: HasHosts) -> None:
-        machines.hosts[self.host].end(self.turn, machines)
-
-    def state_dict(self) -> State:
-        return {"host": self.host, "turn": self.turn}
-
-
-@dataclass(slots=True)
-class NoOp:
-    """The end of a task that only takes time from others."""
-
-    kind: ClassVar[str] = "nothing"
-
-    def fire(self, machines: Any) -> None:
-        """Do nothing."""
-
-    def state_dict(self) -> State:
-        return {}
+from sgp_runner.simulator.fabric import packed_events, unpacked_events
 
 
 class Host:
@@ -55,27 +26,29 @@ class Host:
         self.level = 0.0  # processor seconds of a task that has run all the time
         self.since = 0.0  # time of the level
         self.turn = 0  # counts the tasks that have come and gone
-        self.tasks: list[tuple[float, int, Event]] = []  # the level at which each ends
+        # The level at which each ends, and the event that then happens.
+        self.tasks: list[tuple[float, int, str, tuple[Any, ...]]] = []
 
-    def begin(self, seconds: float, end: Event, after: float = 0.0) -> float:
-        """Begin a task of so many ``seconds`` of one core; ``end`` fires when it ends.
+    def begin(self, seconds: float, event: str, *arguments: Any, after: float = 0.0) -> float:
+        """Begin a task of so many ``seconds`` of one core; ``event`` happens when it ends.
 
         Returns the level at which it ends, which is not below ``after``.
         """
         self.rise()
         level = max(self.level + seconds, after)
-        heapq.heappush(self.tasks, (level, self.turn, end))
+        heapq.heappush(self.tasks, (level, self.turn, event, arguments))
         self.schedule()
         return level
 
-    def end(self, turn: int, machines: Any) -> None:
+    def end(self, turn: int) -> None:
+        """End the next task, unless one has come or gone since ``turn``."""
         if turn != self.turn:
             return
         self.rise()
-        level, _, event = heapq.heappop(self.tasks)
+        level, _, event, arguments = heapq.heappop(self.tasks)
         self.level = max(self.level, level)
         self.schedule()
-        event.fire(machines)
+        self.clock.handlers[event](*arguments)
 
     def rise(self) -> None:
         """Bring the level up to now."""
@@ -87,25 +60,16 @@ class Host:
         self.turn += 1
         if self.tasks:
             left = max(0.0, self.tasks[0][0] - self.level)
-            self.clock.at(self.clock.now + left / self.rate, TaskEnds(self.number, self.turn))
+            self.clock.at(self.clock.now + left / self.rate, "task ends", self.number, self.turn)
 
     @property
     def rate(self) -> float:
         return min(1.0, self.cores / len(self.tasks))
 
     def state_dict(self) -> State:
-        tasks = [(*task, event.kind, event.state_dict()) for *task, event in sorted(self.tasks)]
+        tasks = packed_events(self.clock, self.tasks)
         return {"level": self.level, "since": self.since, "turn": self.turn, "tasks": tasks}
 
-    def load_state_dict(self, state: State, kinds: Mapping[str, Callable[..., Event]]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.level, self.since, self.turn = state["level"], state["since"], state["turn"]
-        self.tasks = [
-            (level, turn, kinds[kind](**fields)) for level, turn, kind, fields in state["tasks"]
-        ]
-
-
-class HasHosts(Protocol):
-    """The machines that these events happen to."""
-
-    @property
-    def hosts(self) -> list[Host]: ...
+        self.tasks = unpacked_events(state["tasks"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
@@ -31,20 +30,6 @@ T = TypeVar("T")
 ITS_GRADIENT = ("its gradient",)  # what a worker waits for
 
 
-@dataclass(slots=True)
-class Death:
-    """Ranks have crashed permanently, and the others have noticed."""
-
-    ranks: Sequence[int]
-    kind: ClassVar[str] = "death"
-
-    def fire(self, machines: ModelledMachines) -> None:
-        raise Lost(self.ranks)
-
-    def state_dict(self) -> State:
-        return {"ranks": list(self.ranks)}
-
-
 class Simulation:
     """The workers' side of a simulated run: their runtime, mailboxes and scheduler.
 
@@ -67,6 +52,7 @@ class Simulation:
         self.engine, self.listener = engine, listener
         self.machines = ModelledMachines(model, engine, times, self)
         self.clock, self.fabric = self.machines.clock, self.machines.fabric
+        self.clock.handlers |= {"gradient ends": self.on_gradient_end, "wakes": self.on_wake}
         self.scheduler = Scheduler(self.clock)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(model.ranks)]
         self.comms = [
@@ -82,7 +68,7 @@ class Simulation:
         self.step_snapshots: dict[int, State] | None = {} if survives else None  # by rank
         for death in model.faults.deaths if survives else ():
             if max(death.ranks) < self.size:
-                self.clock.at_first(death.start + VOTE_SECONDS, Death(death.ranks))
+                self.clock.at_first(death.start + VOTE_SECONDS, lose, death.ranks)
 
     # The runtime of the workers.
 
@@ -226,6 +212,11 @@ class Simulation:
         self.machines.load_state_dict(state, repetition.futures)
         for _, gradient, _ in self.gradients.values():
             self.engine.start(gradient)
+
+
+def lose(ranks: Sequence[int]) -> None:
+    """Let the others notice that ``ranks`` have crashed permanently."""
+    raise Lost(ranks)
 
 
 class TimeOverflow(RuntimeError):

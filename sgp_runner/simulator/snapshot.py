@@ -10,10 +10,8 @@ snapshot, so saving a run does not change it.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from sgp_runner.core.scheduler import Call
 from sgp_runner.core.worker import OwnBudget
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
@@ -149,7 +147,7 @@ class Saver:
             if not self.missing:
                 # Before the events of now, whose numbers must not depend on checkpoints.
                 clock = self.simulation.clock
-                clock.at_first(clock.now, Call(partial(self.write, self.draft)))
+                clock.at_first(clock.now, self.write, self.draft)
 
     def near_the_end(self, worker: Worker) -> bool:
         """Whether a longer run should continue from a state such as that of ``worker``."""

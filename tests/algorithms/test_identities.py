@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -36,10 +35,8 @@ from sgp_runner.core.optim import (
     Schedule,
     Shapes,
 )
-from sgp_runner.core.scheduler import Call
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.engine import Gradient, Loop, Vmap
-from sgp_runner.simulator.fabric import Reach, Sent
 from sgp_runner.topology.graphs import BipartiteExponential, Complete, DirectedExponential, Ring
 from sgp_runner.utils.errors import ConfigError, RankFailed
 
@@ -460,9 +457,9 @@ def mass(result: Result, at_rest: Worker | None) -> tuple[np.ndarray, float]:
         for _, message, _ in queue
     ]
     messages += [
-        (event if isinstance(event, Sent) else event.sent).message
-        for _, _, event in simulation.clock.events
-        if isinstance(event, Reach | Sent)
+        arguments[0].message
+        for _, _, event, arguments in simulation.clock.events
+        if event in ("reach", "arrive")
     ]
     numerators, weights = np.zeros(D), 0.0
     waits = {task.name: task.waiting for task in simulation.scheduler.tasks}
@@ -497,7 +494,7 @@ def test_push_sum_mass_is_conserved_whatever_is_late(
         if len(checks) == 1:  # from now on between steps too, whatever the workers are at
             for tick in range(200):
                 result.simulation.clock.at(
-                    worker.now + 0.17 * tick, Call(partial(look_between_steps, result))
+                    worker.now + 0.17 * tick, "call", look_between_steps, result
                 )
 
     def look_between_steps(result: Result) -> None:

@@ -31,8 +31,6 @@ from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.machines import Cluster, ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.core.optim import SGD, Constant, Shapes
 from sgp_runner.core.worker import Worker
-from sgp_runner.simulator.compute import Served
-from sgp_runner.simulator.fabric import Reach, Sent
 from sgp_runner.topology.graphs import (
     BidirectionalExponential,
     BipartiteExponential,
@@ -226,9 +224,9 @@ def travelling(result: Result) -> list[Tensor]:
     """Messages that were sent and that no coroutine has taken in yet."""
     simulation = result.simulation
     found = [
-        (event if isinstance(event, Sent) else event.sent).message
-        for _, _, event in simulation.clock.events
-        if isinstance(event, Reach | Sent | Served)
+        arguments[0].message
+        for _, _, event, arguments in simulation.clock.events
+        if event in ("reach", "arrive", "served")
     ]
     found += [message for mailbox in simulation.mailboxes for _, _, message in mailbox.state_dict()]
     for task in simulation.scheduler.ready:  # handed over at this very moment

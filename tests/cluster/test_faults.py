@@ -108,7 +108,7 @@ async def three_gradients(worker: Worker) -> None:
 
 def network(faults: Faults, duplex: str = "full") -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
-    clock = VirtualClock(machines := SimpleNamespace())
+    clock = VirtualClock()
     cluster = Cluster(
         {"default": 1.0},
         ConstantTime(),
@@ -117,8 +117,7 @@ def network(faults: Faults, duplex: str = "full") -> tuple[VirtualClock, Fabric]
         {},
         duplex="half" if duplex == "half" else "full",
     )
-    machines.fabric = Fabric(cluster, faults, clock, 3, lambda sent: None, 5)
-    return clock, machines.fabric
+    return clock, Fabric(cluster, faults, clock, 3, lambda sent: None, 5)
 
 
 def test_a_slow_spell_slows_the_part_of_a_message_that_it_meets() -> None:

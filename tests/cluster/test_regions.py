@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,11 +33,8 @@ def cluster(**changes: Any) -> Cluster:
 def network(
     nodes: int, faults: Faults | None = None, **changes: Any
 ) -> tuple[VirtualClock, Fabric]:
-    clock = VirtualClock(machines := SimpleNamespace())
-    machines.fabric = Fabric(
-        cluster(**changes), faults or Faults(), clock, nodes, lambda sent: None
-    )
-    return clock, machines.fabric
+    clock = VirtualClock()
+    return clock, Fabric(cluster(**changes), faults or Faults(), clock, nodes, lambda sent: None)
 
 
 def region(nodes: int, up: float = 0.5, down: float = 0.25, latency: Any = 100.0) -> Region:

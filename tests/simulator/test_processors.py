@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,36 +15,21 @@ from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
-from sgp_runner.core.scheduler import Call, VirtualClock
-from sgp_runner.simulator.processors import Host, TaskEnds
+from sgp_runner.core.scheduler import VirtualClock
+from sgp_runner.simulator.fabric import packed_events, unpacked_events
+from sgp_runner.simulator.processors import Host
 from sgp_runner.topology.graphs import DirectedExponential, Ring
 from sgp_runner.utils.errors import ConfigError
 
 
-@dataclass
-class Machines:
-    hosts: list[Host] = field(default_factory=list)
-
-
-@dataclass
-class Done:
-    name: str
-    log: list[tuple[str, float]]
-    clock: VirtualClock
-    kind = "done"
-
-    def fire(self, machines: Any) -> None:
-        self.log.append((self.name, self.clock.now))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-
 def host(cores: float) -> tuple[VirtualClock, Host, list[tuple[str, float]]]:
-    machines = Machines()
-    clock = VirtualClock(machines)
-    machines.hosts.append(Host(0, cores, clock))
-    return clock, machines.hosts[0], []
+    clock, log = VirtualClock(), []
+    one = Host(0, cores, clock)
+    clock.handlers |= {
+        "task ends": lambda host, turn: one.end(turn),
+        "done": lambda name: log.append((name, clock.now)),
+    }
+    return clock, one, log
 
 
 def finish(clock: VirtualClock) -> None:
@@ -55,13 +40,13 @@ def finish(clock: VirtualClock) -> None:
 def test_tasks_share_cores_equally_and_use_one_each() -> None:
     clock, one, log = host(1)
     for name, seconds in (("a", 1.0), ("b", 2.0)):
-        one.begin(seconds, Done(name, log, clock))
+        one.begin(seconds, "done", name)
     finish(clock)
     assert log == [("a", 2.0), ("b", 3.0)]
     clock, two, log = host(2)
     for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
-        two.begin(seconds, Done(name, log, clock))
-    clock.at(4.0, Call(lambda: two.begin(1.0, Done("d", log, clock)) and None))
+        two.begin(seconds, "done", name)
+    clock.at(4.0, "call", two.begin, 1.0, "done", "d")
     finish(clock)
     # 2/3 each until a ends; then two cores for two tasks.
     assert log == [("a", 1.5), ("b", 2.5), ("c", 3.5), ("d", 5.0)]
@@ -69,8 +54,8 @@ def test_tasks_share_cores_equally_and_use_one_each() -> None:
 
 def test_a_task_does_not_end_before_the_one_that_it_follows() -> None:
     clock, one, log = host(1)
-    level = one.begin(2.0, Done("first", log, clock))
-    assert one.begin(1.0, Done("second", log, clock), level) == 2.0
+    level = one.begin(2.0, "done", "first")
+    assert one.begin(1.0, "done", "second", after=level) == 2.0
     finish(clock)
     assert log == [("first", 4.0), ("second", 4.0)]
 
@@ -78,13 +63,12 @@ def test_a_task_does_not_end_before_the_one_that_it_follows() -> None:
 def test_a_saved_host_ends_its_tasks_at_the_same_times() -> None:
     clock, one, log = host(1)
     for name, seconds in (("a", 1.0), ("b", 2.0)):
-        one.begin(seconds, Done(name, log, clock))
+        one.begin(seconds, "done", name)
     clock.advance(), clock.advance()
     assert log == [("a", 2.0)]
     later, other, after = host(1)
-    kinds = {"done": lambda name: Done(name, after, later), TaskEnds.kind: TaskEnds}
-    later.load_state_dict(clock.state_dict(), kinds)
-    other.load_state_dict(one.state_dict(), kinds)
+    later.now, later.events = clock.now, unpacked_events(packed_events(clock, clock.events))
+    other.load_state_dict(one.state_dict())
     finish(later)
     assert after == [("b", 3.0)]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -56,7 +55,7 @@ def network(
     duplex: str = "full", overhead: float = 0.0, faults: Faults | None = None
 ) -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
-    clock = VirtualClock(machines := SimpleNamespace())
+    clock = VirtualClock()
     cluster = Cluster(
         {"default": 1.0},
         ConstantTime(),
@@ -66,8 +65,7 @@ def network(
         message_overhead_seconds=overhead,
         duplex="half" if duplex == "half" else "full",
     )
-    machines.fabric = Fabric(cluster, faults or Faults({}, {}), clock, 3, lambda sent: None)
-    return clock, machines.fabric
+    return clock, Fabric(cluster, faults or Faults({}, {}), clock, 3, lambda sent: None)
 
 
 def arrivals(clock: VirtualClock, fabric: Fabric, *messages: tuple[int, int, float]) -> list[float]:
