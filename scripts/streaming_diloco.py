@@ -25,8 +25,7 @@ from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Silent, Worker
-from sgp_runner.simulator.backend import simulate
-from sgp_runner.simulator.engine import NoGradients
+from sgp_runner.simulator.backend import simulate_times
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPER, OURS = ROOT / "results" / "paper", ROOT / "results" / "streaming_diloco"
@@ -85,9 +84,7 @@ def step_seconds(run: Run, gbit_per_s: float) -> float:
     first = 2 * PERIOD - 1  # the end of the first period in which all fragments are sent
     problem = run.timing_problem(Study(None, first + PERIOD + 2))
     ends = Ends()
-    simulation, workers = simulate(run, problem, NoGradients(), listener=ends)
-    for worker in workers:
-        simulation.start(worker, run.algo.run(worker))
+    simulation, _ = simulate_times(run, problem, listener=ends)
     simulation.run()
     return (ends.seconds[first + PERIOD] - ends.seconds[first]) / PERIOD
 

@@ -65,17 +65,14 @@ def traced(algo: str) -> Trace:
     """Simulate some steps of ``algo`` without gradients, and note what happens when."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.timing_study import Study
-    from sgp_runner.simulator.backend import simulate
-    from sgp_runner.simulator.engine import NoGradients
+    from sgp_runner.simulator.backend import simulate_times
 
     run = experiment_of([f"algo={algo}", *SETTINGS, *OWN.get(algo, ())]).run
     problem = run.timing_problem(Study(None, run.study.real))
-    simulation, workers = simulate(run, problem, NoGradients())
+    simulation, workers = simulate_times(run, problem)
     step = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
     trace = Trace(len(workers), step, run.algo.title)
     watch(simulation, trace)
-    for worker in workers:
-        simulation.start(worker, run.algo.run(worker))
     simulation.run()
     return trace
 

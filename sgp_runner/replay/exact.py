@@ -112,10 +112,10 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
     torch.set_num_threads(header.threads)
     run = experiment.run
     problem = run.make_problem(run.network.compute if isinstance(run.network, Gloo) else ON_CPU)
-    stage = Stage(run.nodes)
-    ranks = [ReplayedRank(problem, stage, run, recording, each_step) for recording in recordings]
+    network = ReplayNetwork(run.nodes)
+    ranks = [ReplayedRank(problem, network, run, recording, each_step) for recording in recordings]
     with closing(problem):
-        stage.turns.run([rank.repeat for rank in ranks])
+        network.turns.run([rank.repeat for rank in ranks])
     ended = all(recording.footer.ended for recording in recordings)
     same = [checksum_of(rank.worker.push_sum) == rank.recording.footer.parameters for rank in ranks]
     return Replayed(
@@ -126,7 +126,7 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
     )
 
 
-class Stage:
+class ReplayNetwork:
     """State shared by the ranks of a replay: messages on their way and collectives."""
 
     def __init__(self, nodes: int) -> None:
@@ -163,7 +163,7 @@ class ReplayClock(RealClock):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.rank, self.ended = recording.header.rank, recording.footer.ended
-        self.rest = deque(recording.events)
+        self.pending = deque(recording.events)
         self.moment = 0.0
         self.calls = 0
         self.delivering = False
@@ -188,13 +188,13 @@ class ReplayClock(RealClock):
         self.sleeps.pop(sleep.number)()
 
     def advance(self) -> bool:
-        self.happen(self.next("waits", WAITING))
+        self.fire(self.next("waits", WAITING))
         return True
 
     def catch_up(self) -> None:
         self.calls += 1
-        while self.rest and self.rest[0].place == self.calls:
-            self.happen(self.rest.popleft())
+        while self.pending and self.pending[0].place == self.calls:
+            self.fire(self.pending.popleft())
 
     def computed(self, seconds: float) -> None:
         """Advance to the end of a gradient computed inline, unless an event is being delivered."""
@@ -202,14 +202,14 @@ class ReplayClock(RealClock):
             self.moment = self.next("computes a gradient", ON_THE_SPOT).time
 
     def next(self, does: str, place: int) -> TraceEvent:
-        event = self.rest[0] if self.rest else None
+        event = self.pending[0] if self.pending else None
         if event is None and not self.ended:
             raise EndOfTrace
         if event is None or event.place != place:
             raise ReplayMismatch(self.rank, event, does)
-        return self.rest.popleft()
+        return self.pending.popleft()
 
-    def happen(self, event: TraceEvent) -> None:
+    def fire(self, event: TraceEvent) -> None:
         self.moment, self.delivering = event.time, True
         self.make[event.kind](event)
         self.delivering = False
@@ -219,41 +219,41 @@ class ReplayTransport(Transport):
     """Transport that sends to the replay's other ranks and receives what the clock delivers."""
 
     def __init__(
-        self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, stage: Stage
+        self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, network: ReplayNetwork
     ) -> None:
         self.scheduler, self.clock, self.mailbox = scheduler, clock, mailbox
-        self.stage, self.rank = stage, clock.rank
+        self.network, self.rank = network, clock.rank
         self.under_way: dict[int, Callable[[], None]] = {}  # what completes each collective
         clock.make |= {"message": self.deliver, "collective": self.end}
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        self.stage.channels[self.rank, dst, tag].append(message)
+        self.network.channels[self.rank, dst, tag].append(message)
         return message.numel() * message.element_size()
 
     def before_receiving(self, src: int | None) -> None:
         self.clock.catch_up()
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        mean = self.outcome(("all-reduce", number, None), tensor, mean_of)
-        return mean, all_reduce_bytes(tensor, self.stage.nodes)
+        mean = self.join(("all-reduce", number, None), tensor, mean_of)
+        return mean, all_reduce_bytes(tensor, self.network.nodes)
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        parts = self.outcome(("all-gather", number, None), tensor, lambda parts: parts)
-        return parts, all_gather_bytes(tensor, self.stage.nodes)
+        parts = self.join(("all-gather", number, None), tensor, lambda parts: parts)
+        return parts, all_gather_bytes(tensor, self.network.nodes)
 
-    def outcome(
+    def join(
         self, what: tuple[Any, ...], tensor: Tensor, value: Callable[[list[Tensor]], T]
     ) -> Future[T]:
         future: Future[T] = self.scheduler.future(what)
-        self.stage.parts[what[1]][self.rank] = tensor
+        self.network.parts[what[1]][self.rank] = tensor
         self.under_way[what[1]] = lambda: self.scheduler.resolve(
-            future, value(self.stage.gathered(what[1]))
+            future, value(self.network.gathered(what[1]))
         )
         return future
 
     def deliver(self, message: TraceEvent) -> None:
         self.mailbox.deliver(
-            message.src, message.tag, self.stage.take(message.src, self.rank, message.tag)
+            message.src, message.tag, self.network.take(message.src, self.rank, message.tag)
         )
 
     def end(self, collective: TraceEvent) -> None:
@@ -262,8 +262,8 @@ class ReplayTransport(Transport):
         self.under_way.pop(collective.number)()
 
     def close(self) -> None:
-        while self.clock.rest:  # events after the end of the algorithm
-            self.clock.happen(self.clock.rest.popleft())
+        while self.clock.pending:  # events after the end of the algorithm
+            self.clock.fire(self.clock.pending.popleft())
 
 
 def mean_of(parts: list[Tensor]) -> Tensor:
@@ -274,7 +274,7 @@ def mean_of(parts: list[Tensor]) -> Tensor:
 
 
 class ReplayedWorld:
-    """The part of a `World` that a `Rank` needs: one device per node, connected by the stage."""
+    """The part of a `World` that a `Rank` needs: one device per node, connected by the network."""
 
     workers: ClassVar[None] = None
     node: ClassVar[None] = None
@@ -283,16 +283,16 @@ class ReplayedWorld:
     leads: ClassVar[bool] = False
     in_order: ClassVar[bool] = False
 
-    def __init__(self, stage: Stage, rank: int) -> None:
-        self.stage, self.place = stage, Place(rank, stage.nodes)
+    def __init__(self, network: ReplayNetwork, rank: int) -> None:
+        self.network, self.place = network, Place(rank, network.nodes)
 
     def transport(
         self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
     ) -> ReplayTransport:
-        return ReplayTransport(scheduler, clock, mailbox, self.stage)
+        return ReplayTransport(scheduler, clock, mailbox, self.network)
 
 
-class Later(Executor):
+class DeferredExecutor(Executor):
     """Executor in place of the gradient thread: computes a gradient when its event is delivered."""
 
     def __init__(self, clock: ReplayClock) -> None:
@@ -322,17 +322,19 @@ class ReplayedRank:
     def __init__(
         self,
         problem: Problem,
-        stage: Stage,
+        network: ReplayNetwork,
         run: Run,
         recording: Recording,
         each_step: Callable[[Worker], None],
     ) -> None:
         self.recording, self.algo = recording, run.algo
         rank, clock = recording.header.rank, ReplayClock(recording)
-        world = cast("World", ReplayedWorld(stage, rank))
+        world = cast("World", ReplayedWorld(network, rank))
         steps = Steps()
         steps.recorder = each_step
-        self.runtime = Rank(problem, world, Faults(), clock, executor=Later(clock), listener=steps)
+        self.runtime = Rank(
+            problem, world, Faults(), clock, executor=DeferredExecutor(clock), listener=steps
+        )
         total = run.budget(problem)
         shared = run.algo.asynchronous and rank < run.nodes
         budget = RecordedSteps(recording, total.total) if shared else total

@@ -263,16 +263,12 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
     from sgp_runner.core.scheduler import Deadlock
     from sgp_runner.core.worker import Steps
     from sgp_runner.recording.observer import Observer
-    from sgp_runner.simulator.backend import simulate
-    from sgp_runner.simulator.engine import NoGradients
+    from sgp_runner.simulator.backend import simulate_times
 
     run = experiment.run
     problem = unlearned(run)
     steps = Steps()
-    simulation, workers = simulate(run, problem, NoGradients(), wrap=WithoutPolls, listener=steps)
-    for worker in workers:
-        worker.learns = False
-        simulation.start(worker, run.algo.run(worker))
+    simulation, workers = simulate_times(run, problem, wrap=WithoutPolls, listener=steps)
     with Recorder(scratch, 0, ()) as recorder:
         observer = Observer(run, problem, recorder)
         steps.recorder = observer.end_of_step

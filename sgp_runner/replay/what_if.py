@@ -26,8 +26,7 @@ from sgp_runner.config.schema import load_experiment, make_experiment
 from sgp_runner.core.timing_study import Study
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.trace import Recording, read_recordings
-from sgp_runner.simulator.backend import simulate
-from sgp_runner.simulator.engine import NoGradients
+from sgp_runner.simulator.backend import simulate_times
 from sgp_runner.simulator.machine_model import GivenTimes
 from sgp_runner.simulator.network import Sim
 from sgp_runner.utils.errors import ConfigError
@@ -144,18 +143,9 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
         dtype="float32",
     )
     problem = run.timing_problem(Study(None, steps))
-    simulation, workers = simulate(
-        run,
-        problem,
-        NoGradients(),
-        GivenTimes(
-            1.0,
-            RecordedGradients(recordings[: run.nodes]),
-            RecordedDelays(delays) if delays else None,
-        ),
-    )
-    for worker in workers:
-        simulation.start(worker, run.algo.run(worker))
+    message_seconds = RecordedDelays(delays) if delays else None
+    times = GivenTimes(1.0, RecordedGradients(recordings[: run.nodes]), message_seconds)
+    simulation, _ = simulate_times(run, problem, times)
     simulation.run()
     return steps, simulation.clock.now
 

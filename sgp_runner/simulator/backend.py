@@ -19,7 +19,7 @@ from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoin
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import position_in
 from sgp_runner.recording.recorder import START, Position
-from sgp_runner.simulator.engine import Counted, NoGradients
+from sgp_runner.simulator.engine import NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
 from sgp_runner.simulator.processes import Processes
@@ -47,7 +47,7 @@ class SimulatedBackend:
     """Machines and workers of one simulated run.
 
     begun: steps that the gradient workers have begun.
-    before: gradients computed before ``engine`` was made
+    before: gradients computed before ``simulation`` was made
     """
 
     original_rank = 0
@@ -86,21 +86,20 @@ class SimulatedBackend:
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
             self.begun, self.waiting = int(self.saved["begun"]), []
             pending = len(self.simulation.gradients)
-            self.before = self.steps_begun() - pending - self.engine.computed
+            self.before = self.steps_begun() - pending - self.simulation.computed
             return position_in(self.saved["observer"])
 
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
-        engine = make_engine(self.problem, network.engine, network.vmap_width)
-        self.engine = Counted(engine)
-        if isinstance(engine, Processes):
-            self.problem = replace(self.problem, sums_of=engine.sums)
+        self.engine = make_engine(self.problem, network.engine, network.vmap_width)
+        if isinstance(self.engine, Processes):
+            self.problem = replace(self.problem, sums_of=self.engine.sums)
         self.total = run.steps(self.problem) * run.nodes
         survives = self.experiment.run.on_failure == "continue"
         self.simulation, self.workers = simulate(
             run,
             self.problem,
-            self.engine if self.problem.trains else self.engine.engine,
+            self.engine,
             names=self.membership.original_ranks,
             survives=survives,
             listener=self.listener,
@@ -171,7 +170,7 @@ class SimulatedBackend:
 
     def work(self) -> Work:
         if self.problem.trains:
-            return Work(self.before + self.engine.computed, self.total)
+            return Work(self.before + self.simulation.computed, self.total)
         nodes = self.membership.run.nodes
         # Asked at every record, and there may be thousands of nodes, so nothing is added up here.
         begun = self.begun if self.saver is None else self.saver.begun
@@ -199,9 +198,7 @@ def verify_times(run: Run) -> None:
     if max((size for size, _, _ in sizes(run)), default=0.0) < EXTREME:
         return
     problem = run.timing_problem(Study(None, TRIED_STEPS), TimingOnly(grain=4))
-    simulation, workers = simulate(run, problem, NoGradients())
-    for worker in workers:
-        simulation.start(worker, run.algo.run(worker))
+    simulation, _ = simulate_times(run, problem)
     try:
         simulation.run()
     except TimeOverflow as error:
@@ -284,4 +281,19 @@ def simulate(
         run.make_worker(problem, rank, simulation.comms[rank], own, simulation)
         for rank, own in enumerate(budgets)
     ]
+    return simulation, workers
+
+
+def simulate_times(
+    run: Run,
+    problem: Problem,
+    times: GivenTimes = MODELLED,
+    wrap: Callable[[Transport], Transport] = lambda transport: transport,
+    listener: StepListener = SILENT,
+) -> tuple[Simulation, list[Worker]]:
+    """Start a simulation of the times of ``run``, without gradients; arguments as `simulate`."""
+    simulation, workers = simulate(run, problem, NoGradients(), times, wrap=wrap, listener=listener)
+    for worker in workers:
+        worker.learns = False
+        simulation.start(worker, run.algo.run(worker))
     return simulation, workers

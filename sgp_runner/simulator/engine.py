@@ -188,25 +188,6 @@ class Vmap:
         )
 
 
-class Counted:
-    """Counts the gradients that ``engine`` has computed."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.computed = 0
-
-    def start(self, gradient: Gradient) -> None:
-        self.engine.start(gradient)
-
-    def finish(self, gradient: Gradient) -> Tensor:
-        value = self.engine.finish(gradient)
-        self.computed += 1
-        return value
-
-    def close(self) -> None:
-        self.engine.close()
-
-
 class NoGradients:
     """The engine of timing studies: every gradient is zero and costs nothing to compute."""
 

@@ -63,6 +63,7 @@ class Simulation:
         self.outside: ModelledMachines | Repetition = self.machines
         # Gradients in flight, by rank and step.
         self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]] = {}
+        self.computed = 0  # gradients, with those that collectives average
         self.sleeps: dict[tuple[int, int], Future[None]] = {}  # by rank and number
         self.journals = Journals()
         self.step_snapshots: dict[int, State] | None = {} if survives else None  # by rank
@@ -128,6 +129,7 @@ class Simulation:
     def on_gradient_end(self, rank: int, step: int) -> None:
         self.journals.note(rank, "gradient", step)
         worker, gradient, future = self.gradients.pop((rank, step))
+        self.computed += 1
         value = self.engine.finish(gradient)
         self.machines.compute.busy_until[rank] = self.clock.now
         worker.progress.loss = gradient.loss
@@ -136,6 +138,7 @@ class Simulation:
     def pop_gradient(self, rank: int, step: int) -> Gradient:
         """Take over a gradient in flight for a collective."""
         _, gradient, _ = self.gradients.pop((rank, step))
+        self.computed += 1
         return gradient
 
     def pop_gradient_of(self, future: Future[Any]) -> Gradient:

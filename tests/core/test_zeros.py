@@ -15,8 +15,7 @@ from experiments import make_experiment
 
 from sgp_runner.config.choices import groups
 from sgp_runner.core.zeros import Zeros, zeros
-from sgp_runner.simulator.backend import simulate
-from sgp_runner.simulator.engine import NoGradients
+from sgp_runner.simulator.backend import simulate_times
 
 TYPES = [torch.float32, torch.float64]
 
@@ -137,9 +136,7 @@ def test_a_study_has_the_times_weights_and_bytes_of_tensors(algo: str, tmp_path:
         return
     found = []
     for problem in (vectors, replace(vectors, initial=None)):
-        simulation, workers = simulate(run, problem, NoGradients())
-        for worker in workers:
-            simulation.start(worker, run.algo.run(worker))
+        simulation, workers = simulate_times(run, problem)
         simulation.run()
         numbers = [(each.push_sum_weight, each.comm.num_bytes_sent) for each in workers]
         found.append((simulation.clock.now, numbers))
