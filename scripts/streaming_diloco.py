@@ -25,6 +25,7 @@ from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Silent, Worker
+from sgp_runner.elastic.build import timing_problem
 from sgp_runner.simulator.backend import simulate_times
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,7 +83,7 @@ def step_seconds(run: Run, gbit_per_s: float) -> float:
     """Mean seconds of a step over a period in which every fragment is sent and lands."""
     run = replace(run, cluster=replace(run.cluster, bandwidth=1e9 * gbit_per_s))
     first = 2 * PERIOD - 1  # the end of the first period in which all fragments are sent
-    problem = run.timing_problem(Study(None, first + PERIOD + 2))
+    problem = timing_problem(run, Study(None, first + PERIOD + 2))
     ends = Ends()
     simulation, _ = simulate_times(run, problem, listener=ends)
     simulation.run()

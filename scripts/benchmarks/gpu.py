@@ -21,6 +21,7 @@ from benchmarks import rivals
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
 from benchmarks.ranks import Ranks
 from benchmarks.step import run, train
+from sgp_runner.elastic.build import build_problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,7 +148,7 @@ def ways(
     run = experiment_of(
         [f"model={model}", f"batch_size={batch_size}", f"nodes={workers}", "logger=jsonl"]
     ).run
-    problem = run.make_problem(Compute(device))
+    problem = build_problem(run, Compute(device))
     params = [problem.start() for _ in range(workers)]
     buffers = [problem.flat.fresh_buffers() for _ in range(workers)]
     vmap = Vmap(problem, workers)

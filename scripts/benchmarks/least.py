@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.elastic.build import build_problem, build_worker
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -44,9 +46,9 @@ def parts(words: list[str]) -> dict[str, float]:
     keep_freed_memory()
     run = experiment_of([*words, "algo=sgp"]).run
     algo: Any = run.algo
-    problem = run.make_problem()
+    problem = build_problem(run)
     unused: Any = None
-    worker = run.make_worker(problem, 0, unused, OwnBudget(1), unused)
+    worker = build_worker(run, problem, 0, unused, OwnBudget(1), unused)
     buffers, x = problem.flat.fresh_buffers(), worker.push_sum
     message, received = x.clone(), x.clone()
     own: Any = OwnMessage(message)
@@ -70,7 +72,7 @@ def copied(words: list[str]) -> float:
     """Mean seconds of a copy of the parameters; runs in a process of its own."""
     from sgp_runner.config.overrides import experiment_of
 
-    start = experiment_of(words).run.make_problem().start()
+    start = build_problem(experiment_of(words).run).start()
     to = start.clone()
     before = time.monotonic()
     for _ in range(10 * TIMES):

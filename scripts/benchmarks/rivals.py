@@ -10,6 +10,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock, patch
 
+from sgp_runner.elastic.build import build_problem
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import SGD
@@ -127,8 +129,8 @@ def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[s
     network, optim = experiment.run.network, experiment.run.optim
     assert isinstance(network, Gloo | Nccl)
     device = "cuda:0" if isinstance(network, Nccl) else "cpu"
-    problem = experiment.run.make_problem(
-        Compute(device, network.autocast, network.channels_last, network.compile)
+    problem = build_problem(
+        experiment.run, Compute(device, network.autocast, network.channels_last, network.compile)
     )
     sgd = partial(
         SGD,

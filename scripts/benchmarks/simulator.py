@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.cores import KEY
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def make_run(*words: str) -> tuple[Run, Problem]:
     from sgp_runner.config.overrides import experiment_of
 
     run = experiment_of(["logger=jsonl", *words]).run
-    return run, run.make_problem()
+    return run, build_problem(run)
 
 
 def learning(repeats: int, nodes: int) -> Table:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from sgp_runner.elastic.build import timing_problem
+
 NODES = 4
 STEPS = 4.0  # of a node without faults, that a figure shows
 SETTINGS = (
@@ -68,7 +70,7 @@ def traced(algo: str) -> Trace:
     from sgp_runner.simulator.backend import simulate_times
 
     run = experiment_of([f"algo={algo}", *SETTINGS, *OWN.get(algo, ())]).run
-    problem = run.timing_problem(Study(None, run.study.real))
+    problem = timing_problem(run, Study(None, run.study.real))
     simulation, workers = simulate_times(run, problem)
     step = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
     trace = Trace(len(workers), step, run.algo.title)

@@ -17,21 +17,17 @@ from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.choices import PRESET, class_of, groups
 from sgp_runner.config.logger import Logger
 from sgp_runner.core import timing_study as timing
-from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Steps
-from sgp_runner.core.worker import OwnBudget, Worker
+from sgp_runner.core.optim import Optimizer, Shapes, Steps
 from sgp_runner.data.dataset import DataConfig
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.memory import flush_denormals
 
 if TYPE_CHECKING:
     import torch
 
-    from sgp_runner.core.comm import Comm
-    from sgp_runner.core.problem import Compute, Problem
-    from sgp_runner.core.worker import Budget, Runtime
+    from sgp_runner.core.problem import Problem
     from sgp_runner.utils.launchers import Launched
 
 IMAGES = "digits"  # the default data of the default model
@@ -245,49 +241,12 @@ class Run:
             notes.append(schedule.without_effect(self.nodes, self.nodes * self.batch_size))
         return [note for note in notes if note is not None]
 
-    def make_problem(self, compute: Compute | None = None) -> Problem:
-        """Load the data and build the model; by default for the CPU."""
-        from sgp_runner.core.problem import ON_CPU, make_problem
-
-        flush_denormals()
-        if not self.model.trains:
-            return self.timing_problem(self.study)
-        return make_problem(
-            self.model,
-            self.data,
-            workers=self.nodes,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            dtype=self.torch_dtype,
-            compute=compute or ON_CPU,
-        )
-
-    def share(self, problem: Problem) -> Problem:
-        """``problem``, made for another number of nodes, divided among the nodes of this run."""
-        return (
-            problem.among(self.nodes, self.batch_size)
-            if self.model.trains
-            else self.timing_problem(self.study)
-        )
-
     @property
     def study(self) -> timing.Study:
         """The length of a timing study."""
         batch = self.nodes * (self.timed_as.batch_size or self.batch_size)
         return timing.study(
             self.data, batch, self.epochs, getattr(self.model, "sample_steps", None)
-        )
-
-    def timing_problem(self, study: timing.Study, model: ModelConfig | None = None) -> Problem:
-        """A problem without data or gradients, of this run's model or another one."""
-        return timing.make_problem(
-            model or self.model,
-            self.data,
-            study,
-            epochs=self.epochs,
-            seed=self.seed,
-            dtype=self.torch_dtype,
-            shapes=self.timed_shapes if model is None else None,
         )
 
     @property
@@ -299,52 +258,9 @@ class Run:
         """Steps of one node."""
         return max(1, round(self.epochs * problem.sampler.steps_per_epoch))
 
-    def budget(self, problem: Problem) -> OwnBudget:
-        """The steps of one worker.
-
-        Asynchronous workers share one budget, and their server has as many steps.
-        """
-        return OwnBudget(self.steps(problem) * (self.nodes if self.algo.asynchronous else 1))
-
-    def budgets(self, problem: Problem) -> list[OwnBudget]:
-        """The budgets of all workers in one process, servers last."""
-        own = [self.budget(problem) for _ in range(self.nodes + self.algo.servers)]
-        return [*own[:1] * self.nodes, *own[self.nodes :]] if self.algo.asynchronous else own
-
-    def make_worker(
-        self,
-        problem: Problem,
-        rank: int,
-        comm: Comm,
-        budget: Budget,
-        runtime: Runtime,
-        model_buffers: list[torch.Tensor] | None = None,
-    ) -> Worker:
-        """Worker ``rank`` with its own parameters, and its own model buffers unless given."""
-        import torch
-
-        start = problem.start()
-        push_sum = torch.cat([start, start.new_full((1,), 1)])
-        per_epoch = problem.sampler.steps_per_epoch
-        worker = Worker(
-            rank=rank,
-            size=self.nodes,
-            push_sum=push_sum,
-            shapes=problem.flat.shapes,
-            comm=comm,
-            optim=self.optim,
-            budget=budget,
-            horizon=Horizon(self.epochs, per_epoch, self.nodes, self.nodes * self.batch_size),
-            steps_per_epoch=per_epoch * (self.nodes if self.algo.asynchronous else 1),
-            runtime=runtime,
-            examples=problem.examples(rank) if rank < self.nodes else 1.0,
-            learns=problem.trains,
-        )
-        worker.buffers = self.optim.buffers(worker.params)
-        worker.model_buffers = (
-            problem.flat.fresh_buffers() if model_buffers is None else model_buffers
-        )
-        return worker
+    def total_steps(self, problem: Problem) -> int:
+        """Steps of one budget: asynchronous workers share it, and their server has as many."""
+        return self.steps(problem) * (self.nodes if self.algo.asynchronous else 1)
 
 
 def check_row(key: str, rows: Iterable[str]) -> None:

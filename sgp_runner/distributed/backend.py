@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sgp_runner.core.worker import OwnBudget
 from sgp_runner.distributed.gloo import GlooTransport, named
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.processes import DistributedWorld
@@ -18,6 +19,7 @@ from sgp_runner.distributed.recorded import Recorder
 from sgp_runner.distributed.saving import RankSaver, passed_on, restore
 from sgp_runner.distributed.watchdog import BUILT, Watchdog
 from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.elastic.build import build_problem, build_worker, divide_problem
 from sgp_runner.elastic.membership import (
     common_epoch,
     kept,
@@ -136,7 +138,7 @@ class RankBackend:
 
     def make_problem(self) -> None:
         world, place = self.world, self.world.place
-        problem = self.membership.run.make_problem(world.compute)
+        problem = build_problem(self.membership.run, world.compute)
         self.problem: Problem = replace(problem, part=Part(place.device, place.devices))
         if not place.is_server:
             self.problem.warm_up(place.node_rank)
@@ -168,7 +170,7 @@ class RankBackend:
         """Make the runtime and worker of this rank in the present membership."""
         run, world, problem = self.membership.run, self.world, self.problem
         survives = self.experiment.run.on_failure == "continue"
-        own = run.budget(problem)
+        own = OwnBudget(run.total_steps(problem))
         self.total = own.total
         shared = run.algo.asynchronous and world.place.node_rank < run.nodes
         budget: Budget = own
@@ -191,8 +193,14 @@ class RankBackend:
             )
             budget = self.record.budget(budget) if shared else budget
         runtime = self.runtime
-        self.worker = run.make_worker(
-            problem, world.place.node_rank, runtime.comm, budget, runtime, runtime.gradients.buffers
+        self.worker = build_worker(
+            run,
+            problem,
+            world.place.node_rank,
+            runtime.comm,
+            budget,
+            runtime,
+            runtime.gradients.buffers,
         )
         self.watch.attend(runtime.clock)
         self.watch.begun = lambda: runtime.paused > 0
@@ -211,7 +219,7 @@ class RankBackend:
     def rejoin(self, found: Found, snapshot: State) -> float:
         """Continue with all ranks from a checkpoint of fewer; return the epoch."""
         before = membership_of(self.experiment.run, found.original_ranks).run
-        per_epoch = before.share(self.problem).sampler.steps_per_epoch
+        per_epoch = divide_problem(self.problem, before).sampler.steps_per_epoch
         if before.algo.asynchronous:
             per_epoch *= before.nodes
         taken = snapshot["taken"] / per_epoch
@@ -281,7 +289,7 @@ class RankBackend:
             dropped / old.steps_per_epoch,
         )
         epoch = self.common_epoch(own)
-        self.problem = run.share(self.problem)
+        self.problem = divide_problem(self.problem, run)
         self.make_worker()
         self.runtime.clock.start = old_runtime.clock.start
         self.take_over(snapshot, old.comm.num_bytes_sent, epoch)

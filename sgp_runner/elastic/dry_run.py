@@ -29,6 +29,7 @@ from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import activity_name
+from sgp_runner.elastic.build import build_budgets, build_worker, timing_problem
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.utils.errors import CallMismatch, ConfigError, RankFailed
 from sgp_runner.utils.memory import few_collections
@@ -109,12 +110,12 @@ class DryRun:
         self.scheduler = Scheduler(self.clock)
         self.collectives: list[Collective] = []
         self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> steps
-        problem = run.timing_problem(Study(None, steps_of(run)), MODEL)
+        problem = timing_problem(run, Study(None, steps_of(run)), MODEL)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(run.nodes + run.algo.servers)]
         self.workers: list[Worker] = []
-        for rank, budget in enumerate(run.budgets(problem)):
+        for rank, budget in enumerate(build_budgets(run, problem)):
             comm = Comm(self.mailboxes[rank], DryTransport(rank, self))
-            self.workers.append(run.make_worker(problem, rank, comm, budget, self))
+            self.workers.append(build_worker(run, problem, rank, comm, budget, self))
         for worker in self.workers:
             self.scheduler.spawn(run.algo.run(worker), f"rank {worker.rank}", worker.explained)
 

@@ -58,7 +58,7 @@ def recording(
         return
     names = (facts["algorithm"], facts["model"], facts["data"])
     title = " · ".join([*map(str, names), counted(run.nodes, "node"), run.network.name, run.label])
-    notes = run.notes(run.budget(problem).total)
+    notes = run.notes(run.total_steps(problem))
     for note in [*notes, *crowded(run), *extrapolated(run, problem), *killed_unsaved(run)]:
         print(note, flush=True)
     path = metrics_path(experiment.directory, 0)
@@ -262,7 +262,7 @@ class Observer:
         if records and before != after:
             kind = "lost" if before - after else "rejoined"
             stamp = {"kind": kind, "time_s": now, "clock": self.run.network.clock}
-            ranks, total = sorted(before ^ after), membership.run.budget(problem).total
+            ranks, total = sorted(before ^ after), membership.run.total_steps(problem)
             self.recorder.write(
                 stamp
                 | {"ranks": ranks, "epoch": epoch, "nodes": membership.run.nodes, "steps": total}

@@ -30,9 +30,10 @@ from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.core.worker import Steps
+from sgp_runner.core.worker import OwnBudget, Steps
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
+from sgp_runner.elastic.build import build_problem, build_worker
 from sgp_runner.recording.trace import (
     ON_THE_SPOT,
     WAITING,
@@ -111,7 +112,7 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
     use_huge_pages()
     torch.set_num_threads(header.threads)
     run = experiment.run
-    problem = run.make_problem(run.network.compute if isinstance(run.network, Gloo) else ON_CPU)
+    problem = build_problem(run, run.network.compute if isinstance(run.network, Gloo) else ON_CPU)
     network = ReplayNetwork(run.nodes)
     ranks = [ReplayedRank(problem, network, run, recording, each_step) for recording in recordings]
     with closing(problem):
@@ -335,11 +336,17 @@ class ReplayedRank:
         self.runtime = Rank(
             problem, world, Faults(), clock, executor=DeferredExecutor(clock), listener=steps
         )
-        total = run.budget(problem)
+        total = OwnBudget(run.total_steps(problem))
         shared = run.algo.asynchronous and rank < run.nodes
         budget = RecordedSteps(recording, total.total) if shared else total
-        self.worker = run.make_worker(
-            problem, rank, self.runtime.comm, budget, self.runtime, self.runtime.gradients.buffers
+        self.worker = build_worker(
+            run,
+            problem,
+            rank,
+            self.runtime.comm,
+            budget,
+            self.runtime,
+            self.runtime.gradients.buffers,
         )
 
     def repeat(self) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from sgp_runner.config.corrections import refuse_outdated
 from sgp_runner.core.comm import Transport
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import (
     Recorder,
@@ -316,7 +317,7 @@ def unlearned(run: Run) -> Problem:
     from sgp_runner.core.flat import FlatModule
     from sgp_runner.models.vector import Placeholder
 
-    with closing(run.make_problem()) as problem:
+    with closing(build_problem(run)) as problem:
         module = Placeholder(sum(problem.flat.layers)).to(run.torch_dtype)
         dataset = dataclasses.replace(problem.dataset, task=Unknown())
         return dataclasses.replace(problem, flat=FlatModule(module), dataset=dataset)

@@ -24,6 +24,7 @@ from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.plugins import KEY
 from sgp_runner.config.schema import load_experiment, make_experiment
 from sgp_runner.core.timing_study import Study
+from sgp_runner.elastic.build import timing_problem
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.trace import Recording, read_recordings
 from sgp_runner.simulator.backend import simulate_times
@@ -142,7 +143,7 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
         timed_as=TimedAs(num_parameters=max(1, header.num_bytes // 4)),
         dtype="float32",
     )
-    problem = run.timing_problem(Study(None, steps))
+    problem = timing_problem(run, Study(None, steps))
     message_seconds = RecordedDelays(delays) if delays else None
     times = GivenTimes(1.0, RecordedGradients(recordings[: run.nodes]), message_seconds)
     simulation, _ = simulate_times(run, problem, times)

@@ -13,6 +13,13 @@ from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.scheduler import Deadlock
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import SILENT
+from sgp_runner.elastic.build import (
+    build_budgets,
+    build_problem,
+    build_worker,
+    divide_problem,
+    timing_problem,
+)
 from sgp_runner.elastic.membership import common_epoch, take_over
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
@@ -76,7 +83,7 @@ class SimulatedBackend:
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position:
         self.membership, self.listener = membership, listener
-        self.problem = membership.run.make_problem()
+        self.problem = build_problem(membership.run)
         prepare_process(self.problem)
         self.make_machines()
         if found is None:
@@ -147,7 +154,7 @@ class SimulatedBackend:
         )
         per_epoch = left[0].steps_per_epoch
         self.membership = membership = self.membership.without(loss.ranks)
-        self.problem = membership.run.share(self.problem)
+        self.problem = divide_problem(self.problem, membership.run)
         self.make_machines()
         own = [at_step["taken"] / per_epoch for at_step in at_steps]
         epoch = common_epoch(membership.run, own, (left[0].budget.taken - dropped) / per_epoch)
@@ -197,7 +204,7 @@ def verify_times(run: Run) -> None:
     """
     if max((size for size, _, _ in sizes(run)), default=0.0) < EXTREME:
         return
-    problem = run.timing_problem(Study(None, TRIED_STEPS), TimingOnly(grain=4))
+    problem = timing_problem(run, Study(None, TRIED_STEPS), TimingOnly(grain=4))
     simulation, _ = simulate_times(run, problem)
     try:
         simulation.run()
@@ -276,9 +283,9 @@ def simulate(
         names=names,
     )
     simulation = Simulation(model, engine, times, survives, wrap, listener)
-    budgets = run.budgets(problem)
+    budgets = build_budgets(run, problem)
     workers = [
-        run.make_worker(problem, rank, simulation.comms[rank], own, simulation)
+        build_worker(run, problem, rank, simulation.comms[rank], own, simulation)
         for rank, own in enumerate(budgets)
     ]
     return simulation, workers

@@ -36,6 +36,7 @@ from sgp_runner.core.optim import SGD, Adam, AdamW, Constant, WarmupCosine
 from sgp_runner.core.worker import Worker
 from sgp_runner.data.grammar import Grammar
 from sgp_runner.data.sampler import ShardSampler
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.models.gpt import GPT
 from sgp_runner.topology.graphs import Complete, RandomMatching, Ring, Torus, matrix
 from sgp_runner.topology.verify import smallest_eigenvalue
@@ -97,7 +98,7 @@ def test_the_examples_of_a_diloco_worker_are_those_of_its_shard(tmp_path: Path) 
     settings = ("algo=diloco", "algo.weights=examples", "model=mlp", "nodes=3")
     for partition, equal in (("iid", True), ("dirichlet", False)):
         made = make_experiment(tmp_path / partition, *settings, f"data.partition={partition}")
-        problem = made.run.make_problem()
+        problem = build_problem(made.run)
         examples = [problem.examples(rank) for rank in range(3)]
         assert sum(examples) == pytest.approx(3) and (examples == [1, 1, 1]) == equal
         if isinstance(problem.sampler, ShardSampler):

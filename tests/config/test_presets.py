@@ -15,6 +15,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.overrides import compose, configs, parse
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import make_experiment as from_tree
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.session.start import execute
 
 PRESETS = groups()["experiment"]
@@ -81,6 +82,6 @@ def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
     rehearsal = make_experiment(
         tmp_path / "two", f"experiment={name}", "rehearsal=true", f"nodes={nodes}", *FEW
     )
-    per_epoch = rehearsal.run.make_problem().sampler.steps_per_epoch
+    per_epoch = build_problem(rehearsal.run).sampler.steps_per_epoch
     summary = execute(replace(rehearsal, run=replace(rehearsal.run, epochs=2 / per_epoch)))
     assert summary is not None and summary["steps"] == 2 and summary["row"] == name

@@ -9,6 +9,7 @@ import torch
 from experiments import make_experiment
 
 from sgp_runner.config.size import check_memory, kept_data, model_need
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.memory import limits_of_groups, most_bytes
 
@@ -32,7 +33,7 @@ from sgp_runner.utils.memory import limits_of_groups, most_bytes
 )
 def test_no_more_is_asked_for_than_a_run_makes(words: str, tmp_path: Path) -> None:
     run = make_experiment(tmp_path, *words.split()).run
-    problem = run.make_problem()
+    problem = build_problem(run)
     start = problem.start()
     buffers = run.optim.buffers(start).values() if run.model.trains else ()
     vectors = [start, *(each for each in buffers if each.dim())] if run.model.trains else []

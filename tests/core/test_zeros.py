@@ -15,6 +15,7 @@ from experiments import make_experiment
 
 from sgp_runner.config.choices import groups
 from sgp_runner.core.zeros import Zeros, zeros
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.simulator.backend import simulate_times
 
 TYPES = [torch.float32, torch.float64]
@@ -130,7 +131,7 @@ ALGORITHMS = sorted(set(groups()["algo"]) - {"none"})
 def test_a_study_has_the_times_weights_and_bytes_of_tensors(algo: str, tmp_path: Path) -> None:
     words = (f"algo={algo}", "nodes=6", "model.sample_steps=20", "cluster=infiniband_100g")
     run = make_experiment(tmp_path, "model=timing_only", "model.grain=40", *words).run
-    vectors = run.make_problem()
+    vectors = build_problem(run)
     assert (vectors.initial is None) == (run.timed_shapes is not None)
     if vectors.initial is None:
         return

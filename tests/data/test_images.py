@@ -28,6 +28,7 @@ from sgp_runner.data.cifar import MARGIN, Cifar, moved
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.distributed.launch import launch
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError, DataError
@@ -152,7 +153,7 @@ def test_dirichlet_deals_unequal_classes(root: Path, tmp_path: Path) -> None:
     words = settings(
         root, "model=mlp", "data.partition=dirichlet", "data.alpha=0.05", "data.workers=0"
     )
-    problem = make_experiment(tmp_path, *words).run.make_problem()
+    problem = build_problem(make_experiment(tmp_path, *words).run)
     labels = problem.dataset.train.labels
     assert labels is not None
     shares = [

@@ -17,6 +17,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.problem import Compute
 from sgp_runner.distributed.gradients import LossScale
 from sgp_runner.distributed.launch import launch
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.place import Part, Place
@@ -306,7 +307,7 @@ def test_devices_of_a_node_drop_different_elements_and_read_different_samples(
     from dataclasses import replace
 
     run = make_experiment(tmp_path, *TINY).run
-    whole = run.make_problem()
+    whole = build_problem(run)
     parts = [replace(whole, part=Part(device, 2)) for device in range(2)]
     assert len({part.dropout_seed(0, 0) for part in parts}) == 2
     assert parts[0].dropout_seed(1, 5) == whole.dropout_seed(1, 5)
@@ -328,9 +329,8 @@ def test_a_compiled_model_has_the_same_gradients(tmp_path: Path) -> None:
 
 
 def gradient_with(compute: Compute, tmp_path: Path) -> torch.Tensor:
-    problem = make_experiment(
-        tmp_path / str(hash(compute)), "model=resnet8", "batch_size=8"
-    ).run.make_problem(compute)
+    words = ("model=resnet8", "batch_size=8")
+    problem = build_problem(make_experiment(tmp_path / str(hash(compute)), *words).run, compute)
     return problem.gradient(problem.start() + 0.01, problem.flat.fresh_buffers(), 0, 0)[0]
 
 

@@ -22,6 +22,7 @@ from slurm_cluster import free_ports
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
+from sgp_runner.elastic.build import build_problem, divide_problem
 from sgp_runner.elastic.membership import SILENCE_SECONDS, full_membership
 from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics
@@ -180,12 +181,12 @@ def test_lost_ranks_rejoin_when_the_run_is_resumed(
     )
     assert re.search(sentence, capfd.readouterr().out, re.MULTILINE)
     run, smaller = experiment.run, full_membership(experiment.run).without([2]).run
-    problem = run.make_problem()
+    problem = build_problem(run)
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     again = round(begin / 14 * 11)
     for nodes, steps, divided in (
         (4, range(3), problem),
-        (3, range(round(3 / 11 * 14), begin), smaller.share(problem)),
+        (3, range(round(3 / 11 * 14), begin), divide_problem(problem, smaller)),
         (4, range(again, end), problem),
     ):
         for number in steps:
@@ -288,7 +289,7 @@ def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "where", ["sgp_runner.session.rank_process:main", "sgp_runner.config.run:Run.make_problem"]
+    "where", ["sgp_runner.session.rank_process:main", "sgp_runner.elastic.build:build_problem"]
 )
 @pytest.mark.parametrize("failure", ["stop", "continue"])
 def test_a_rank_lost_before_training_ends_the_run(failure: str, where: str, tmp_path: Path) -> None:

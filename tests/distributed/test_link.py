@@ -10,6 +10,7 @@ from variants import check_same_end, simulate_all
 
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.link import Link
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
 
 REAL_RANK = str(TESTS / "real_rank.py")
@@ -103,7 +104,7 @@ def test_real_runs_are_as_slow_as_their_links_and_end_where_they_would_without(
     )
     for simulated, each in results.values():
         check_same_end(simulated, each)
-        problem = each.run.make_problem()
+        problem = build_problem(each.run)
         message = 8 * sum(
             problem.flat.layers
         )  # bytes, and what each of two nodes sends in an all-reduce

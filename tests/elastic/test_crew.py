@@ -13,6 +13,7 @@ from test_resume import RANDOM, events, finish, records  # noqa: F401
 from sgp_runner.cluster.faults import Event
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.scheduler import Deadlock
+from sgp_runner.elastic.build import build_problem, divide_problem
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
@@ -100,13 +101,13 @@ def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
     )
     experiment, _ = simulate(tmp_path, *words)
     run, smaller = experiment.run, full_membership(experiment.run).without([2]).run
-    problem = run.make_problem()
+    problem = build_problem(run)
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     # At 3 s rank 2 is in its 15th gradient: 14 are done, of 11 in an epoch; with three nodes an
     # epoch has 14.
     for nodes, steps, divided in (
         (4, range(14), problem),
-        (3, range(round(14 / 11 * 14), 21), smaller.share(problem)),
+        (3, range(round(14 / 11 * 14), 21), divide_problem(problem, smaller)),
     ):
         for step in steps:
             gradients = [

@@ -8,6 +8,7 @@ import pytest
 import torch
 from experiments import final_parameters, instrumented, make_experiment
 
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.observer import Gathering
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
@@ -70,7 +71,7 @@ def test_batch_norms_statistics_are_re_estimated_on_thousands_of_samples(
         "data.valid_size=20",
         "nodes=2",
     )
-    problem = make_experiment(tmp_path, *words).run.make_problem()
+    problem = build_problem(make_experiment(tmp_path, *words).run)
     seen: list[int] = []
     batch = type(problem.dataset.train).batch
 

@@ -18,6 +18,7 @@ import pytest
 from experiments import make_experiment
 from test_console import SUMMARY
 
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.estimate import Work, disk_bytes, estimate, memory_bytes
 from sgp_runner.recording.observer import crowded, replaced
 from sgp_runner.recording.progress import ConsoleListener, Pace
@@ -166,7 +167,7 @@ def test_what_a_run_takes(tmp_path: Path) -> None:
     """ResNet-50's parameters on 32 nodes, with momentum; a checkpoint holds both of each node."""
     words = ("algo=osgp", "model=resnet50", "nodes=32", "epochs=10", "batch_size=8")
     run = make_experiment(tmp_path, *words).run
-    problem = run.make_problem()
+    problem = build_problem(run)
     parameters = sum(problem.flat.layers)
     assert parameters == 23_519_690
     assert memory_bytes(run, problem) == 4 * parameters * (2 + 32 * 3)

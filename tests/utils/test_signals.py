@@ -47,7 +47,7 @@ def sentence(name: str, command: str = "sgp-run") -> str:
         ("sgp_runner.config.overrides:compose", "SIGUSR1"),
         ("torch:", "SIGINT"),
         ("sgp_runner.elastic.dry_run:verify_calls", "SIGUSR2"),
-        ("sgp_runner.config.run:Run.make_problem", "SIGTERM"),
+        ("sgp_runner.elastic.build:build_problem", "SIGTERM"),
     ],
 )
 def test_a_simulation_ends_at_once_where_it_does_not_train(
