@@ -32,6 +32,7 @@ from claims.page import write
 from claims.tuning import remaining
 from reproduce.archives import pack, unpack
 from sgp_runner.session.job_pool import run_and_say
+from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.units import duration
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +57,7 @@ def all_claims() -> Iterator[Claim]:
 
 def main(words: Sequence[str]) -> int:
     os.chdir(ROOT)
+    show_messages()
     unpack(OUT)
     known = {str(claim.number): claim for claim in all_claims()}
     if unknown := [word for word in words if word not in known]:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from reproduce.archives import pack, unpack
 from reproduce.tables import OUT, PARTS, ROOT, jobs, write_tables
 from sgp_runner.session.job_pool import run_and_say
+from sgp_runner.utils.messages import show_messages
 
 
 def main(parts: Sequence[str]) -> int:
@@ -27,6 +28,7 @@ def main(parts: Sequence[str]) -> int:
         )
         return 2
     os.chdir(ROOT)
+    show_messages()
     unpack(OUT)
     failed = run_and_say(jobs(parts))
     write_tables()

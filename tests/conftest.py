@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from sgp_runner.config import plugins
+from sgp_runner.utils.messages import show_messages
+
+show_messages()
 
 HERE = Path(__file__).parent
 MODULES = HERE.rglob("test_*.py")

@@ -81,3 +81,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_a_circle_would_be_found() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter({**GRAPH, "sgp_runner.utils.errors": {"sgp_runner.cli.main"}}).prepare()
+
+
+def test_messages_go_through_the_logger_outside_the_commands() -> None:
+    allowed = {PACKAGE / "utils" / "messages.py"}
+    printing = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.parent.name != "cli" and path not in allowed
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+    assert printing == []

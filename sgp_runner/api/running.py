@@ -22,6 +22,7 @@ from sgp_runner.config.overrides import compose, configs, parse, typed
 from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError, Stopped
+from sgp_runner.utils.messages import logger
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -52,6 +53,7 @@ def run(
     model: Model | None = None,
     data: Data | None = None,
     loss: Loss | None = None,
+    verbose: bool = True,
     **settings: object,
 ) -> Result:
     """Run one experiment, or report it if it has finished before.
@@ -64,6 +66,7 @@ def run(
         or a pair of tensors or arrays (inputs, targets)
     loss: of such a pair, ``loss(outputs, targets)``, the mean of a batch; by default cross-entropy
         for targets that are one whole number each, else half the squared distance
+    verbose: whether to show information and progress; warnings are always shown
     settings: any other key, with a Python value; a dictionary sets several: ``optim={"lr": 0.1}``
 
     Raises ConfigError for settings that cannot work, with nothing written; Diverged; Stopped, or
@@ -73,7 +76,7 @@ def run(
     started = time.monotonic()
     if loss is not None and data is None:
         raise needless_loss()
-    with alone(), torch_as_usual(), keeping(loss) as bring:
+    with alone(verbose), torch_as_usual(), keeping(loss) as bring:
         values = [bring(key, value) for key, value in given(algo, model, data, settings).items()]
         asked = [*words_in(words), *(word for value in values for word in value.words)]
         experiment = experiment_of(plugins.named(asked))
@@ -86,6 +89,7 @@ def sweep(
     model: Model | Sequence[Model] | None = None,
     data: Data | Sequence[Data] | None = None,
     loss: Loss | None = None,
+    verbose: bool = True,
     **settings: object,
 ) -> Results:
     """Run each combination of several values, one after the other, and compare them.
@@ -99,7 +103,7 @@ def sweep(
     """
     if loss is not None and data is None:
         raise needless_loss()
-    with alone(), torch_as_usual(), keeping(loss) as bring:
+    with alone(verbose), torch_as_usual(), keeping(loss) as bring:
         asked = {
             key: values_in(key, value) for key, value in given(algo, model, data, settings).items()
         }
@@ -109,14 +113,14 @@ def sweep(
         failed: dict[str, Exception] = {}
         folders: list[Path] = []
         for number, (title, experiment) in enumerate(jobs, start=1):
-            print(f"\n[{number}/{len(jobs)}] {title}", flush=True)
+            logger.info(f"\n[{number}/{len(jobs)}] {title}")
             try:
                 done = execute(dataclasses.replace(experiment, started=time.monotonic()))
                 folders.append(done.folder)
             except Stopped:
                 raise
             except Exception as error:
-                print(f"error: {error}", flush=True)
+                logger.error(str(error))
                 failed[title] = error
         return Results(folders, failed)
 

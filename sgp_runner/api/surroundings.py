@@ -16,14 +16,17 @@ from types import FrameType
 from sgp_runner.config import plugins
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched
+from sgp_runner.utils.messages import showing_messages
 from sgp_runner.utils.variables import SAFE_PATH, setting
 
 ONE_AT_A_TIME = threading.RLock()  # Hydra, plug-ins and PyTorch's defaults belong to the process
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def alone(verbose: bool) -> Iterator[None]:
     """Let one thread at a time run something, with no plug-ins but those that it names.
+
+    verbose: whether it shows information, or warnings alone
 
     No Python that it starts imports from the present folder.
     """
@@ -33,7 +36,7 @@ def alone() -> Iterator[None]:
             "a launcher has started this process; it cannot share a run with others from Python: "
             "start the command sgp-run with the launcher.",
         )
-    with ONE_AT_A_TIME, setting(**SAFE_PATH):
+    with ONE_AT_A_TIME, setting(**SAFE_PATH), showing_messages(verbose):
         plugins.forget()
         try:
             yield

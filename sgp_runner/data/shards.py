@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from uuid import uuid4
 from zipfile import BadZipFile, ZipFile
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import MIB, open_regular
 
 if TYPE_CHECKING:
@@ -246,9 +246,6 @@ def keep(index: Path, names: ndarray, sizes: ndarray, samples: ndarray) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        print(
-            f"warning: {index} cannot be written ({error}), "
-            "so every run searches the shards again.",
-            file=sys.stderr,
-            flush=True,
+        logger.warning(
+            f"{index} cannot be written ({error}), so every run searches the shards again."
         )

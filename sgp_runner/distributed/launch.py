@@ -19,6 +19,7 @@ from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsave
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES, STORE, loopback_interface
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import (
     ENDING,
     INTERRUPTED,
@@ -93,7 +94,7 @@ def launch_with(
         for child in children:  # an interpreter that starts would answer SIGINT with a traceback
             child.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
 
-    print(f"starting {counted(ranks, 'rank')}", flush=True)
+    logger.info(f"starting {counted(ranks, 'rank')}")
     with stop_signals(forward):
         try:
             for rank in range(ranks):
@@ -181,7 +182,7 @@ class Heartbeat:
             where = (
                 "they load data and connect" if came == self.ranks else "the others are starting"
             )
-            print(f"  {came} of {self.ranks} ranks are up; {where}", flush=True)
+            logger.info(f"  {came} of {self.ranks} ranks are up; {where}")
 
 
 def wait_for(

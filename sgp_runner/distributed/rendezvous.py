@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +21,7 @@ from sgp_runner.distributed.store import LocalStore
 from sgp_runner.recording.checkpoint import in_words
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import duration
 
 if TYPE_CHECKING:
@@ -166,6 +166,6 @@ def wait(
         if waited >= seconds:
             raise RankFailed(f"{what}: {why}, for {duration(round(waited))} ({KEY}): {fix}.")
         if speaks and waited >= say_at:
-            print(f"{what}: {why}", file=sys.stderr, flush=True)
+            logger.warning(f"{what}: {why}")
             say_at += LATER_SECONDS
         time.sleep(POLL_SECONDS)

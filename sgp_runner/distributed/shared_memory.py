@@ -13,7 +13,6 @@ The receiver reads the message where it is, and clears its byte when no tensor u
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import torch
 
 from sgp_runner.distributed.values import STRANGER
 from sgp_runner.utils.errors import RankFailed
+from sgp_runner.utils.messages import logger
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -163,11 +163,9 @@ class SharedMemory:
                 self.mappings[self.process] = mmap(self.file, 0)
         except OSError as error:
             self.readers.clear()
-            print(
+            logger.warning(
                 f"rank {self.process} has no memory to share ({error.strerror}): its messages go "
-                "over TCP, as with network.shared_memory=false.",
-                file=sys.stderr,
-                flush=True,
+                "over TCP, as with network.shared_memory=false."
             )
             return None
         self.slots.append(slot)

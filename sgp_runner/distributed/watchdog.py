@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
 from sgp_runner.utils.launchers import kept_elsewhere, orphaned
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import duration
 from sgp_runner.utils.waits import interrupt, interruption, longest_wait, stall_report
 
@@ -187,7 +188,7 @@ def store_is_gone(watch: Watchdog) -> Exception:
         return Aborted("the host of the store is lost")
     sentence = "rank 0, which hosts the store and the records of the run, is lost."
     if watch.reporting.acquire(blocking=False):
-        print(f"sgp-run: {sentence} {watch.resume_hint()}", file=sys.stderr, flush=True)
+        logger.error(f"{sentence} {watch.resume_hint()}")
     return Aborted(sentence)
 
 
@@ -202,8 +203,7 @@ def report(world: World) -> StallTimeout:
         for rank in range(world.size)
     ]
     lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
-    # Bypasses the progress display, which may redirect sys.stderr.
-    print("\n".join(["The run stalled:", *lines]), file=sys.__stderr__, flush=True)
+    logger.error("\n".join(["The run stalled:", *lines]))
     silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
     sentence = f"the run stalled (network.timeout_seconds): rank {world.process_rank} {own}"
     sentence += f"; rank {silent} does not answer." if silent else "."

@@ -24,6 +24,7 @@ from zipfile import BadZipFile, ZipFile
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import open_regular, read_json
 from sgp_runner.utils.signals import cause, stop_signals
 
@@ -310,7 +311,7 @@ def valid(folder: Path, run: str) -> Iterator[Path]:
 
 
 def warn(path: Path, problem: str) -> None:
-    print(f"warning: the checkpoint {path} is not used: {problem}", file=sys.stderr, flush=True)
+    logger.warning(f"the checkpoint {path} is not used: {problem}")
 
 
 def invalid_reason(path: Path, run: str) -> str | None:

@@ -23,7 +23,6 @@ class NotebookLive:
     """A display that replaces itself, used as rich's `Live` is, which needs ipywidgets here."""
 
     def __init__(self, get_renderable: Callable[[], RenderableType]) -> None:
-        self.console = Console(file=sys.stdout, force_jupyter=False)
         self._render = get_renderable
         self._ended = Event()
         self._thread = Thread(target=self._redraw, daemon=True)

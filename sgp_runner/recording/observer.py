@@ -20,6 +20,7 @@ from sgp_runner.elastic.membership import full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
 from sgp_runner.utils.launchers import launched, local_ranks
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted, number
 
 if TYPE_CHECKING:
@@ -60,10 +61,10 @@ def recording(
     title = " · ".join([*map(str, names), counted(run.nodes, "node"), run.network.name, run.label])
     notes = run.notes(run.total_steps(problem))
     for note in [*notes, *crowded(run), *extrapolated(run, problem), *killed_unsaved(run)]:
-        print(note, flush=True)
+        logger.info(note)
     path = metrics_path(experiment.directory, 0)
     if start == START and (sentence := replaced(path, run.resume)):
-        print(sentence, flush=True)
+        logger.info(sentence)
     trim(path, start)  # before the mirror counts the lines
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group

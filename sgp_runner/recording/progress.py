@@ -24,6 +24,7 @@ from rich.text import Text
 from sgp_runner.recording.console import stdout_console
 from sgp_runner.recording.estimate import Estimate, Work
 from sgp_runner.recording.notebook import NotebookLive, in_notebook
+from sgp_runner.utils.messages import is_quiet, logger
 from sgp_runner.utils.units import counted, duration, number, percent
 
 LOSSES = 64  # training losses that are averaged for display
@@ -98,7 +99,9 @@ class ConsoleListener:
         self._thread = Thread(target=self._look, daemon=True)
 
     def start(self) -> None:
-        """Show the title, and on a terminal the bar."""
+        """Show the title, and on a terminal the bar; nothing if messages are hidden."""
+        if is_quiet():
+            return
         self._started = self._said_at = time.monotonic()
         console = stdout_console()
         if in_notebook():
@@ -109,7 +112,7 @@ class ConsoleListener:
             self._live.start(refresh=True)
             console.show_cursor(True)  # a process that is ended at once could not
         else:
-            print(self._title, flush=True)
+            logger.info(self._title)
         self._said_epoch = self._epoch
         self._thread.start()
 
@@ -172,10 +175,7 @@ class ConsoleListener:
     def _print(self, *lines: str) -> None:
         with self._printing:
             for line in lines:
-                if self._live is None:
-                    print(f"  {line}", flush=True)
-                else:
-                    self._live.console.print(f"  {line}", highlight=False, markup=False)
+                logger.info(f"  {line}")
 
     def _line_is_due(self, evaluated: bool) -> bool:
         """Return whether to print: at an evaluation, or two epochs later."""

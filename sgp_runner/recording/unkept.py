@@ -26,6 +26,7 @@ from torch import Tensor
 
 from sgp_runner.core.scheduler import Future, Scheduler
 from sgp_runner.core.worker import Worker
+from sgp_runner.utils.messages import logger
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -71,11 +72,9 @@ class Unkept:
         self.warned = True
         if self.first():
             listed = ", ".join(f"'{name}'" for name in dict.fromkeys(names))
-            print(
-                f"warning: {self.title}: a resumed run does not have the tensors in {listed}: keep "
-                "them with worker.keep, or make them in the step that uses them.",
-                file=sys.stderr,
-                flush=True,
+            logger.warning(
+                f"{self.title}: a resumed run does not have the tensors in {listed}: keep "
+                "them with worker.keep, or make them in the step that uses them."
             )
 
     def is_old(self, each: Any, rank: int) -> bool:

@@ -13,6 +13,7 @@ from sgp_runner.recording.console import show
 from sgp_runner.report.ranked_table import ranked_tables
 from sgp_runner.report.ranking import rankings
 from sgp_runner.report.terminal_plot import terminal_plot
+from sgp_runner.utils.messages import logger
 
 if TYPE_CHECKING:
     from sgp_runner.report.settings import Setting
@@ -25,7 +26,7 @@ def show_rankings(settings: Sequence[Setting], target: float | None = None) -> N
     for ranking, table in zip(ranked, ranked_tables(ranked), strict=True):
         show(grid(table))
         if picture := terminal_plot(ranking):
-            print(f"\n{picture}", flush=True)
+            logger.info(f"\n{picture}")
 
 
 def grid(table: Table) -> Grid:

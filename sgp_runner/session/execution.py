@@ -28,6 +28,7 @@ from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged, RecordsL
 from sgp_runner.utils.launchers import launched, launched_rank
 from sgp_runner.utils.lock import locked
 from sgp_runner.utils.memory import most_bytes
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
@@ -57,7 +58,7 @@ def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
     if done is not None:
         if rank not in (None, 0):
             return None
-        print("This run has finished already (resume=never repeats it).", flush=True)
+        logger.info("This run has finished already (resume=never repeats it).")
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
@@ -209,4 +210,4 @@ def sentence_of(error: BaseException) -> str:
 
 def print_traceback_if_wanted(error: BaseException) -> None:
     if "1" in (os.environ.get("SGP_RUN_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR")):
-        print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        sys.stderr.write(redacted("".join(traceback.format_exception(error))))

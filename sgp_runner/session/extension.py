@@ -14,6 +14,7 @@ from sgp_runner.config.schema import FORMAT
 from sgp_runner.core.optim import ends_with_run
 from sgp_runner.recording.checkpoint import adopt, for_longer
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.units import counted, number
 
@@ -66,6 +67,4 @@ def extend(experiment: Experiment, there: Settings) -> None:
     """Make the checkpoints of the shorter run those of ``experiment``."""
     adopt(experiment.checkpoints, digest_of(there), experiment.digest)
     before, now = there["epochs"], experiment.run.epochs
-    print(
-        f"Extending the run from {counted(number(before) or 0.0, 'epoch')} to {now:g}.", flush=True
-    )
+    logger.info(f"Extending the run from {counted(number(before) or 0.0, 'epoch')} to {now:g}.")

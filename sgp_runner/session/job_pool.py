@@ -19,6 +19,7 @@ from sgp_runner.config.schema import FORMAT
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.session.pool import Pool, Task
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.variables import SAFE_PATH, setting
 
@@ -120,7 +121,7 @@ def run_and_say(jobs: Iterable[Job]) -> int:
     """Run each job once (`run_all`), print a line as it ends, and return the number of failures."""
     failed = 0
     for job, error in run_all({job.name: job for job in jobs}.values()):
-        print(f"{job.name}: {error or 'done'}", flush=True)
+        logger.info(f"{job.name}: {error or 'done'}")
         failed += error is not None
     return failed
 

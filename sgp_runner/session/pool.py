@@ -21,6 +21,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 
 from sgp_runner.utils.errors import Stopped
+from sgp_runner.utils.messages import logger, show_messages
 from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, hear
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class Pool:
 def work(connection: Connection, call: Callable[[], object], log: Path | None) -> NoReturn:
     """Make the call in this process, and send its result."""
     print_to(log or Path(os.devnull))
+    show_messages()
     hear("")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # not Ctrl-C, for which the parent stops it
     Thread(target=end_with_parent, args=(connection,), daemon=True).start()
@@ -167,7 +169,7 @@ def work(connection: Connection, call: Callable[[], object], log: Path | None) -
     try:
         connection.send(call())
     except Stopped as error:
-        print(error)
+        logger.info(str(error))
         code = SAVED
     end_at_once(code)
 

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from sgp_runner.utils.messages import logger, show_messages
 from sgp_runner.utils.signals import SAVED, end_at_once, hear_as_rank
 
 
@@ -40,7 +41,7 @@ def main(words: Sequence[str]) -> int:
         experiment = load_experiment(Path(config), group[0] if group else None)
     except ConfigError as error:  # a plug-in has changed since the launch
         if os.environ.get("RANK") == "0":
-            print(f"sgp-run: {error}", file=sys.stderr)
+            logger.error(str(error))
         return 1
     experiment = replace(experiment, started=float(os.environ.get(STARTED, time.monotonic())))
     try:
@@ -59,4 +60,5 @@ def main(words: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     hear_as_rank()
+    show_messages()
     end_at_once(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ from sgp_runner.elastic.membership import Membership, full_membership, membershi
 from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
 from sgp_runner.recording.observer import Observer, recording
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import finishing, stop_signals
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Session:
                 )
             if found is not None:
                 if backend.original_rank == 0:
-                    print(resume_message(found, membership.lost(run)), flush=True)
+                    logger.info(resume_message(found, membership.lost(run)))
                 backend.restore(self.observer)
             with self.finishing():
                 summary = self.train()

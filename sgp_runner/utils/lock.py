@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.messages import logger
 
 FILE = ".lock"
 CANNOT_LOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
@@ -66,11 +66,9 @@ def lock(path: Path) -> int:
             pass
         except OSError as error:
             if error.errno in CANNOT_LOCK:
-                print(
-                    f"warning: {path.parent} is on a file system without locks; "
-                    "start no second process there.",
-                    file=sys.stderr,
-                    flush=True,
+                logger.warning(
+                    f"{path.parent} is on a file system without locks; "
+                    "start no second process there."
                 )
                 return descriptor
             os.close(descriptor)

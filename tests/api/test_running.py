@@ -400,6 +400,14 @@ def test_nothing_runs_if_one_combination_cannot_work() -> None:
     assert not Path("results").exists()
 
 
+@pytest.mark.parametrize("network", ["sim", "gloo"])
+def test_a_run_that_is_not_verbose_prints_nothing(
+    network: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sgp.run(f"algo=sgp nodes=2 epochs=1 model=linear network={network} logger=jsonl", verbose=False)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_real_processes(tmp_path: Path) -> None:
     runs: Sequence[sgp.Result] = [
         sgp.run(TINY, network=network, name="x", results=network) for network in ("sim", "gloo")

@@ -11,6 +11,7 @@ from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import rendezvous
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import Seconds
 
 if TYPE_CHECKING:
@@ -82,10 +83,9 @@ class Nccl:
 
         paired = not leads(run, "auto")
         if process.rank == 0 and not paired:
-            print(
+            logger.info(
                 f"{run.algo.title} sends its messages over gloo, through pinned memory: "
-                "NCCL has no receive from any source.",
-                flush=True,
+                "NCCL has no receive from any source."
             )
         device = own_gpu() if process.rank < run.nodes * run.gpus_per_node else "cpu"
         compute = Compute(device, self.autocast, self.channels_last, self.compile)

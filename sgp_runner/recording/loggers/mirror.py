@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import queue
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Protocol
 
 from sgp_runner.recording.recorder import metrics_path, read_lines
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_text
-from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.units import number
 
 FINISH_SECONDS = 60.0  # how long the last rows may delay the exit
@@ -92,7 +91,7 @@ class Mirror:
             abandoned.set()
             self._fail("did not finish in time")
         elif self.where:
-            print(redacted(f"{self._title}: {self.where}"), flush=True)
+            logger.info(f"{self._title}: {self.where}")
 
     def _follow(self) -> None:
         """Open the destination, send the rows and close it, on the mirror's thread.
@@ -214,4 +213,4 @@ def first_line(error: Exception) -> str:
 
 
 def warn(title: str, what: str) -> None:
-    print(redacted(f"warning: {title} {what}"), file=sys.stderr, flush=True)
+    logger.warning(f"{title} {what}")

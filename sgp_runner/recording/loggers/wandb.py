@@ -28,6 +28,7 @@ from sgp_runner.recording.loggers.mirror import (
 )
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.files import short_path
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import redacted
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Wandb:
             project = f"{self.entity}/{self.project}" if self.entity else self.project
             server = os.environ.get("WANDB_BASE_URL") or PUBLIC
             where = redacted(f"{project} at {server}")
-            print(f"{TITLE}: a copy goes to {where} (logger=none keeps it here).", flush=True)
+            logger.info(f"{TITLE}: a copy goes to {where} (logger=none keeps it here).")
         return self.mirror(run_dir, name, config, tags, group, count_lines(run_dir))
 
     def mirror(

@@ -1,0 +1,56 @@
+"""Messages to the user, through the logger ``sgp_runner``.
+
+Commands and ``sgp_runner.run`` show information on stdout, warnings and errors on stderr. Other
+programs handle the logger like any other one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sgp_runner.utils.secrets import redacted
+from sgp_runner.utils.variables import setting
+
+QUIET = "SGP_RUN_QUIET"  # environment variable: "1" hides information and progress
+PREFIXES = {logging.WARNING: "warning: ", logging.ERROR: "sgp-run: "}
+
+logger = logging.getLogger("sgp_runner")
+
+
+class Terminal(logging.Handler):
+    """Write messages without secrets to stdout or stderr, as these are at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stream = sys.stdout if record.levelno <= logging.INFO else sys.stderr
+        prefix = PREFIXES.get(record.levelno, "")
+        print(redacted(prefix + record.getMessage()), file=stream, flush=True)
+
+
+def show_messages() -> None:
+    """Show the messages of this process. A second call only reads the environment again."""
+    if not any(isinstance(handler, Terminal) for handler in logger.handlers):
+        logger.addHandler(Terminal())
+    logger.propagate = False
+    logger.setLevel(logging.WARNING if os.environ.get(QUIET) == "1" else logging.INFO)
+
+
+@contextmanager
+def showing_messages(verbose: bool) -> Iterator[None]:
+    """Show messages here and in processes that start meanwhile, warnings alone if not verbose."""
+    before = logger.handlers[:], logger.propagate, logger.level
+    with setting(**({} if verbose else {QUIET: "1"})):
+        show_messages()
+        try:
+            yield
+        finally:
+            logger.handlers[:], logger.propagate, level = before
+            logger.setLevel(level)
+
+
+def is_quiet() -> bool:
+    """Return whether information is hidden."""
+    return not logger.isEnabledFor(logging.INFO)
