@@ -75,6 +75,7 @@ class RankBackend:
         self.snapshot: State | None = None
         self.steps_at_vote = -1  # steps of the worker at the latest vote
         self.idle_votes = 0  # latest votes that missed no rank, without a step between them
+        self.abandoned: list[GlooTransport] = []  # that survivors may still wait for
         self.record: Recorder | None = None
         self.candidates = Candidates(experiment)  # that process rank 0 proposes
         self.built = False
@@ -236,6 +237,8 @@ class RankBackend:
         return saver
 
     def run(self) -> None:
+        while self.abandoned:  # by all survivors, since all have connected again
+            self.abandoned.pop().release()
         algorithm = self.membership.run.algo.run(self.worker)
         with self.record.recording(self.worker) if self.record is not None else nullcontext():
             self.runtime.run(self.worker, algorithm)
@@ -253,6 +256,7 @@ class RankBackend:
         waits.left_behind.append("waits for lost ranks")
         self.runtime.thread.shutdown()
         transport.abandon()
+        self.abandoned.append(transport)
         self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
 
     def agree(self, loss: Exception) -> Membership:

@@ -22,9 +22,11 @@ has really arrived until its time.
 
 from __future__ import annotations
 
+import gc
 import queue
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from threading import Thread, Timer
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -63,6 +65,7 @@ MOST_NUMBERS = 2**40  # longest message
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
 TAIL = 2**14  # bytes
 JOIN_SECONDS = 0.05
+WAKE = timedelta(seconds=2)  # for a survivor to receive the last header of an abandoned transport
 
 
 class Transfer:
@@ -146,6 +149,7 @@ class GlooTransport(Transport):
         self.collectives = collectives
         self.group = dist.group.WORLD  # kept, as the threads may outlive it
         self.upward, self.downward, self.link, self.memory = upward, downward, link, memory
+        self.abandoned = False
         servers = dist.get_world_size() - place.nodes * place.devices
         self.others = [
             rank for rank in range(place.nodes + servers) if place.process_of(rank) != place.process
@@ -203,8 +207,21 @@ class GlooTransport(Transport):
         self.clock.catch_up()
 
     def abandon(self) -> None:
-        """Stop sending. The receiving threads stay where they are."""
-        self.outbox.put(None)
+        """Stop sending; receiving threads end with the next header (see `release`)."""
+        self.abandoned = True
+        for each in (self.outbox, self.announced, self.kept_back):
+            each.put(None)
+
+    def release(self) -> None:
+        """Close the connections, once all survivors have abandoned theirs.
+
+        Gloo cannot cancel a receive from any source, and threads and connections of its group stay
+        as long as one waits. So survivors send each other a last header. The last group of a rank
+        that is left alone stays.
+        """
+        processes = [self.place.process_of(rank) for rank in self.others]
+        arguments = self.group, processes, self.threads
+        Thread(target=release_group, args=arguments, daemon=True).start()
 
     # Functions of the threads.
 
@@ -234,6 +251,8 @@ class GlooTransport(Transport):
             header = torch.empty(4, dtype=torch.int64)
             with named("lost a connection over which a message was announced"):
                 process = dist.recv(header, group=self.group, tag=HEADER)
+            if self.abandoned:
+                return
             left = self.link.now() if self.link is not None else 0.0
             tag, length, dtype, where = header.tolist()
             if dtype == GOODBYE:
@@ -301,7 +320,26 @@ class GlooTransport(Transport):
                 torch.cuda.set_device(self.device)  # the default is the first device
             work()
         except Exception as error:
-            self.clock.post_error(error)
+            if not self.abandoned:  # after that, its group does not exist for torch.distributed
+                self.clock.post_error(error)
+
+
+def release_group(
+    group: dist.ProcessGroup, processes: Sequence[int], threads: Sequence[Thread]
+) -> None:
+    """Wake ``processes``, which wait for headers over ``group``, and free what is left of it."""
+    header = torch.tensor([0, 0, GOODBYE, NOWHERE])
+    works = []
+    for process in processes:
+        with suppress(RuntimeError):  # it is lost
+            works.append(group.send([header], process, HEADER))
+    for work in works:
+        with suppress(RuntimeError):  # it is lost, or was woken by another one
+            work.wait(WAKE)
+    works.clear()
+    for thread in threads:
+        thread.join(WAKE.total_seconds())
+    gc.collect()  # tracebacks of the loss are in cycles
 
 
 def check_header(process: int, length: int, dtype: int) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FOREVER = timedelta(days=365)
 START_SECONDS = 300.0
+GROUPS = ("speakers", "all_ranks", "ways", "workers", "averaging", "node", "hosts", "memory")
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
 
 
@@ -217,6 +218,8 @@ class DistributedWorld:
         )
         if dist.is_initialized():
             dist.destroy_process_group()
+        for name in GROUPS:  # or this world would keep their connections open
+            vars(self).pop(name, None)
         return smaller
 
     def close(self) -> None:

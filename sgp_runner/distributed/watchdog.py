@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sgp_runner.elastic.vote import Vote
 
 POLL_SECONDS = 0.5
+VOTE_STARTED = "a vote on the live ranks has started"
 SIGNAL = "signal"  # key in the store of the signal that ends all ranks, unsaved
 CAME, BUILT = "came", "built"  # number of ranks that are up; set once rank 0 is ready to train
 REPORTED = "signal reported"  # set by the rank that has reported it
@@ -125,10 +126,9 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                         interrupt(MembershipChanged("the run has concluded"))
                 with vote.lock:
                     if vote.answer():
-                        error = MembershipChanged("a vote on the live ranks has started")
-                        interrupt(error)
+                        interrupt(MembershipChanged(VOTE_STARTED))
                         if run.on_failure == "continue" and watch.clock is not None:
-                            watch.clock.post_error(error)
+                            watch.clock.post_error(MembershipChanged(VOTE_STARTED))
                 if watch.on_tick is not None:
                     watch.on_tick()
             except Exception:

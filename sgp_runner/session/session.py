@@ -169,6 +169,7 @@ class Session:
                 with self.listening():
                     if loss is not None:
                         self.shrink(loss)
+                        loss = None  # whose traceback keeps old connections open
                     self.run_algorithm()
                 results = self.backend.conclude(self.observer)
                 break

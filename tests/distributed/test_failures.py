@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +20,7 @@ from experiments import instrumented, make_experiment, saved
 from places import TESTS
 from processes import processes_of, ranks_of, wait_for_ranks
 from shooting import run, shot
-from slurm_cluster import free_ports
+from slurm_cluster import free_ports, wait_until
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
@@ -272,6 +274,44 @@ def test_a_run_that_cannot_go_on_names_the_rank_and_keeps_its_checkpoint(
         kill_rank(experiment, rank)
     assert saved_steps(experiment.checkpoints) == [2]
     assert not ranks_of(tmp_path)
+
+
+def open_in(process: int) -> tuple[int, int]:
+    """Descriptors and threads of a process."""
+    return len(os.listdir(f"/proc/{process}/fd")), len(os.listdir(f"/proc/{process}/task"))
+
+
+@pytest.mark.parametrize("algo", ["sgp", "ad_psgd"])
+def test_survivors_close_the_connections_of_the_larger_run(algo: str, tmp_path: Path) -> None:
+    words = (*COMMAND, f"algo={algo}", "on_failure=continue", "epochs=100000", "results=.")
+    with subprocess.Popen(
+        [sys.executable, "-m", "sgp_runner", *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as command:
+        try:
+            wait_for_ranks(tmp_path, 3)
+            ranks = processes_of(tmp_path)
+            before = [open_in(ranks[rank]) for rank in (0, 1)]
+            os.kill(ranks[2], signal.SIGKILL)
+
+            def lost() -> bool:
+                records = read_metrics(tmp_path / "runs" / "run")
+                return any(each["kind"] == "lost" for each in records)
+
+            def closed() -> bool:  # pools may have started a thread more
+                after = [open_in(ranks[rank]) for rank in (0, 1)]
+                return all(
+                    now[0] < then[0] and now[1] <= then[1] + 2
+                    for now, then in zip(after, before, strict=True)
+                )
+
+            wait_until(lost, "the loss of rank 2")
+            wait_until(closed, "the end of the old connections")
+        finally:
+            command.send_signal(signal.SIGTERM)
+        assert command.wait() == 75
 
 
 STEP = "sgp_runner.distributed.saving:RankSaver.start_of_step"
