@@ -66,18 +66,19 @@ Without the time to connect: {without}
 
 ### By one law of TCP
 
-These predictions use no measurement of the links of those machines.
-[Our own](#our-own-slow-networks) networks of 100 and 300 Mbit/s carry {share:.2f} % of the rate that
-tc allows, with 4 and with 8 nodes. The law assumes that a ring achieves this share of any rate. The
+These predictions use no measurement of the links of those machines. [Our
+own](#our-own-slow-networks) networks of 100 and 300 Mbit/s carry {share:.2f} % of the rate that tc
+allows, with 4 and with 8 nodes. The law assumes that a ring achieves this share of any rate. The
 time of a step and the time to connect are as above. In seconds:
 
 {law}
 
 {by_law} The aim, a mean of 5 %, is missed at 200 and 50 Mbit/s. There, NCCL's rings carried
-{slow} % of the rate, although iperf3 measured 99 % on the same links. NCCL reduced one tensor after another,
-probably over several connections that fall behind each other when a slow link drops packets. Our
-networks have one connection between two processes and send the whole model as one tensor. They do
-not show this effect at any rate, so a law fitted to them cannot predict it."""
+{slow} % of the rate, although iperf3 measured 99 % on the same links. NCCL reduced one tensor
+after another, probably over several connections that fall behind each other when a slow link
+drops packets. Our networks have one connection between two processes and send the whole model
+as one tensor. They do not show this effect at any rate, so a law fitted to them cannot predict
+it."""
 
 SGP = """\
 ## The SGP paper
@@ -96,8 +97,8 @@ SLOWMO = """\
 ## The SlowMo paper
 
 `slowmo_ethernet` models ImageNet on 32 nodes of 8 GPUs, and `slowmo_ethernet_in_memory` models
-WMT'16 on 8 such nodes. The models are ResNet-50 and a Transformer of 210 M parameters, at
-10 Gbit/s. Four constants describe twelve rows: the gradient time of each model, the rate of a message
+WMT'16 on 8 such nodes. The models are ResNet-50 and a Transformer of 210 M parameters, at 10
+Gbit/s. Four constants describe twelve rows: the gradient time of each model, the rate of a message
 between two nodes, and the time that loading images takes before parameters are needed. The column
 *left out* shows the error if no constant is fitted to the row. The constant is then fitted to the
 same algorithm with SlowMo. Milliseconds per iteration:
@@ -107,8 +108,8 @@ same algorithm with SlowMo. Milliseconds per iteration:
 {predicted} Each left out: {left_out}
 
 The form of the profile was chosen with all rows known. A message of SGP takes {exchange:.0f} ms for
-840 MB, at 8.2 Gbit/s, whereas a ring achieves 10 Gbit/s. On ImageNet a message takes
-{images:.0f} ms, and loading images hides {hidden:.0f} ms of it. Text needs no loading. It is an assumption that
+840 MB, at 8.2 Gbit/s, whereas a ring achieves 10 Gbit/s. On ImageNet a message takes {images:.0f}
+ms, and loading images hides {hidden:.0f} ms of it. Text needs no loading. It is an assumption that
 loading is the cause.
 
 The rows come in pairs, with and without SlowMo, so leaving out one row says little about the
@@ -116,9 +117,10 @@ constant that both need. Without both rows of SGP on WMT'16, or on ImageNet, no 
 their constant to. Without both rows of local Adam, the gradient time comes from AR-Adam, and the
 predicted times of local Adam are {pair:.0f} % too long.
 
-An earlier profile had three constants, sent messages at 10 Gbit/s, and also assumed loading time
-for text. It was fitted before we knew the times of SGP, SGP with SlowMo and AR-Adam on WMT'16, and it
-missed them by {earlier}. Expect errors of this size for a model that is new to a profile."""
+An earlier profile had three constants, sent messages at 10 Gbit/s, and also assumed loading
+time for text. It was fitted before we knew the times of SGP, SGP with SlowMo and AR-Adam on
+WMT'16, and it missed them by {earlier}. Expect errors of this size for a model that is new to a
+profile."""
 
 NETWORKS = """\
 ## Our own slow networks
