@@ -105,9 +105,10 @@ def gap_aware(results: Path) -> Claim:
             "ASGD when workers are many."
         ),
         answer=(
-            f"Yes: with {MANY} workers Gap-Aware ends {{0:size}} nats below Staleness-Aware and "
-            "{1:size} below plain ASGD; a gap for each parameter is {5:size} better than a global "
-            "one. Momentum gains {6:size} for Gap-Aware and costs plain ASGD {8}."
+            f"Yes. With {MANY} workers, Gap-Aware ends {{0:size}} nats below Staleness-Aware "
+            "and {1:size} below plain ASGD. A gap for each parameter is {5:size} better "
+            "than a global gap. Momentum gains {6:size} for Gap-Aware and costs plain ASGD "
+            "{8}."
         ),
         source="Barkai et al. 2020",
         tried=(

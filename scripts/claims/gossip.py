@@ -84,8 +84,9 @@ def more_epochs(results: Path) -> Claim:
             "three times the epochs overtakes it in less time on 10 Gbit/s Ethernet."
         ),
         answer=(
-            "Yes: at 32 nodes SGP is {1:size} nats behind AR-SGD after as many epochs and {3:size} "
-            "ahead after three times as many, in {4} of the time."
+            "Yes. At 32 nodes, SGP is {1:size} nats behind AR-SGD after the same number of "
+            "epochs. After three times as many epochs it is {3:size} ahead, in {4} of the "
+            "time."
         ),
         source="Assran et al. 2019, authors' slides: 32 nodes, 90 and 270 epochs",
         tried=(
@@ -142,10 +143,10 @@ def de_biasing(results: Path) -> Claim:
         subject="De-biasing",
         sentence="De-biasing matters: biased OSGP is worse than OSGP, most when messages are late.",
         answer=(
-            "Biased OSGP is worse by every measure. 'Most when late' holds by loss alone: the "
-            "final model has what was under way, where gradients lacked it, so its scale is wrong "
-            "and its loss above that of guessing. By accuracy and training loss late messages add "
-            "nothing measurable."
+            "Biased OSGP is worse by every measure. Late messages make it worse still only by "
+            "the loss: the final model includes the messages in flight, which the gradients "
+            "did not see, so its scale is wrong and its loss exceeds that of guessing. By "
+            "accuracy and training loss, late messages add nothing measurable."
         ),
         source="Assran et al. 2019, ablation; 'most when late' is not in the paper",
         tried=(
@@ -237,8 +238,9 @@ def consensus(results: Path) -> Claim:
             "rate; the averaged model is at least as good as the workers' own."
         ),
         answer=(
-            "Yes: they grow by 2 to 5 % in the last two epochs, and as the learning rate to the "
-            "power of {15} (SGP) and {7} (D-PSGD), less than in proportion."
+            "Yes. The distances grow by 2 to 5 % in the last two epochs. They scale with the "
+            "learning rate to the power of {15} (SGP) and {7} (D-PSGD), which is less than "
+            "proportional."
         ),
         source="Lian et al. 2017 and Assran et al. 2019, theory",
         tried=(
@@ -309,8 +311,9 @@ def hybrids(results: Path) -> Claim:
             "afterwards, recover AR-SGD's quality at 32 nodes for little time."
         ),
         answer=(
-            "AR-SGD for a third of the epochs is enough: it ends no worse than AR-SGD throughout, "
-            "in {2} of the time. Two peers take {5} of it, and may lose {4} nats."
+            "AR-SGD for a third of the epochs is enough. It ends no worse than AR-SGD "
+            "throughout, in {2} of the time. SGP with two peers takes {5} of the time and may "
+            "lose {4} nats."
         ),
         source="Assran et al. 2019, hybrids",
         tried=(
@@ -364,7 +367,8 @@ def different_data(results: Path) -> Claim:
             "algorithms that average models lose more."
         ),
         answer=(
-            "Yes: AR-SGD loses {0} nats; SGP {1}, D-PSGD {2}, AD-PSGD {3} and local SGD {4} more."
+            "Yes. AR-SGD loses {0} nats. Compared with AR-SGD, SGP loses {1} more, D-PSGD {2}, "
+            "AD-PSGD {3} and local SGD {4}."
         ),
         source=(
             "Follows from the heterogeneity terms in the theorems of Lian et al. 2017 and Assran "

@@ -77,9 +77,10 @@ def corrections(results: Path) -> Claim:
             "is better than with local momentum; gradient tracking and D² are better than D-PSGD."
         ),
         answer=(
-            "From seed to seed, and so with the shares of the data, differences vary more than "
-            "they amount to. D² needs (W + I) / 2 on a ring of even size, D-PSGD mixes with W: "
-            "where both do, D² loses far less, but is no better (claim 23)."
+            "The spread between seeds, which also change how the data is divided, is larger "
+            "than the effects. D² needs the mixing matrix (W + I) / 2 on a ring of even size, "
+            "whereas D-PSGD mixes with W. With the same matrix, D² loses far less, but is not "
+            "better than D-PSGD (claim 23)."
         ),
         source="Lin et al. 2021, Koloskova et al. 2021, Tang et al. 2018",
         tried=(
@@ -102,7 +103,7 @@ def equal_mixing(results: Path) -> Claim:
         number=23,
         explains=17,
         subject="D², with D-PSGD's mixing",
-        answer="Yes: there D² loses {0} nats. It is not better than D-PSGD.",
+        answer=("Yes. With the same matrix, D² loses {0} nats. It is not better than D-PSGD."),
         sentence=(
             "What D² loses to D-PSGD in claim 17 is due to its mixing half as much on a ring: "
             "where both mix with the same matrix it loses half as much at most."

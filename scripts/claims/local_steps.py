@@ -126,9 +126,10 @@ def diloco(results: Path) -> Claim:
             "worse."
         ),
         answer=(
-            "No: with 1,024 steps from random parameters DiLoCo loses {0} %, and with four times "
-            "as many still more than 1 (claim 19). Streaming DiLoCo and NoLoCo are no worse than "
-            "this DiLoCo, and lose some 40 % to data-parallel training themselves."
+            "No. With 1,024 steps from random parameters, DiLoCo loses {0} %. With four times "
+            "as many steps it still loses more than 1 % (claim 19). Streaming DiLoCo and "
+            "NoLoCo are no worse than this DiLoCo, but they also lose some 40 % to "
+            "data-parallel training."
         ),
         source="Douillard et al. 2023 and 2025, Kolehmainen et al. 2025",
         tried=(
@@ -190,8 +191,9 @@ def codecs(results: Path) -> Claim:
             "bits at an eighth."
         ),
         answer=(
-            "SparseLoCo sends {1} of the bytes, 4 bits {3}: differences in 32 bits are summed on "
-            "their way, while coded ones are gathered, those of all other nodes by each (claim 25)."
+            "SparseLoCo sends {1} of the bytes, and Streaming DiLoCo in 4 bits sends {3}. An "
+            "all-reduce sums 32-bit differences on the way, but coded differences are "
+            "gathered, so each node receives those of all other nodes (claim 25)."
         ),
         source="Sarfi et al. 2025, Douillard et al. 2025",
         tried=(
@@ -233,7 +235,7 @@ def longer(results: Path) -> Claim:
             "What DiLoCo loses to data-parallel training in claim 16 is due to its few steps: with "
             "four times as many it loses half as much at most."
         ),
-        answer="Yes: it loses {0} %, which is still more than the 1 % of claim 16.",
+        answer=("Yes. It loses {0} %, which is still more than the 1 % of claim 16."),
         tried=(
             f"{NODES} nodes, 4,096 steps of text that never repeats, 409 outer steps. The learning "
             "rates are those found for 1,024 steps."
@@ -295,8 +297,9 @@ def longer_periods(results: Path) -> Claim:
         number=27,
         subject="DiLoCo's period, longer",
         answer=(
-            "No: 100 steps are better by {0:size} %. The learning rates found with 1,024 steps are "
-            "0.01 for them and 0.04 for 30, and may not be the best of long runs."
+            "No. 100 steps are better by {0:size} %. The learning rates were found with 1,024 "
+            "steps: 0.01 for 100 steps between exchanges and 0.04 for 30. They may not be the "
+            "best for long runs."
         ),
         sentence="DiLoCo with 100 steps between exchanges is slightly worse than with 30.",
         source="Douillard et al. 2023 and 2025",

@@ -114,8 +114,8 @@ def over_bases(results: Path) -> Claim:
         subject="SlowMo",
         sentence="SlowMo improves local SGD, SGP and OSGP at negligible time.",
         answer=(
-            "It improves local SGD by {0:size} nats and SGP by {1:size}; what it changes for "
-            "1-OSGP ({2}) is too little to tell (claim 22)."
+            "It improves local SGD by {0:size} nats and SGP by {1:size}. The change for "
+            "1-OSGP ({2}) is too small to decide (claim 22)."
         ),
         source="Wang et al. 2020, Tables 1 and 2",
         tried=(
@@ -193,9 +193,9 @@ def details(results: Path) -> Claim:
             "its own, but the one without the exact average, which takes over the other's settings."
         ),
         answer=(
-            "Yes, but for tau: over local SGD less is better, 3 by {3:size} nats than 12, and 12 "
-            "by {4:size} than 48; over SGP 3 and 12 hardly differ (claim 28). The exact average is "
-            "worth {0} nats."
+            "Yes, except for tau. Over local SGD, a smaller tau is better: 3 by {3:size} nats "
+            "than 12, and 12 by {4:size} than 48. Over SGP, 3 and 12 hardly differ (claim "
+            "28). The exact average is worth {0} nats."
         ),
         samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
         plan=Plan(
@@ -229,8 +229,8 @@ def tau_over_sgp(results: Path) -> Claim:
         explains=14,
         subject="SlowMo's tau over SGP",
         answer=(
-            "Not told: over SGP tau 12 is {0} nats behind 3, a tenth of what it is over local SGD, "
-            "and {1:size} ahead of 48."
+            "Undecided. Over SGP, tau 12 is {0} nats behind 3, a tenth of the difference over "
+            "local SGD, and {1:size} ahead of 48."
         ),
         sentence=(
             f"That tau has no optimum at {TAU} in claim 14 is due to local SGD, which averages as "
@@ -285,8 +285,9 @@ def over_adam(results: Path) -> Claim:
         subject="SlowMo over Adam",
         sentence="SlowMo improves local Adam.",
         answer=(
-            "Not told ({1} nats): the best slow momentum found is 0.05, with which SlowMo hardly "
-            "differs from local Adam, and 0.3 or more are far worse in the search."
+            "Undecided ({1} nats). The best slow momentum found is 0.05, with which SlowMo "
+            "hardly differs from local Adam. In the search, values of 0.3 or more were far "
+            "worse."
         ),
         source="Wang et al. 2020, Table 1, WMT'16 English-German",
         tried=(
@@ -320,8 +321,8 @@ def longer_over_adam(results: Path) -> Claim:
         "warm-up.",
         after=15,
         answer=(
-            "No: the difference is {0} nats, by its interval less than 0.01. With the slow "
-            "momentum that was found SlowMo hardly differs from local Adam."
+            "No. The difference is {0} nats, and by its interval less than 0.01. With the "
+            "slow momentum that the search found, SlowMo hardly differs from local Adam."
         ),
     )
 
@@ -341,8 +342,8 @@ def longer_over_osgp(results: Path) -> Claim:
         "32 nodes, 5,000 steps through 256,000 images, 416 slow ones.",
         after=7,
         answer=(
-            "No: the difference is {0} nats, by its interval less than 0.01. SlowMo neither helps "
-            "nor harms 1-OSGP here."
+            "No. The difference is {0} nats, and by its interval less than 0.01. SlowMo "
+            "neither helps nor harms 1-OSGP here."
         ),
     )
 

@@ -181,8 +181,8 @@ def linear_speed_up(results: Path) -> Claim:
             "over the iterates, is proportional to 1 / sqrt(nK) on a problem that is not convex."
         ),
         answer=(
-            "Yes: the exponent is {0} in n, {4} in K, which took ten more seeds to tell, and {2} "
-            "in nK."
+            "Yes. The exponent is {0} in n, {4} in K, and {2} in nK. Deciding the exponent in "
+            "K took ten more seeds."
         ),
         source="Assran et al. 2019, Theorem 1",
         tried=(

@@ -113,8 +113,9 @@ def flat_in_n(results: Path) -> Claim:
             "AR-SGD's grows; on InfiniBand the advantage vanishes; 1-OSGP hides its communication."
         ),
         answer=(
-            "Yes, in the model of the cluster: from 4 to 32 nodes SGP's time stays as it is and "
-            "AR-SGD's grows {2} times; on InfiniBand AR-SGD takes {4} times as long as SGP."
+            "Yes, in the model of the cluster. From 4 to 32 nodes, SGP's time stays the same "
+            "and AR-SGD's grows {2} times. On InfiniBand, AR-SGD takes {4} times as long as "
+            "SGP."
         ),
         source="Assran et al. 2019, authors' slides",
         tried=(
@@ -195,8 +196,9 @@ def one_slow_node(results: Path) -> Claim:
             "AD-PSGD almost nothing."
         ),
         answer=(
-            "A slow link stretches the transfers of AR-SGD, which are not all of its step: 10 "
-            "times slower, {10} times the time (claim 24)."
+            "A slow link stretches only the transfers of AR-SGD, and these are only part of "
+            "its step. With a link 10 times slower, AR-SGD takes {10} times as long (claim "
+            "24)."
         ),
         source="Lian et al. 2018",
         tried=(
@@ -244,7 +246,10 @@ def slow_link_of_a_slow_network(results: Path) -> Claim:
         number=24,
         explains=6,
         subject="One slow link of a slow network",
-        answer="Yes: a link 10 times slower takes {1} times as long, one 100 times slower {2}.",
+        answer=(
+            "Yes. With a link 10 times slower it takes {1} times as long, and with a link 100 "
+            "times slower {2} times."
+        ),
         sentence=(
             "That a slow link costs AR-SGD less than its factor in claim 6 is due to the share of "
             "transfers in a step: where links are ten times slower it costs that factor."

@@ -124,8 +124,9 @@ def warm_up(results: Path) -> Claim:
             "after a gradual warm-up, and worse without it."
         ),
         answer=(
-            "Yes, by little: 8 and 16 times the batch are {0} and {4} nats off. Warm-up gains "
-            "{5:size} with 16 times; with 8 it gains too little to tell."
+            "Yes, by a small margin. With 8 and 16 times the batch, the loss differs by {0} "
+            "and {4} nats. Warm-up gains {5:size} with 16 times the batch. With 8 times, the "
+            "gain is too small to decide."
         ),
         source=(
             "Goyal et al. 2017 (error 23.60 ± 0.12 % with a batch of 256; with 8,192, 23.74 ± 0.09 "
@@ -154,8 +155,8 @@ def largest(results: Path) -> Claim:
         explains=11,
         subject="Warm-up, 64 times the batch",
         answer=(
-            "Not told: warm-up gains {0:size} nats, but with this learning rate seeds differ by "
-            "more than that."
+            "Undecided. Warm-up gains {0:size} nats, but with this learning rate the spread "
+            "between seeds is larger."
         ),
         sentence=(
             "That claim 11 cannot tell what warm-up adds is due to its learning rates: with "
