@@ -62,7 +62,7 @@ PAGE = """\
 
 `make faults` writes this page. The runs have ResNet-50's messages and compute times on eight nodes
 with 10 Gbit/s, 200 steps of each node and the algorithms' default settings; all times are
-simulated. *Slows*: the run takes so many times longer. *Waits*: it loses at least half of the
+simulated. *Slows*: the run takes longer by the given factor. *Waits*: it loses at least half of the
 {seconds:g} s that the fault lasts. *Continues*: it loses less than half, or less than 2 %. *Stops*:
 it ends with an error or is refused.
 
@@ -70,29 +70,29 @@ it ends with an error or is refused.
 
 {settings}
 
-A run that stops ends with one of these errors, here of SGP:
+A run that stops ends with one of these errors. The examples are from SGP:
 
 {errors}
 
-Synchronous algorithms end with the parameters of the undisturbed run, to the bit, only later. OSGP,
-AD-PSGD and the parameter server without a barrier take messages in the order of arrival, so their
-result depends on time; they lose no push-sum mass, no part of the sum of all parameters and no
-gradient. `tests/cluster/test_faults.py` asserts this for every algorithm under every fault.
+Synchronous algorithms end later, but with exactly the parameters of the undisturbed run. OSGP,
+AD-PSGD and the parameter server without a barrier process messages in the order of arrival, so
+their result depends on time. They lose no push-sum mass, no part of the sum of all parameters and
+no gradient. `tests/cluster/test_faults.py` asserts this for every algorithm under every fault.
 
-An all-reduce stalls with any of its ranks, and each of its rounds waits for the latest message. The
-runs of a parameter server wait for the server's own link here. When a node never comes back, the
-simulator detects the deadlock and reports who waits for whom; real runs end and name the lost rank.
-With `on_failure=continue` gossip and asynchronous algorithms detect the loss after 5 s and continue
-as a smaller run; here seven nodes then do the work of eight. Algorithms that need an all-reduce
-refuse that setting.
+An all-reduce stalls if any of its ranks stalls, and each of its rounds waits for the latest
+message. Here, the runs with a parameter server are limited by the server's own link. If a node
+never comes back, the simulator detects the deadlock and reports which ranks wait for which. Real
+runs end and report the lost rank. With `on_failure=continue`, gossip and asynchronous algorithms
+detect the loss after 5 s and continue as a smaller run, in which seven nodes do the work of eight.
+Algorithms that need an all-reduce refuse that setting.
 
-With churn (`faults=churn`) every node leaves and comes back, again and again:
-`faults.churn_per_hour` says how often, `faults.absence_seconds` for how long on average. The times
-are exponential and depend on the seed. Each absence is a *crash and rejoin*: the node resumes from
-its state, synchronous algorithms wait for it, and asynchronous ones continue meanwhile;
-`on_failure=continue` is about permanent crashes alone. A timing study extends what its sample
-meets, so let it be long enough for many absences. A message, gradient or collective that more than
-10,000 absences would interrupt is refused.
+With churn (`faults=churn`), every node leaves and comes back repeatedly. `faults.churn_per_hour`
+sets how often, and `faults.absence_seconds` sets the mean length of an absence. The times are
+exponential and depend on the seed. Each absence is a *crash and rejoin*: the node resumes from its
+state, synchronous algorithms wait for it, and asynchronous algorithms continue without it.
+`on_failure=continue` applies only to permanent crashes. A timing study extrapolates from its
+sample, so make the sample long enough for many absences. A message, gradient or collective that
+more than 10,000 absences would interrupt is refused.
 """
 
 
