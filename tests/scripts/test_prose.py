@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from check_prose import AVOIDED, check
+from check_prose import AVOIDED, AVOIDED_ON_PAGES, check
 
 GOOD = '''"""Resume a run. Offset and Whatever begin otherwise; a forgoes on is no phrase."""
 
@@ -45,6 +45,14 @@ def test_phrases_are_found_in_docstrings_comments_strings_and_pages(
     page = tmp_path / "page.md"
     page.write_text(f"A run\n{phrase}.\n", encoding="utf-8")
     assert check(page) == [f"2: say it without '{phrase}'"]
+
+
+@pytest.mark.parametrize("phrase", AVOIDED_ON_PAGES)
+def test_more_phrases_are_found_on_pages_only(tmp_path: Path, phrase: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"A run\n{phrase}.\n", encoding="utf-8")
+    assert check(page) == [f"2: say it without '{phrase}'"]
+    assert check(module(tmp_path, f'"""A run {phrase}."""\n')) == []
 
 
 def test_phrases_are_found_across_the_ends_of_lines(tmp_path: Path) -> None:
