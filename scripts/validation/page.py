@@ -38,8 +38,8 @@ Nothing was compared at higher rates than these, with more than 32 nodes, with m
 840 MB, on InfiniBand, or on links between regions. Nothing was compared on the profiles
 `ethernet_10g`, `infiniband_100g`, `laptop`, `wan_1g` and `pipesgd_titanxp` either. Their times are
 calculated from stated assumptions. Runs on these profiles print no such line, because there is no
-validated range to leave. A profile from `sgp-run calibrate` is valid where it was measured;
-[below](#our-own-slow-networks) is how accurate such a profile was."""
+validated range to leave. A profile from `sgp-run calibrate` is valid where it was measured.
+[Our own slow networks](#our-own-slow-networks) shows how accurate such a profile was."""
 
 DILOCO = """\
 ## DiLoCo on four machines, measured by others
