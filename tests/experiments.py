@@ -50,11 +50,11 @@ class Instrumented:
     save_to: Path
     fail_on_rank: int
     dies: bool = False
-    measures: ClassVar[bool] = False
+    is_probe: ClassVar[bool] = False
 
     @property
-    def sends(self) -> str:
-        return self.base.sends
+    def message_layout(self) -> str:
+        return self.base.message_layout
 
     @property
     def title(self) -> str:
@@ -74,8 +74,8 @@ class Instrumented:
     def phases(self, size: int) -> list[Phase]:
         return self.base.phases(size)
 
-    def without_effect(self, steps: int, epochs: float) -> str | None:
-        return self.base.without_effect(steps, epochs)
+    def warning(self, steps: int, epochs: float) -> str | None:
+        return self.base.warning(steps, epochs)
 
     async def run(self, worker: Worker) -> None:
         if isinstance(worker.runtime, DryRun):

@@ -23,7 +23,7 @@ from sgp_runner.utils.errors import ConfigError
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
+    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,6 @@ class ADPSGD(Algorithm):
     def check(self, nodes: int, optim: Optimizer) -> None:
         verify(self.topology, nodes, "odd with even", self.title)
 
-    def phases(self, size: int) -> list[Phase]:
-        return self.topology.phases(size)
-
     async def run(self, worker: Worker) -> None:
         x = worker.params
         active = worker.rank % 2 == 1
@@ -74,9 +71,11 @@ class ADPSGD(Algorithm):
     async def average(self, worker: Worker) -> None:
         x = worker.params
         actives = worker.size // 2
-        due = (worker.count("gradients") + 1) * self.averages_per_gradient * worker.size / actives
-        while worker.tally("averages") < due:
-            t = worker.count("averages")
+        due = (
+            (worker.increment("gradients") + 1) * self.averages_per_gradient * worker.size / actives
+        )
+        while worker.counter("averages") < due:
+            t = worker.increment("averages")
             peers = self.topology.at(worker.epoch).out_peers(worker.rank, worker.size, t)
             j = peers[t % len(peers)]
             sent = x.clone()
@@ -85,10 +84,10 @@ class ADPSGD(Algorithm):
 
     async def answer(self, worker: Worker) -> None:
         x = worker.params
-        while worker.tally("goodbyes") < worker.size // 2:
+        while worker.counter("goodbyes") < worker.size // 2:
             i, theirs = await worker.comm.recv_any()
             if theirs.numel() == 0:
-                worker.count("goodbyes")
+                worker.increment("goodbyes")
             else:
                 worker.comm.send(i, x.clone())
                 x.lerp_(theirs, 0.5)

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.codecs import Codec, Identity
+from sgp_runner.core.codecs.casts import Identity
+from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from sgp_runner.core.worker import Worker
 
 
@@ -41,7 +40,7 @@ class ARSGD(Algorithm):
             )
 
     async def run(self, worker: Worker) -> None:
-        x = worker.params
+        x, coder = worker.params, Coder(worker, self.codec.for_error_feedback)
         for k in worker.steps():
             if self.average == "parameters":
                 await worker.descend()
@@ -49,17 +48,4 @@ class ARSGD(Algorithm):
             elif isinstance(self.codec, Identity):
                 worker.descend(await worker.mean_step())
             else:
-                x -= worker.update(await self.mean(worker, k, await worker.grad()))
-
-    async def mean(self, worker: Worker, k: int, g: Tensor) -> Tensor:
-        """The mean of all nodes' coded gradients [D]; what is lost is kept for the next step."""
-        codec, shapes = self.codec.contraction, worker.shapes
-        seed = seed_of(worker.rank, k)
-        error = worker.keep("error", lambda: g.new_zeros(g.shape))
-        error += g
-        message = codec.encode(error, shapes, seed)
-        error -= codec.decode(message, shapes, g, seed)
-        total = g.new_zeros(g.shape)
-        for rank, each in enumerate(await worker.comm.all_gather(message)):
-            total += codec.decode(each, shapes, g, seed_of(rank, k))
-        return total.div_(worker.size)
+                x -= worker.update(await coder.mean(await worker.grad(), k))

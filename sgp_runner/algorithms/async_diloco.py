@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 LONG = Horizon(1e6, 1.0, 1, 1)  # a run whose end shows the last learning rate of a schedule
 
@@ -91,10 +90,7 @@ class AsyncDiLoCo(Algorithm):
                 "wait for the slow ones: use optim.schedule=warmup_cosine, constant or steps.",
             )
 
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, self.period)]
-
-    def without_effect(self, steps: int, epochs: float) -> str | None:
+    def warning(self, steps: int, epochs: float) -> str | None:
         if steps >= self.period:
             return None
         period = f"algo.period={self.period}"
@@ -111,15 +107,15 @@ class AsyncDiLoCo(Algorithm):
         await (self.serve(worker) if worker.is_server else self.work(worker))
 
     async def work(self, worker: Worker) -> None:
-        x, worker.own_pace = worker.params, True
-        theta = worker.keep("start", x.clone)
+        x, worker.lr_follows_own_steps = worker.params, True
+        theta = worker.state("start", x.clone)
         for _ in worker.steps():
-            if not worker.count("inner"):
+            if not worker.increment("inner"):
                 theta.copy_(x)
             await worker.descend()
-            if worker.tally("inner") == self.inner_steps(worker.rank):
+            if worker.counter("inner") == self.inner_steps(worker.rank):
                 await self.push(worker, theta)
-        if worker.tally("inner"):
+        if worker.counter("inner"):
             await self.push(worker, theta)
 
     async def push(self, worker: Worker, theta: Tensor) -> None:
@@ -133,7 +129,7 @@ class AsyncDiLoCo(Algorithm):
 
     async def serve(self, server: Worker) -> None:
         for _ in server.steps():  # the inner steps of all workers
-            if not server.tally("received"):
+            if not server.counter("received"):
                 await self.exchange(server)
             server.state["received"] -= 1
 
@@ -142,22 +138,22 @@ class AsyncDiLoCo(Algorithm):
         first = await server.comm.recv_any()
         await server.sleep(self.grace)
         batch = dict([first, *iter(server.comm.poll_any, None)])  # in the order of arrival
-        sent = server.keep("sent", lambda: [0] * server.size)  # arrivals before each one's start
+        sent = server.state("sent", lambda: [0] * server.size)  # arrivals before each one's start
         for i, each in batch.items():
-            server.observe("staleness", server.tally("arrivals") - sent[i])
+            server.log("staleness", server.counter("arrivals") - sent[i])
             self.outer_step(server, each[:-1])
         server.state["received"] = sum(int(each[-1]) for each in batch.values())
         theta = server.params.clone()
         for i in batch:
-            sent[i] = server.tally("arrivals")
+            sent[i] = server.counter("arrivals")
             server.comm.send(i, theta)
 
     def outer_step(self, server: Worker, g: Tensor) -> None:
         """Apply the outer gradient ``g`` [D] by Delayed Nesterov."""
         theta, n, beta = server.params, self.delay or server.size, self.momentum
-        m = server.keep("outer_momentum", lambda: theta.new_zeros(theta.shape))
-        delayed = server.keep("delayed", lambda: theta.new_zeros(theta.shape))
-        t = server.count("arrivals")
+        m = server.state("outer_momentum", lambda: theta.new_zeros(theta.shape))
+        delayed = server.state("delayed", lambda: theta.new_zeros(theta.shape))
+        t = server.increment("arrivals")
         if t % n == 0:
             delayed.zero_()
         delayed += g

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.codecs import Codec
+from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.topology.verify import verify_symmetric
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
+    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)
@@ -56,40 +56,35 @@ class ChocoSGD(Algorithm):
                 "algo.topology", f"{self.title} needs the same graph in every step: use ring."
             )
 
-    def phases(self, size: int) -> list[Phase]:
-        return self.topology.phases(size)
-
     async def run(self, worker: Worker) -> None:
-        x = worker.params
-        own = worker.keep("x_hat", x.clone)
-        mixed = worker.keep("mixed_x_hat", x.clone)  # sum_j w_ij x_hat_j
+        x, coder = worker.params, Coder(worker, self.codec.for_error_feedback)
+        own = worker.state("x_hat", x.clone)
+        mixed = worker.state("mixed_x_hat", x.clone)  # sum_j w_ij x_hat_j
         for k in worker.steps():
             await worker.descend()
             if self.layout == "paper":
-                self.send(worker, k, x, own, mixed)
-                await self.receive(worker, k, mixed)
+                self.send(coder, k, x - own, own, mixed)
+                await self.receive(coder, k, mixed)
             elif k > 0:
-                await self.receive(worker, k - 1, mixed)
+                await self.receive(coder, k - 1, mixed)
             x.add_(mixed - own, alpha=self.gamma)
             if self.layout == "released" and not worker.done:
-                self.send(worker, k, x, own, mixed)
+                self.send(coder, k, x - own, own, mixed)
 
-    def send(self, worker: Worker, k: int, x: Tensor, own: Tensor, mixed: Tensor) -> None:
-        """Code the difference to the own copy, add it there, and send it to the neighbours."""
-        codec, shapes = self.codec.contraction, worker.shapes
-        seed = seed_of(worker.rank, k)
-        message = codec.encode(x - own, shapes, seed)
-        q = codec.decode(message, shapes, x, seed)
+    def send(self, coder: Coder, k: int, change: Tensor, own: Tensor, mixed: Tensor) -> None:
+        """Code the change of the own copy, add it there, and send it to the neighbours."""
+        worker, message = coder.worker, coder.encode(change, k)
+        q = coder.decode(message, worker.rank, k)
         own += q
         peers = self.topology.out_peers(worker.rank, worker.size, k)
         mixed.add_(q, alpha=1 / (len(peers) + 1))
         for j in peers:
             worker.comm.send(j, message)
 
-    async def receive(self, worker: Worker, k: int, mixed: Tensor) -> None:
-        """Add the neighbours' differences of step ``k`` to what this worker knows of them."""
-        codec, shapes = self.codec.contraction, worker.shapes
+    async def receive(self, coder: Coder, k: int, mixed: Tensor) -> None:
+        """Add the changes of the neighbours' copies in step ``k`` to what is known of them."""
+        worker = coder.worker
         peers = self.topology.in_peers(worker.rank, worker.size, k)
         for j in peers:
-            q = codec.decode(await worker.comm.recv(j), shapes, mixed, seed_of(j, k))
+            q = coder.decode(await worker.comm.recv(j), j, k)
             mixed.add_(q, alpha=1 / (len(peers) + 1))

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip, shares
-from sgp_runner.topology.verify import verify_symmetric
 
 if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
+    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)
@@ -31,12 +29,7 @@ class DPSGD(Algorithm):
     topology: Topology
     order: Literal["combine_while_computing", "adapt_then_combine"] = "combine_while_computing"
     title: ClassVar[str] = "D-PSGD"
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        verify_symmetric(self.topology, nodes, self.title)
-
-    def phases(self, size: int) -> list[Phase]:
-        return self.topology.phases(size)
+    graph: ClassVar[Literal["symmetric"]] = "symmetric"
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

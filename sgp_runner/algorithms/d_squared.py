@@ -21,7 +21,7 @@ from sgp_runner.utils.errors import ConfigError
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
+    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,10 @@ class DSquared(Algorithm):
                 f"and the smallest is {smallest:.3g}: use algo.lazy=true, or another graph.",
             )
 
-    def phases(self, size: int) -> list[Phase]:
-        return self.topology.phases(size)
-
     async def run(self, worker: Worker) -> None:
         x = worker.params
         # (x_old - x) / lr_old - g_old: what gossip added to the last step of this node
-        drift = worker.keep("drift", lambda: x.new_zeros(x.shape))
+        drift = worker.state("drift", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
             before, lr = x.clone(), worker.lr
             d = worker.update(await worker.grad())

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 
 class Outer(Protocol):
@@ -49,6 +48,13 @@ def check_outer(outer: Outer) -> None:
         raise ConfigError("algo.lr", f"{outer.lr} must be a positive, finite number.")
     if not 0 <= outer.momentum < 1:
         raise ConfigError("algo.momentum", f"{outer.momentum} must be in [0, 1).")
+
+
+def outer_state(worker: Worker) -> tuple[Tensor, Tensor]:
+    """Return the outer parameters [D] and their momentum [D], which are kept."""
+    x = worker.params
+    momentum = worker.state("outer_momentum", lambda: x.new_zeros(x.shape))
+    return worker.state("outer", x.clone), momentum
 
 
 def outer_step(outer: Outer, theta: Tensor, v: Tensor, delta: Tensor) -> None:
@@ -79,10 +85,7 @@ class DiLoCo(Algorithm):
     def __post_init__(self) -> None:
         check_outer(self)
 
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, self.period)]
-
-    def without_effect(self, steps: int, epochs: float) -> str | None:
+    def warning(self, steps: int, epochs: float) -> str | None:
         if steps >= self.period:
             return None
         period = f"algo.period={self.period}"
@@ -90,8 +93,7 @@ class DiLoCo(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         x = worker.params
-        theta = worker.keep("outer", x.clone)
-        v = worker.keep("outer_momentum", lambda: x.new_zeros(x.shape))
+        theta, v = outer_state(worker)
         for k in worker.steps():
             await worker.descend()
             if (k + 1) % self.period == 0 or worker.done:

@@ -78,14 +78,14 @@ class GapAware(Algorithm):
         """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return its parameters [D]."""
         x, m, lr = server.params, server.optim.momentum, server.lr
         buffers = 1 if self.momentum == "server" else server.size
-        v = server.keep("momentum", lambda: [x.new_zeros(x.shape) for _ in range(buffers)])
+        v = server.state("momentum", lambda: [x.new_zeros(x.shape) for _ in range(buffers)])
         v_i = v[i % buffers]
-        square = server.keep("mean_square", lambda: x.new_zeros(x.shape))
+        square = server.state("mean_square", lambda: x.new_zeros(x.shape))
         # (step, parameters) that each worker has.
-        sent = server.keep("sent", lambda: [(k, x.clone()) for _ in range(server.size)])
+        sent = server.state("sent", lambda: [(k, x.clone()) for _ in range(server.size)])
         step, x_sent = sent[i]
-        lr_max = server.keep("lr_max", lambda: x.new_zeros(())).clamp_(min=lr)
-        server.observe("staleness", k - step)
+        lr_max = server.state("lr_max", lambda: x.new_zeros(())).clamp_(min=lr)
+        server.log("staleness", k - step)
 
         g = gradient.add(x, alpha=server.optim.weight_decay)
         if self.penalty == "staleness":

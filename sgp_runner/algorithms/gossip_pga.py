@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip
-from sgp_runner.topology.verify import verify_symmetric
 from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
     from sgp_runner.topology.graphs import Phase, Topology
 
@@ -34,12 +32,10 @@ class GossipPGA(Algorithm):
     topology: Topology
     period: int = 48
     title: ClassVar[str] = "Gossip-PGA"
+    graph: ClassVar[Literal["symmetric"]] = "symmetric"
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "period")
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        verify_symmetric(self.topology, nodes, self.title)
 
     def phases(self, size: int) -> list[Phase]:
         return [(epoch, lcm(self.period, steps)) for epoch, steps in self.topology.phases(size)]

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip
-from sgp_runner.topology.verify import verify_symmetric
 
 if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
+    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)
@@ -34,20 +32,15 @@ class GradientTracking(Algorithm):
     topology: Topology
     layout: Literal["adapt_then_combine", "diging"] = "adapt_then_combine"
     title: ClassVar[str] = "Gradient tracking"
+    graph: ClassVar[Literal["symmetric"]] = "symmetric"
     sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        verify_symmetric(self.topology, nodes, self.title)
-
-    def phases(self, size: int) -> list[Phase]:
-        return self.topology.phases(size)
 
     async def run(self, worker: Worker) -> None:
         import torch
 
         x = worker.params
-        mixed_y = worker.keep("tracker", lambda: x.new_zeros(x.shape))  # W y
-        old = worker.keep("tracked", lambda: x.new_zeros(x.shape))  # g of the last step
+        mixed_y = worker.state("tracker", lambda: x.new_zeros(x.shape))  # W y
+        old = worker.state("tracked", lambda: x.new_zeros(x.shape))  # g of the last step
         for k in worker.steps():
             g = worker.update(await worker.grad())
             if worker.lr > 0:

@@ -59,7 +59,7 @@ class Hybrid(Algorithm):
             (max(epoch, self.switch_epoch), steps) for epoch, steps in self.then.phases(size)
         ]
 
-    def without_effect(self, steps: int, epochs: float) -> str | None:
+    def warning(self, steps: int, epochs: float) -> str | None:
         if self.switch_epoch < epochs:
             return None
         switch = f"algo.switch_epoch={self.switch_epoch:g}"

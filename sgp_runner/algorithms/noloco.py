@@ -29,7 +29,7 @@ from sgp_runner.utils.errors import ConfigError, check_least
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
+    from sgp_runner.topology.graphs import Topology
 
 PHI, DELTA = 0, 1  # tags
 
@@ -76,17 +76,14 @@ class NoLoCo(Algorithm):
                 f"{nodes} nodes cannot be divided into groups of one size: use {nodes + 1}.",
             )
 
-    def phases(self, size: int) -> list[Phase]:
-        return [(epoch, self.period * steps) for epoch, steps in self.topology.phases(size)]
-
     def group(self, worker: Worker, exchange: int) -> tuple[int, ...]:
         """The partners of this worker."""
         return self.topology.at(0.0).out_peers(worker.rank, worker.size, exchange)
 
     async def run(self, worker: Worker) -> None:
         x = worker.params
-        phi = worker.keep("phi", x.clone)
-        m = worker.keep("outer_momentum", lambda: x.new_zeros(x.shape))
+        phi = worker.state("phi", x.clone)
+        m = worker.state("outer_momentum", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
             exchange, inner = divmod(k, self.period)
             group = self.group(worker, exchange)

@@ -21,11 +21,9 @@ from sgp_runner.algorithms.osgp_released import run_released
 from sgp_runner.core.gossip import split
 from sgp_runner.core.late_messages import LateMessages
 from sgp_runner.core.push_sum import descend, to_numerator
-from sgp_runner.topology.verify import verify
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
     from sgp_runner.topology.graphs import Phase, Topology
 
@@ -49,15 +47,13 @@ class OSGP(Algorithm):
     layout: Literal["paper", "released", "released_2019"] = "paper"
     push_sum_weight: bool = True
     title: ClassVar[str] = "OSGP"
+    graph: ClassVar[Literal["any"]] = "any"
 
     def __post_init__(self) -> None:
         if self.tau < 0:
             raise ConfigError("algo.tau", f"{self.tau} must be 0 or more steps.")
         if self.interval < 1:
             raise ConfigError("algo.interval", f"{self.interval} must be at least 1 step.")
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        verify(self.topology, nodes, weighted=True)
 
     def phases(self, size: int) -> list[Phase]:
         return [(epoch, self.interval * steps) for epoch, steps in self.topology.phases(size)]

@@ -1,19 +1,21 @@
 """Pipe-SGD (Li et al. 2018): a pipeline of ``K`` gradients, all-reduced while newer ones compute.
 
 Step ``t`` applies the mean gradient of step ``t - (K - 1)``; ``K = 1`` is AR-SGD. The first epochs
-run synchronously. Gradients left in the
-pipeline at the end are applied.
+run synchronously. Gradients left in the pipeline at the end are applied.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.compression import finish_ring, start_ring
+from sgp_runner.core.averages import Averages
+from sgp_runner.core.codecs.casts import Truncate16
+from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.codecs.quantised import Quantize8
+from sgp_runner.core.optim.optimizer import clipped
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
     from sgp_runner.core.worker import Worker
     from sgp_runner.topology.graphs import Phase
+
+
+CODECS: Mapping[str, Codec] = {"truncate16": Truncate16(), "quantize8": Quantize8()}
 
 
 @dataclass(frozen=True)
@@ -54,32 +59,16 @@ class PipeSGD(Algorithm):
         return [(0.0, 1), (self.warmup_epochs, self.depth)]
 
     async def run(self, worker: Worker) -> None:
-        pipeline: list[Any] = worker.keep("pipeline", list)  # averages under way, oldest first
-        means = deque(self.mean(worker, average) for average in pipeline)
-        for k in worker.steps():
+        averages = Averages(worker, CODECS.get(self.compression))
+        for _ in worker.steps():
+            averages.start(await worker.grad())
             width = 1 if worker.epoch < self.warmup_epochs else self.depth
-            pipeline.append(self.start_average(worker, k, await worker.grad()))
-            means.append(self.mean(worker, pipeline[-1]))
-            while len(means) >= width:
-                await self.apply(worker, means, pipeline)
-        while means:
-            await self.apply(worker, means, pipeline)
+            while len(averages) >= width:
+                self.step(worker, await averages.pop())
+        while averages:
+            self.step(worker, await averages.pop())
 
-    def start_average(self, worker: Worker, k: int, g: Tensor) -> Any:
-        if self.compression == "none":
-            return worker.comm.all_reduce(g)
-        return start_ring(worker, g, self.compression, tag=k + 1)
-
-    def mean(self, worker: Worker, average: Any) -> Awaitable[Tensor]:
-        if self.compression == "none":
-            return cast("Awaitable[Tensor]", average)
-        return worker.spawn(finish_ring(worker, average))
-
-    async def apply(
-        self, worker: Worker, means: deque[Awaitable[Tensor]], pipeline: list[Any]
-    ) -> None:
-        g = await means.popleft()
-        del pipeline[0]
-        if self.clip is not None:
-            g *= (self.clip / (g.norm() + 1e-6)).clamp(max=1)
+    def step(self, worker: Worker, g: Tensor) -> None:
+        """Take the step of a mean gradient [D], which is clipped."""
+        clipped(g, self.clip)
         worker.params.sub_(worker.update(g))

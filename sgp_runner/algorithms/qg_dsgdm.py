@@ -22,7 +22,7 @@ from sgp_runner.utils.errors import ConfigError
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
+    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,10 @@ class QGDSGDm(Algorithm):
             what = f"{self.title} replaces the momentum of SGD"
             raise ConfigError("optim", f"{what}: use optim=sgd, not {optim.name}.")
 
-    def phases(self, size: int) -> list[Phase]:
-        return self.topology.phases(size)
-
     async def run(self, worker: Worker) -> None:
         x = worker.params
         mu = worker.optim.momentum if self.mu is None else self.mu
-        m_hat = worker.keep("quasi_global_momentum", lambda: x.new_zeros(x.shape))
+        m_hat = worker.state("quasi_global_momentum", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
             before = x.clone()
             for momentum in worker.buffers.values():

@@ -7,17 +7,15 @@ to one, so mixing keeps ``sum x`` and ``sum w = n``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import split
 from sgp_runner.core.push_sum import to_model
-from sgp_runner.topology.verify import verify
 
 if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
+    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)
@@ -29,12 +27,7 @@ class SGP(Algorithm):
 
     topology: Topology
     title: ClassVar[str] = "SGP"
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        verify(self.topology, nodes, weighted=True)
-
-    def phases(self, size: int) -> list[Phase]:
-        return self.topology.phases(size)
+    graph: ClassVar[Literal["any"]] = "any"
 
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last

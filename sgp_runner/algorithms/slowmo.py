@@ -81,7 +81,7 @@ class SlowMo(Algorithm):
     def phases(self, size: int) -> list[Phase]:
         return [(epoch, lcm(self.period, steps)) for epoch, steps in self.base.phases(size)]
 
-    def without_effect(self, steps: int, epochs: float) -> str | None:
+    def warning(self, steps: int, epochs: float) -> str | None:
         if steps >= self.period:
             return None
         tau = f"algo.tau={self.period}"
@@ -89,9 +89,9 @@ class SlowMo(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         x = worker.params
-        x0 = worker.keep("slowmo_x0", x.clone)
-        u = worker.keep("slowmo_u", lambda: x.new_zeros(x.shape))
-        start = worker.keep("slowmo_start", lambda: worker.steps_taken)
+        x0 = worker.state("slowmo_x0", x.clone)
+        u = worker.state("slowmo_u", lambda: x.new_zeros(x.shape))
+        start = worker.state("slowmo_start", lambda: worker.steps_taken)
         # Also entered when only an average is left.
         while not worker.done or (worker.steps_taken - start) % self.period:
             left = self.period - (worker.steps_taken - start) % self.period

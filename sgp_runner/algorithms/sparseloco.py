@@ -17,15 +17,12 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.codecs import Codec
+from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.utils.errors import ConfigError, check_least
-from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 
 @dataclass(frozen=True)
@@ -53,29 +50,13 @@ class SparseLoCo(Algorithm):
         if not 0 < self.lr < inf:
             raise ConfigError("algo.lr", f"{self.lr} must be a positive, finite number.")
 
-    def phases(self, size: int) -> list[Phase]:
-        return [(0.0, self.period)]
-
     async def run(self, worker: Worker) -> None:
         x = worker.params
-        theta = worker.keep("outer", x.clone)
-        e = worker.keep("error", lambda: x.new_zeros(x.shape))
+        theta = worker.state("outer", x.clone)
+        coder = Coder(worker, self.codec.for_error_feedback, decay=self.beta)
         for k in worker.steps():
             await worker.descend()
             if (k + 1) % self.period == 0 or worker.done:
-                e.mul_(self.beta).add_(theta - x)
-                theta.sub_(await self.mean(worker, k, e), alpha=self.lr)
+                delta = await coder.mean(theta - x, k, self.divide_by)
+                theta.sub_(delta, alpha=self.lr)
                 x.copy_(theta)
-
-    async def mean(self, worker: Worker, k: int, e: Tensor) -> Tensor:
-        """The mean of what the codec keeps of all workers' ``e``; the rest stays there."""
-        codec, shapes = self.codec.contraction, worker.shapes
-        seed = seed_of(worker.rank, k)
-        message = codec.encode(e, shapes, seed)
-        e -= codec.decode(message, shapes, e, seed)
-        total, senders = e.new_zeros(e.shape), e.new_zeros(e.shape)
-        for rank, each in enumerate(await worker.comm.all_gather(message)):
-            q = codec.decode(each, shapes, e, seed_of(rank, k))
-            total += q
-            senders += q != 0
-        return total / (worker.size if self.divide_by == "workers" else senders.clamp(min=1))

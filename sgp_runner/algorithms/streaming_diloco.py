@@ -18,79 +18,23 @@ each fragment of its own age.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.codecs import Codec, Identity
-from sgp_runner.algorithms.diloco import check_outer, outer_step
+from sgp_runner.algorithms.diloco import check_outer, outer_state, outer_step
+from sgp_runner.core.codecs.casts import Identity
+from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.codecs.coder import Coder
+from sgp_runner.core.fragments import Fragment, fragments_of
 from sgp_runner.utils.errors import ConfigError, check_least
-from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.optim import Shapes
     from sgp_runner.core.scheduler import Future
     from sgp_runner.core.worker import Worker
     from sgp_runner.topology.graphs import Phase
-
-BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")  # in the name of a tensor of a transformer block
-
-
-@dataclass(frozen=True)
-class Fragment:
-    """Some of the model's tensors.
-
-    spans: their places in the parameters [D]
-    shapes: their shapes, by name
-    """
-
-    spans: Sequence[slice]
-    shapes: Shapes
-
-    def of(self, x: Tensor) -> Tensor:
-        """The fragment's part of ``x`` [D], a copy [n]."""
-        import torch
-
-        return torch.cat([x[span] for span in self.spans])
-
-    def write(self, x: Tensor, part: Tensor) -> None:
-        """Put ``part`` [n] into ``x`` [D]."""
-        sizes = [span.stop - span.start for span in self.spans]
-        for span, values in zip(self.spans, part.split_with_sizes(sizes), strict=True):
-            x[span] = values
-
-
-def cut(shapes: Shapes, blocks: int, pattern: str, count: int) -> list[Fragment]:
-    """The fragments of a model.
-
-    Those of transformer blocks have ``blocks`` each, and what belongs to no block is one more. A
-    model without blocks is cut into ``count`` runs of tensors of nearly equal size.
-    """
-    numbers = [found and int(found[1]) for found in map(BLOCK.search, shapes)]
-    last = max((number for number in numbers if number is not None), default=-1)
-    ends = list(accumulate(map(prod, shapes.values())))
-    if last < 0:
-        owners = [min(count - 1, (end - 1) * count // ends[-1]) for end in ends]
-    else:
-        groups = -(-(last + 1) // blocks)
-        owners = [
-            groups if n is None else n % groups if pattern == "strided" else n // blocks
-            for n in numbers
-        ]
-    tensors = list(zip(owners, shapes.items(), ends, strict=True))
-    return [
-        Fragment(
-            [slice(end - prod(shape), end) for of, (_, shape), end in tensors if of == owner],
-            {name: shape for of, (name, shape), _ in tensors if of == owner},
-        )
-        for owner in sorted(set(owners))
-    ]
 
 
 @dataclass(frozen=True)
@@ -120,7 +64,7 @@ class StreamingDiLoCo(Algorithm):
     momentum: float = 0.9
     nesterov: bool = True
     title: ClassVar[str] = "Streaming DiLoCo"
-    sends: ClassVar[Literal["model", "fragments", "chunks"]] = "fragments"
+    message_layout: ClassVar[Literal["model", "fragments", "chunks"]] = "fragments"
 
     def __post_init__(self) -> None:
         check_outer(self)
@@ -136,41 +80,34 @@ class StreamingDiLoCo(Algorithm):
         return [(0.0, 2 * self.period + self.delay)]  # the first period sends nothing
 
     async def run(self, worker: Worker) -> None:
-        x = worker.params
-        theta = worker.keep("outer", x.clone)
-        v = worker.keep("outer_momentum", lambda: x.new_zeros(x.shape))
-        sent: dict[str, Any] = worker.keep("sent", dict)  # fragment -> step, exchange under way
-        fragments = cut(worker.shapes, self.blocks, self.pattern, self.fragments)
+        x, (theta, v) = worker.params, outer_state(worker)
+        sent: dict[str, Any] = worker.state("sent", dict)  # fragment -> step, exchange under way
+        fragments = fragments_of(worker.shapes, self.blocks, self.pattern, self.fragments)
         for k in worker.steps():
             await worker.descend()
             for p, fragment in enumerate(fragments):
-                steps = k + 1 - p * (self.period // len(fragments))  # since its first turn
-                if k + 1 >= self.period and steps % self.period == 0:
-                    sent[str(p)] = k, self.send(worker, fragment, fragment.of(theta - x))
-                if str(p) in sent and ((steps - self.delay) % self.period == 0 or worker.done):
+                t = k + 1 - p * (self.period // len(fragments))  # steps since its first turn
+                if k + 1 >= self.period and t % self.period == 0:
+                    sent[str(p)] = k, self.send(worker, k, fragment, theta - x)
+                if str(p) in sent and ((t - self.delay) % self.period == 0 or worker.done):
                     delta = await self.mean(worker, fragment, *sent.pop(str(p)))
-                    outer, momentum, own = (fragment.of(each) for each in (theta, v, x))
-                    outer_step(self, outer, momentum, delta)
-                    own.mul_(self.alpha).add_(outer, alpha=1 - self.alpha)
-                    for whole, part in ((theta, outer), (v, momentum), (x, own)):
-                        fragment.write(whole, part)
+                    with fragment.inside(theta, v, x) as (outer, momentum, own):
+                        outer_step(self, outer, momentum, delta)
+                        own.mul_(self.alpha).add_(outer, alpha=1 - self.alpha)
 
-    def send(self, worker: Worker, fragment: Fragment, delta: Tensor) -> Future[Any]:
+    def send(self, worker: Worker, k: int, fragment: Fragment, delta: Tensor) -> Future[Any]:
         """Start the exchange of a fragment, an all-gather if its differences are coded."""
         if isinstance(self.codec, Identity):
-            return worker.comm.all_reduce(delta)
-        seed = seed_of(worker.rank, worker.step)
-        return worker.comm.all_gather(self.codec.encode(delta, fragment.shapes, seed))
+            return worker.comm.all_reduce(fragment.of(delta))
+        coder = Coder(worker, self.codec, shapes=fragment.shapes)
+        return worker.comm.all_gather(coder.encode(fragment.of(delta), k))
 
     async def mean(
         self, worker: Worker, fragment: Fragment, k: int, exchange: Future[Any]
     ) -> Tensor:
-        """The mean of all workers' differences, sent in step ``k``."""
+        """Return the mean of all workers' differences, sent in step ``k``."""
         result = await exchange
         if isinstance(self.codec, Identity):
             mean: Tensor = result
             return mean
-        total = worker.params.new_zeros(sum(map(prod, fragment.shapes.values())))
-        for rank, message in enumerate(result):
-            total += self.codec.decode(message, fragment.shapes, total, seed_of(rank, k))
-        return total.div_(worker.size)
+        return Coder(worker, self.codec, shapes=fragment.shapes).mean_of(result, k)

@@ -22,6 +22,7 @@ import torch
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.core.push_sum import to_model, to_numerator
+from sgp_runner.core.state import NamedState
 from sgp_runner.core.worker import Progress
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.cores import present_cores
@@ -114,7 +115,7 @@ class Probe(Algorithm):
     seconds: float = 2.0
     place: Callable[[], tuple[int, float]] = place_here
     title: ClassVar[str] = "calibration"
-    measures: ClassVar[bool] = True
+    is_probe: ClassVar[bool] = True
 
     async def run(self, worker: Worker) -> None:
         x = worker.params
@@ -180,11 +181,15 @@ class Probe(Algorithm):
         """Time rank 0 as a parameter server: alone, and while all others send gradients nonstop."""
         size, gradient = worker.size, worker.params.clone()
         server = replace(
-            worker, size=1, push_sum=worker.push_sum.clone(), progress=Progress(), state={}
+            worker,
+            size=1,
+            push_sum=worker.push_sum.clone(),
+            progress=Progress(),
+            state=NamedState(),
         )
 
         def answer() -> Tensor:
-            return GapAware().answer(server, server.count("gradients"), 0, gradient)
+            return GapAware().answer(server, server.increment("gradients"), 0, gradient)
 
         async def alone() -> None:
             if worker.rank == 0:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.codecs import codes
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
@@ -17,6 +16,7 @@ from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.choices import PRESET, class_of, groups
 from sgp_runner.config.logger import Logger
 from sgp_runner.core import timing_study as timing
+from sgp_runner.core.codecs.casts import codes
 from sgp_runner.core.optim import Optimizer, Shapes, Steps
 from sgp_runner.data.dataset import DataConfig
 from sgp_runner.models.config import ModelConfig
@@ -236,7 +236,7 @@ class Run:
         """Settings without effect in this run of ``steps`` steps, a sentence each."""
         if not self.model.trains:
             return []
-        notes = [self.algo.without_effect(steps, self.epochs)]
+        notes = [self.algo.warning(steps, self.epochs)]
         if isinstance(schedule := self.optim.schedule, Steps):
             notes.append(schedule.without_effect(self.nodes, self.nodes * self.batch_size))
         return [note for note in notes if note is not None]
@@ -252,7 +252,11 @@ class Run:
     @property
     def timed_shapes(self) -> Shapes | None:
         """The shapes of the model of ``timed_as``, if messages depend on them; else None."""
-        return self.timed_as.shapes if self.algo.sends != "model" or codes(self.algo) else None
+        return (
+            self.timed_as.shapes
+            if self.algo.message_layout != "model" or codes(self.algo)
+            else None
+        )
 
     def steps(self, problem: Problem) -> int:
         """Steps of one node."""

@@ -22,7 +22,7 @@ class LateMessages:
     def __init__(self, worker: Worker, x: Tensor, weighted: bool = True) -> None:
         self.worker, self.x, self.weighted = worker, x, weighted
         # (step, peer) of each, in the order in which they were sent.
-        self.expected: list[tuple[int, int]] = worker.keep("expected", list)
+        self.expected: list[tuple[int, int]] = worker.state("expected", list)
 
     def expect(self, step: int, peers: Sequence[int]) -> None:
         """Expect a message of ``step`` from each of ``peers``."""
@@ -48,6 +48,6 @@ class LateMessages:
                 pending.append((sent, j))
             else:
                 arrived.append(message)
-                self.worker.observe("staleness", step - sent)
+                self.worker.log("staleness", step - sent)
         self.expected[:] = pending
         fold(self.x, arrived, self.weighted)

@@ -6,11 +6,24 @@ Plain data are tensors, numbers, strings, lists, tuples and mappings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from sgp_runner.core.scheduler import Future
 
 State = dict[str, Any]
+T = TypeVar("T")
+
+
+class NamedState(dict[str, Any]):
+    """Named state of a worker, which outlives its coroutines; plain data, and collectives."""
+
+    def __call__(self, name: str, init: Callable[[], T]) -> T:
+        """Return the state ``name``: made by ``init`` on first use, the same object afterwards."""
+        if name not in self:
+            self[name] = init()
+        value: T = self[name]
+        return value
+
 
 NUMBER, VALUE = "number of a collective", "its value"
 

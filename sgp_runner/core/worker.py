@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.core.comm import Comm
 from sgp_runner.core.flat import Gradient, joined
+from sgp_runner.core.names import renamed
 from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Updates, lr_at, updates
 from sgp_runner.core.scheduler import Future, resolved
-from sgp_runner.core.state import State, packed, unpacked
+from sgp_runner.core.state import NamedState, State, packed, unpacked
 from sgp_runner.topology.graphs import Exchange
 from sgp_runner.utils.errors import (
     Aborted,
@@ -147,9 +148,10 @@ class Worker:
     shapes: of the model's parameter tensors, by name, in their order within the ``D`` entries.
     steps_per_epoch: in the unit of ``step``.
     examples: of this worker's shard, as a multiple of the mean shard's.
-    learns: False in a timing study, where all gradients are zero.
-    own_pace: whether the learning rate follows the gradients of this worker, of which each worker
-        has its share, and not ``step``.
+    state: named state, which outlives the coroutines: `state("momentum", make)`.
+    has_gradients: False in a timing study, where all gradients are zero.
+    lr_follows_own_steps: whether the learning rate follows the gradients of this worker, of which
+        each worker has its share, and not ``step``.
     """
 
     rank: int
@@ -163,13 +165,13 @@ class Worker:
     steps_per_epoch: float
     runtime: Runtime
     progress: Progress = field(default_factory=Progress)
-    state: dict[str, Any] = field(default_factory=dict)
+    state: NamedState = field(default_factory=NamedState)
     buffers: dict[str, Tensor] = field(default_factory=dict)
     model_buffers: list[Tensor] = field(default_factory=list)
     until: int | None = None
     examples: float = 1.0
-    learns: bool = True
-    own_pace: bool = False
+    has_gradients: bool = True
+    lr_follows_own_steps: bool = False
     params: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -209,7 +211,7 @@ class Worker:
 
     @property
     def lr(self) -> float:
-        step = (self.progress.gradients - 1) * self.size if self.own_pace else self.step
+        step = (self.progress.gradients - 1) * self.size if self.lr_follows_own_steps else self.step
         return self.lr_at(max(step, 0))
 
     def lr_at(self, step: int) -> float:
@@ -233,7 +235,7 @@ class Worker:
         """Iterate over step numbers until the budget, or this view's limit, is spent.
 
         Between two steps the worker is at rest: a resumed run starts `Algorithm.run` again at such
-        a point, with the named state (`keep`, `count`) as it was.
+        a point, with the named state (`state`, `increment`) as it was.
         """
         progress, runtime, budget, until = self.progress, self.runtime, self.budget, self.until
         while until is None or progress.steps_taken < until:
@@ -272,7 +274,7 @@ class Worker:
 
     def update(self, g: Tensor) -> Tensor:
         """The local optimizer's step to subtract [D]; ``g`` is given away."""
-        if not self.learns:
+        if not self.has_gradients:
             return g
         return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
 
@@ -291,7 +293,7 @@ class Worker:
         return self.updates(await self.runtime.mean_grad(self, True))
 
     def updates(self, g: Gradient) -> Updates:
-        if not self.learns:
+        if not self.has_gradients:
             return iter([(slice(0, self.params.numel()), joined(g))])
         return updates(self.optim, g, self.params, self.buffers, self.lr, self.shapes)
 
@@ -323,22 +325,15 @@ class Worker:
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait ``seconds`` of the run's clock; messages arrive meanwhile."""
-        return self.runtime.sleep(self, self.count("sleeps"), seconds)
+        return self.runtime.sleep(self, self.increment("sleeps"), seconds)
 
-    def keep(self, name: str, make: Callable[[], T]) -> T:
-        """Named state that outlives a coroutine: made on first use, the same object afterwards."""
-        if name not in self.state:
-            self.state[name] = make()
-        value: T = self.state[name]
-        return value
-
-    def tally(self, name: str) -> int:
-        """Number of calls of `count`."""
+    def counter(self, name: str) -> int:
+        """Return a named counter, the number of calls of `increment`."""
         return int(self.state.get(name, 0))
 
-    def count(self, name: str) -> int:
+    def increment(self, name: str) -> int:
         """Increment a named counter; return its previous value."""
-        before = self.tally(name)
+        before = self.counter(name)
         self.state[name] = before + 1
         return before
 
@@ -396,9 +391,16 @@ class Worker:
             return Diverged(self.rank, self.step, str(error))
         return RankFailed(f"rank {self.rank}, step {self.step}: {described(error)}")
 
-    def observe(self, name: str, value: float) -> None:
+    def log(self, name: str, value: float) -> None:
         """Record a value such as ``staleness``; the mean goes into the next record."""
         self.progress.observed.setdefault(name, []).append(value)
+
+    keep = renamed("keep", "state")
+    tally = renamed("tally", "counter")
+    count = renamed("count", "increment")
+    observe = renamed("observe", "log")
+    learns = renamed("learns", "has_gradients")
+    own_pace = renamed("own_pace", "lr_follows_own_steps")
 
 
 # Errors that say by themselves what happened.

@@ -89,7 +89,7 @@ def build_worker(
         steps_per_epoch=per_epoch * (run.nodes if run.algo.asynchronous else 1),
         runtime=runtime,
         examples=problem.examples(rank) if rank < run.nodes else 1.0,
-        learns=problem.trains,
+        has_gradients=problem.trains,
     )
     worker.buffers = run.optim.buffers(worker.params)
     worker.model_buffers = problem.flat.fresh_buffers() if model_buffers is None else model_buffers

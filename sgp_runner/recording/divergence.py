@@ -3,7 +3,7 @@
 A worker has diverged if its loss or a parameter is not finite, or if its loss exceeds `EXPLODED`
 times the first one that it recorded (or 1, if that was less). This is checked whenever a worker
 records, which waits for the device anyway, and before its parameters are saved: checkpoints hold
-finite values only. What cannot be coded has diverged too (`sgp_runner.algorithms.codecs`).
+finite values only. What cannot be coded has diverged too (`sgp_runner.core.codecs`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_parameters(worker: Worker) -> None:
 
     Those of a timing study are not looked at.
     """
-    if worker.learns and not isfinite(float(worker.params.abs().max())):
+    if worker.has_gradients and not isfinite(float(worker.params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 
 

@@ -53,7 +53,7 @@ def recording(
     from sgp_runner.recording.progress import ConsoleListener
 
     run, facts = experiment.run, experiment.facts
-    if rank != 0 or run.algo.measures:
+    if rank != 0 or run.algo.is_probe:
         with Recorder(experiment.directory, rank, (), start) as recorder:
             yield recorder
         return

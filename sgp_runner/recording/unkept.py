@@ -1,6 +1,6 @@
 """A warning about state of an algorithm that checkpoints do not have.
 
-A resumed run calls `Algorithm.run` again at the start of a step, with what `Worker.keep` has kept.
+A resumed run calls `Algorithm.run` again at the start of a step, with what `Worker.state` has kept.
 A variable of its coroutines loses its value if it may be read before it is assigned again, which
 the bytecode tells, and if it holds a tensor or a collective under way that is neither the worker's
 nor kept. A tensor that nothing has changed since the first step, such as a table of weights, is
@@ -54,7 +54,7 @@ class Unkept:
 
     def begin(self, worker: Worker) -> None:
         """Note the tensors that are there before the first step of a worker."""
-        if worker.rank in self.before or not worker.learns:
+        if worker.rank in self.before or not worker.has_gradients:
             return
         self.before[worker.rank] = {
             id(each): (ref(each), each._version)
@@ -64,7 +64,7 @@ class Unkept:
 
     def check(self, worker: Worker) -> None:
         """Warn if a checkpoint of ``worker``, at the start of a step, loses state."""
-        if self.warned or not worker.learns:
+        if self.warned or not worker.has_gradients:
             return
         names = [name for name, each in self.lost(worker) if not self.is_old(each, worker.rank)]
         if not names:
@@ -74,7 +74,7 @@ class Unkept:
             listed = ", ".join(f"'{name}'" for name in dict.fromkeys(names))
             logger.warning(
                 f"{self.title}: a resumed run does not have the tensors in {listed}: keep "
-                "them with worker.keep, or make them in the step that uses them."
+                "them with worker.state, or make them in the step that uses them."
             )
 
     def is_old(self, each: Any, rank: int) -> bool:

@@ -192,7 +192,7 @@ class Session:
     def listening(self) -> AbstractContextManager[None]:
         """Let signals stop the run once it is saved, if it can be saved."""
         run = self.experiment.run
-        return nullcontext() if run.record or run.algo.measures else stop_signals(self.ask)
+        return nullcontext() if run.record or run.algo.is_probe else stop_signals(self.ask)
 
     def finishing(self) -> AbstractContextManager[None]:
         """Let a signal after training wait for the last evaluation: a training costs more.

@@ -278,7 +278,7 @@ def simulate(
         step_seconds,
         wire,
         exchange_overlap=run.cluster.fragment_overlap
-        if run.algo.sends == "fragments"
+        if run.algo.message_layout == "fragments"
         else run.cluster.exchange_overlap,
         names=names,
     )
@@ -301,6 +301,6 @@ def simulate_times(
     """Start a simulation of the times of ``run``, without gradients; arguments as `simulate`."""
     simulation, workers = simulate(run, problem, NoGradients(), times, wrap=wrap, listener=listener)
     for worker in workers:
-        worker.learns = False
+        worker.has_gradients = False
         simulation.start(worker, run.algo.run(worker))
     return simulation, workers

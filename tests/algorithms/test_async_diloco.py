@@ -147,7 +147,7 @@ def test_async_diloco_is_delayed_nesterov_under_random_delays(c: float) -> None:
     for g in algo.noted:
         oracle.arrive(g)
     np.testing.assert_allclose(result.x[4], oracle.theta, rtol=0, atol=1e-12)
-    assert result.workers[4].tally("arrivals") == len(algo.noted) > 80 / 3
+    assert result.workers[4].counter("arrivals") == len(algo.noted) > 80 / 3
 
 
 def test_the_steps_of_dylu() -> None:

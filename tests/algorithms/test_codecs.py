@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from sgp_runner.algorithms.codecs import (
-    BF16,
-    FP4,
-    Codec,
-    Identity,
-    Int8,
-    LowRank,
-    RandomK,
-    TopK,
-    TwoBit,
-    pack,
-    unpack,
-)
 from sgp_runner.config.choices import groups
+from sgp_runner.core.codecs.casts import BF16, Identity
+from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.codecs.low_rank import LowRank
+from sgp_runner.core.codecs.packing import pack, unpack
+from sgp_runner.core.codecs.quantised import FP4, Int8, TwoBit
+from sgp_runner.core.codecs.random_k import RandomK
+from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.utils.errors import ConfigError, NotFinite
 
 SHAPES = {"a": (70, 130), "b": (50,), "c": (3, 4, 5), "d": (1,)}
@@ -70,9 +64,9 @@ def test_a_message_has_the_bits_that_it_counts_for(
     assert decoded.shape == x.shape and decoded.dtype == dtype
     # Without values, as in a timing study.
     x = x.to("meta")
-    blank = codec.encode(x, SHAPES, 0)
-    assert blank.is_meta and blank.dtype == message.dtype and len(blank) == len(message)
-    assert codec.decode(blank, SHAPES, x, 0).shape == x.shape
+    empty = codec.encode(x, SHAPES, 0)
+    assert empty.is_meta and empty.dtype == message.dtype and len(empty) == len(message)
+    assert codec.decode(empty, SHAPES, x, 0).shape == x.shape
 
 
 def test_literal_values() -> None:
@@ -123,7 +117,7 @@ def test_random_places_are_unbiased() -> None:
 
 
 def test_random_places_are_not_scaled_where_the_rest_is_sent_later() -> None:
-    codec = RandomK(0.4).contraction
+    codec = RandomK(0.4).for_error_feedback
     for seed in range(20):
         values = coded(codec, [1.0, -2.0, 3.0, 4.0, 0.5], seed)
         assert values.count(0.0) == 3 and set(values) <= {0.0, 1.0, -2.0, 3.0, 4.0, 0.5}
@@ -136,7 +130,7 @@ def test_random_places_are_not_scaled_where_the_rest_is_sent_later() -> None:
 )
 def test_what_is_sent_later_is_less_than_there_was(codec: Any) -> None:
     x = torch.randn(COUNT, generator=torch.Generator().manual_seed(0))
-    kept = codec.contraction
+    kept = codec.for_error_feedback
     lost = x - kept.decode(kept.encode(x, SHAPES, 1), SHAPES, x, 1)
     assert float(lost.norm()) < float(x.norm())
 

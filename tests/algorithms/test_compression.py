@@ -8,15 +8,24 @@ import torch
 from tiny import START, gradient, machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
-from sgp_runner.algorithms.compression import CODECS, dequantize8, quantize8, truncate16
-from sgp_runner.algorithms.pipe_sgd import PipeSGD
+from sgp_runner.algorithms.pipe_sgd import CODECS, PipeSGD
+from sgp_runner.core.codecs.casts import Truncate16
+from sgp_runner.core.codecs.quantised import Quantize8
+
+
+def quantize8(values: torch.Tensor) -> torch.Tensor:
+    return Quantize8().to_message(values, [], 0)
+
+
+def dequantize8(message: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return Quantize8().from_message(message, [], like, 0)
 
 
 def test_truncation_drops_bits_towards_zero() -> None:
     values = torch.tensor([1.0, -1.0, 1.0078124, -1.0078124, 3.1415927, 0.0])
     # bfloat16 has steps of 2^-7 between 1 and 2; rounding would give +-1.0078125 for the third and
     # fourth
-    assert truncate16(values).tolist() == [1.0, -1.0, 1.0, -1.0, 3.140625, 0.0]
+    assert Truncate16().to_message(values, [], 0).tolist() == [1.0, -1.0, 1.0, -1.0, 3.140625, 0.0]
 
 
 def test_quantisation_is_linear_in_the_largest_magnitude() -> None:
@@ -105,6 +114,6 @@ def test_clipping_comes_after_averaging() -> None:
 def test_every_codec_decodes_to_the_type_it_is_told() -> None:
     for codec in CODECS.values():
         like = torch.linspace(-1, 1, 7, dtype=torch.float64)
-        decoded = codec.decode(codec.encode(like), like)
+        decoded = codec.from_message(codec.to_message(like, [(7,)], 0), [(7,)], like, 0)
         assert decoded.dtype == torch.float64
         assert torch.allclose(decoded, like, atol=1 / 127)

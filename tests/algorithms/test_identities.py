@@ -577,7 +577,7 @@ def test_ad_psgd_averages_so_often_for_each_gradient_of_any_worker(nodes: int, r
         OPTIM,
         machines(latency=0.01),
     )
-    averages = sum(worker.tally("averages") for worker in result.workers)
+    averages = sum(worker.counter("averages") for worker in result.workers)
     assert averages == pytest.approx(rate * 30 * nodes, rel=0.02)
 
 

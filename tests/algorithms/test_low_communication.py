@@ -18,10 +18,9 @@ from tiny import START, D, Momentum, Result, gradient, machines, run, sgd
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.choco_sgd import ChocoSGD
-from sgp_runner.algorithms.codecs import Identity, RandomK, TopK
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.d_squared import DSquared
-from sgp_runner.algorithms.demo import Chunks, DeMo, decode, encode, transformed_back
+from sgp_runner.algorithms.demo import DeMo
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gossip_pga import GossipPGA
 from sgp_runner.algorithms.gradient_tracking import GradientTracking
@@ -32,6 +31,10 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.sparseloco import SparseLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo, cut
 from sgp_runner.cluster.machines import Cluster, GammaTime, LogNormalTime
+from sgp_runner.core.codecs.casts import Identity
+from sgp_runner.core.codecs.cosine import Chunks, CosineTopK
+from sgp_runner.core.codecs.random_k import RandomK
+from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.optim import SGD, Adam, AdamW, Constant, WarmupCosine
 from sgp_runner.core.worker import Worker
 from sgp_runner.data.grammar import Grammar
@@ -438,15 +441,15 @@ def test_the_cosine_transform_is_scipys() -> None:
 
 
 def test_a_message_of_demo_has_the_largest_coefficients_and_their_places() -> None:
-    chunks = [Chunks((8, 8), 4), Chunks((6,), 4)]
+    codec, shapes = CosineTopK(2, 4), {"a": (8, 8), "b": (6,)}
     m = torch.randn(70, generator=torch.Generator().manual_seed(0))
-    message = encode(m, chunks, 2)
+    message = codec.encode(m, shapes, 0)
     # Four chunks of 16 and two of 3: two coefficients each, with places of 4 and 2 bits.
     assert len(message) == 4 * 12 + 8 * 4 // 8 + 4 * 2 // 8
-    coefficients = decode(message, chunks, 2, m)
+    coefficients = codec.decode(message, shapes, m, 0)
     assert int((coefficients != 0).sum()) == 12
-    rest = m - transformed_back(coefficients, chunks)
-    again = chunks[0].transform(rest[:64])
+    rest = m - codec.transform_back(coefficients, shapes)
+    again = Chunks((8, 8), 4).transform(rest[:64])
     sent = coefficients[:64].view(4, 16)
     assert bool((again.abs().max(1).values <= sent.abs().topk(2, 1).values[:, 1] + 1e-5).all())
 

@@ -12,7 +12,6 @@ from places import ROOT
 from compare_picture import draw
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
-from sgp_runner.algorithms.codecs import Identity
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gap_aware import GapAware
@@ -26,6 +25,7 @@ from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sweep import plan
 from sgp_runner.config.overrides import configs, parse
+from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.report.ranking import rankings
 from sgp_runner.report.runs import read_runs
 from sgp_runner.report.settings import settings_in

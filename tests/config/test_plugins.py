@@ -345,7 +345,8 @@ def test_an_algorithm_that_ends_the_process_has_failed(
 ) -> None:
     line, error = ENDINGS[ending]
     changed_by(
-        f"            if worker.learns and worker.rank and k == 1: {line}", "            x -= "
+        f"            if worker.has_gradients and worker.rank and k == 1: {line}",
+        "            x -= ",
     )
     assert main([*RUN, f"network={network}", "name=run"]) == 1
     said = capfd.readouterr().err

@@ -12,7 +12,6 @@ from torch import nn
 
 from sgp_runner.core import flat
 from sgp_runner.core.flat import PIECE, FlatModule, in_pieces
-from sgp_runner.core.muon import Muon
 from sgp_runner.core.optim import (
     SGD,
     Adam,
@@ -27,6 +26,7 @@ from sgp_runner.core.optim import (
     lr_at,
     updates,
 )
+from sgp_runner.core.optim.muon import Muon
 from sgp_runner.core.push_sum import descend, fold
 from sgp_runner.utils.errors import ConfigError
 

@@ -44,11 +44,11 @@ def test_a_collective_under_way_is_saved_by_its_number_and_with_its_value_if_it_
 
 def test_a_worker_that_loads_the_state_of_another_has_the_same_state() -> None:
     async def body(worker: Worker) -> None:
-        worker.keep("average", worker.params.clone)
-        worker.keep("expected", lambda: [(0, 1)])
+        worker.state("average", worker.params.clone)
+        worker.state("expected", lambda: [(0, 1)])
         for _ in worker.steps():
             worker.params.sub_(worker.update(await worker.grad()))
-            worker.observe("staleness", 2.0)
+            worker.log("staleness", 2.0)
             worker.comm.send(1 - worker.rank, torch.tensor([float(worker.step)]))
             if worker.step == 1:
                 states[worker.rank] = reloaded(worker.state_dict())

@@ -68,13 +68,13 @@ LOST = {
     "two variables": ("a, b = {}, {}", "a[0] = d; b[0] = d; x -= 0 * b[0] * len(a)", "'a', 'b'"),
 }
 KEPT = {
-    "kept": ("inbox = worker.keep('inbox', dict)", SWAP.format("inbox[other]")),
+    "kept": ("inbox = worker.state('inbox', dict)", SWAP.format("inbox[other]")),
     "part of what is kept": (
-        "two = worker.keep('two', lambda: x.new_zeros(2, 3)); a, b = two",
+        "two = worker.state('two', lambda: x.new_zeros(2, 3)); a, b = two",
         "a.copy_(d); x -= b; b.copy_(a)",
     ),
     "an average that is kept": (
-        "under_way = worker.keep('under_way', dict)",
+        "under_way = worker.state('under_way', dict)",
         "x.copy_(await under_way.pop('mean', worker.comm.all_reduce(x.clone())))",
     ),
     "made again": (
@@ -122,7 +122,7 @@ def warnings(capsys: pytest.CaptureFixture[str], **code: str) -> list[str]:
 def sentence(names: str) -> str:
     return (
         f"warning: Mine: a resumed run does not have the tensors in {names}: keep them with "
-        "worker.keep, or make them in the step that uses them."
+        "worker.state, or make them in the step that uses them."
     )
 
 
@@ -156,9 +156,9 @@ def test_a_coroutine_that_another_awaits_is_looked_at(capsys: pytest.CaptureFixt
 def test_an_activity_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     activity = """async def activity():
             total = 0 * x
-            while worker.tally("received") < 3:
+            while worker.counter("received") < 3:
                 total.add_(await worker.comm.recv(other, 1))
-                worker.count("received")
+                worker.increment("received")
 """
     found = warnings(
         capsys,

@@ -220,7 +220,7 @@ def test_a_killed_run_ends_with_the_same_bytes(
     whole_and_interrupted(
         tmp_path, events, seed, "model=mlp", f"algo={algo}", *VARIANTS[variant], *RANDOM, *slow
     )
-    assert "worker.keep" not in capsys.readouterr().err  # all state is kept
+    assert "worker.state" not in capsys.readouterr().err  # all state is kept
 
 
 @pytest.mark.slow

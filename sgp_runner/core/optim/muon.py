@@ -6,16 +6,9 @@ from dataclasses import dataclass
 from math import isfinite, prod, sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.core.optim import (
-    Schedule,
-    Shapes,
-    check_clip,
-    check_lr,
-    check_moments,
-    clipped,
-    moments,
-    normalised,
-)
+from sgp_runner.core.optim.adam import check_moments, moments, normalised
+from sgp_runner.core.optim.optimizer import Shapes, check_clip, check_lr, clipped
+from sgp_runner.core.optim.schedules import Schedule
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:

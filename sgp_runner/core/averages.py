@@ -1,0 +1,85 @@
+"""Means over all workers under way: exact ones, or those of rings whose hops carry coded chunks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.core.codecs.codec import Codec, check_finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.worker import Worker
+
+
+class Averages:
+    """A queue of means, the oldest first, kept as state of the worker.
+
+    codec: of the chunks in a ring (Li et al. 2018, section 3.3); None: exact all-reduces
+    """
+
+    def __init__(self, worker: Worker, codec: Codec | None = None) -> None:
+        self.worker, self.codec = worker, codec
+        self.kept: list[Any] = worker.state("pipeline", list)
+        self.means: deque[Awaitable[Tensor]] = deque(map(self.under_way, self.kept))
+
+    def __len__(self) -> int:
+        return len(self.means)
+
+    def start(self, x: Tensor) -> None:
+        """Begin to average ``x`` [D], which is given away, over all workers."""
+        worker = self.worker
+        if self.codec is None:
+            self.kept.append(worker.comm.all_reduce(x))
+        else:
+            ring = {"t": x, "tag": worker.step + 1, "hop": 0}
+            if worker.size > 1:
+                self.send(ring, self.encoded(x.tensor_split(worker.size), worker.rank))
+            self.kept.append(ring)
+        self.means.append(self.under_way(self.kept[-1]))
+
+    async def pop(self) -> Tensor:
+        """Wait for the oldest mean [D], and remove it."""
+        mean = await self.means.popleft()
+        del self.kept[0]
+        return mean
+
+    def under_way(self, kept: Any) -> Awaitable[Tensor]:
+        return kept if self.codec is None else self.worker.spawn(self.finish(self.codec, kept))
+
+    def encoded(self, chunks: tuple[Tensor, ...], number: int) -> Tensor:
+        """Return the message of one of the chunks of a vector [D]. Raises NotFinite."""
+        assert self.codec is not None
+        chunk = chunks[number]
+        check_finite(chunk, self.worker.shapes, sum(map(len, chunks[:number])))
+        return self.codec.to_message(chunk, [tuple(chunk.shape)], 0)
+
+    def send(self, ring: dict[str, Any], message: Tensor) -> None:
+        """Send a message to the right neighbour."""
+        self.worker.comm.send((self.worker.rank + 1) % self.worker.size, message, ring["tag"])
+
+    async def finish(self, codec: Codec, ring: dict[str, Any]) -> Tensor:
+        """Return the mean of all workers' ``t``, in place.
+
+        Every hop is encoded, and all workers end with the same bytes.
+        """
+        t: Tensor = ring["t"]
+        rank, size = self.worker.rank, self.worker.size
+        chunks = t.tensor_split(size)  # views
+        while (hop := ring["hop"]) < 2 * (size - 1):
+            message = await self.worker.comm.recv((rank - 1) % size, ring["tag"])
+            number = (rank - hop - 1) % size
+            chunk = chunks[number]  # as the left neighbour sent it
+            if hop < size - 1:  # reduce-scatter
+                chunk += codec.from_message(message, [tuple(chunk.shape)], chunk, 0)
+                if hop == size - 2:
+                    chunk /= size
+                message = self.encoded(chunks, number)
+            if hop >= size - 2:  # all-gather: pass messages on unchanged, decode as the others do
+                chunk.copy_(codec.from_message(message, [tuple(chunk.shape)], chunk, 0))
+            ring["hop"] = hop + 1
+            if hop + 1 < 2 * (size - 1):
+                self.send(ring, message)
+        return t

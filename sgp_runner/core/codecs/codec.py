@@ -1,0 +1,100 @@
+"""The interface of codecs, which encode a vector [n] that is made of tensors of known shapes.
+
+A message is a contiguous tensor, of bytes unless a torch type says it all; scales and chunks are
+per tensor. `Identity` and `RandomK` are unbiased; the others are biased, and an algorithm that uses
+them either sends what was lost later (error feedback) or says that it does not. Most codes have no
+place for numbers that are not finite, so training that has come to these has diverged
+(`check_finite`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from sgp_runner.utils.errors import NotFinite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.optim.optimizer import Shapes
+
+LARGEST = 1e18  # larger numbers have squares beyond float32, in which they are coded
+Shape: TypeAlias = tuple[int, ...]
+
+
+class Codec:
+    """A frozen dataclass that encodes and decodes.
+
+    A vector without values, of a timing study, has a message without contents, of the same length.
+    """
+
+    dtype: ClassVar[str | None] = "uint8"  # of a message; None: that of the vector
+
+    def encode(self, x: Tensor, shapes: Shapes, seed: int) -> Tensor:
+        """Return the message of ``x`` [n]; a random codec draws from ``seed``, known to receivers.
+
+        Raises NotFinite.
+        """
+        import torch
+
+        if x.is_meta:
+            dtype = None if self.dtype is None else getattr(torch, self.dtype)
+            return x.new_empty(self.length([*shapes.values()]), dtype=dtype)
+        check_finite(x, shapes)
+        return self.to_message(x, [*shapes.values()], seed)
+
+    def decode(self, message: Tensor, shapes: Shapes, like: Tensor, seed: int) -> Tensor:
+        """Return the vector [n], or its coefficients [n], in the type of ``like``, any tensor."""
+        if like.is_meta:
+            return like.new_empty(numel([*shapes.values()]))
+        return self.from_message(message, [*shapes.values()], like, seed)
+
+    def transform_back(self, coefficients: Tensor, shapes: Shapes) -> Tensor:
+        """Return the vector [n] of the coefficients [n] that a codec decodes to."""
+        return coefficients
+
+    @property
+    def for_error_feedback(self) -> Codec:
+        """This codec for algorithms that send later what it loses: E|Q(x) - x|^2 < |x|^2."""
+        return self
+
+    @abstractmethod
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor: ...
+
+    @abstractmethod
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor: ...
+
+    def length(self, shapes: Sequence[Shape]) -> int:
+        """Return how many entries a message has; by default as many as the vector."""
+        return numel(shapes)
+
+
+def check_finite(x: Tensor, shapes: Shapes, begin: int = 0) -> None:
+    """Raise NotFinite, which names the tensor, if a number of ``x`` [n] is not finite or too large.
+
+    Waits for the device.
+
+    x: the entries from ``begin`` of a vector that is made of tensors of these shapes
+    """
+    if x.is_meta or not x.numel() or float(x.abs().max()) <= LARGEST:
+        return
+    first = int((~(x.abs() <= LARGEST)).nonzero()[0])
+    ends = zip(shapes, accumulate(map(prod, shapes.values())), strict=True)
+    name = next(name for name, end in ends if begin + first < end)
+    raise NotFinite(f"its message has {float(x[first]):g} in the tensor {name}")
+
+
+def tensors_in(x: Tensor, shapes: Sequence[Shape]) -> Sequence[Tensor]:
+    """Return the tensors that make up ``x``, each as a vector."""
+    return x.split_with_sizes([prod(shape) for shape in shapes])
+
+
+def numel(shapes: Sequence[Shape]) -> int:
+    """Return the length of a vector that is made of tensors of these shapes."""
+    return sum(map(prod, shapes))

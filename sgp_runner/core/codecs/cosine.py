@@ -1,0 +1,114 @@
+"""The largest cosine coefficients of every chunk, as DeMo sends them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import cos, pi, prod, sqrt
+from typing import TYPE_CHECKING
+
+from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
+from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
+from sgp_runner.core.flat import joined
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from sgp_runner.core.optim.optimizer import Shapes
+
+
+@dataclass(frozen=True)
+class CosineTopK(Codec):
+    """The ``k`` largest coefficients of every chunk's orthonormal DCT, with their places; biased.
+
+    The chunks of a matrix are blocks whose sides are the largest divisors of its own sides up to
+    ``side``; those of a vector are runs of such a length.
+    """
+
+    k: int
+    side: int
+
+    def chunks(self, shapes: Sequence[Shape]) -> list[Chunks]:
+        return [Chunks(shape, self.side) for shape in shapes]
+
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        values, indices = [], []
+        for part, each in zip(tensors_in(x, shapes), self.chunks(shapes), strict=True):
+            coefficients = each.transform(part)
+            top = coefficients.abs().topk(min(self.k, each.size), 1).indices.sort(1).values
+            values.append(coefficients.gather(1, top).float().reshape(-1))
+            indices.append(pack(top.reshape(-1), each.bits))
+        return joined([as_bytes(joined(values)), *indices])
+
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
+        out, chunks = [], self.chunks(shapes)
+        counts = [each.count(self.k) for each in chunks]
+        values, rest = from_bytes(message, sum(counts))
+        for each, count, part in zip(chunks, counts, values.split_with_sizes(counts), strict=True):
+            end = packed_bytes(count, each.bits)
+            indices = unpack(rest[:end], each.bits, count).view(-1, min(self.k, each.size)).long()
+            rest = rest[end:]
+            dense = like.new_zeros(each.numel // each.size, each.size)
+            dense.scatter_(1, indices, part.view_as(indices).to(like.dtype))
+            out.append(dense.reshape(-1))
+        return joined(out)
+
+    def transform_back(self, coefficients: Tensor, shapes: Shapes) -> Tensor:
+        if coefficients.is_meta:
+            return coefficients
+        chunks = self.chunks([*shapes.values()])
+        parts = coefficients.split_with_sizes([each.numel for each in chunks])
+        return joined([each.transform_back(part) for each, part in zip(chunks, parts, strict=True)])
+
+    def length(self, shapes: Sequence[Shape]) -> int:
+        counts = [(each.count(self.k), each.bits) for each in self.chunks(shapes)]
+        return sum(4 * count + packed_bytes(count, bits) for count, bits in counts)
+
+
+class Chunks:
+    """The chunks of one tensor, and their cosine transform."""
+
+    def __init__(self, shape: Shape, side: int) -> None:
+        self.numel = numel([shape])
+        matrix = (shape[0], self.numel // shape[0]) if len(shape) > 1 else (1, self.numel)
+        sides = [largest_divisor(size, side) for size in matrix]
+        self.split = (matrix[0] // sides[0], sides[0], matrix[1] // sides[1], sides[1])
+        self.size = prod(sides)  # coefficients of a chunk
+        self.bits = max(1, (self.size - 1).bit_length())
+
+    def count(self, k: int) -> int:
+        """Return how many coefficients are sent if ``k`` of a chunk are."""
+        return self.numel // self.size * min(k, self.size)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Return the coefficients [chunks, size] of ``x`` [n]."""
+        _, a, _, b = self.split
+        blocks = x.view(self.split).movedim(1, 2)  # [rows, columns, a, b]
+        return (cosines(a, x.dtype) @ blocks @ cosines(b, x.dtype).T).reshape(-1, self.size)
+
+    def transform_back(self, coefficients: Tensor) -> Tensor:
+        """Return the tensor [n] of coefficients [n]."""
+        rows, a, columns, b = self.split
+        blocks = coefficients.view(rows, columns, a, b)
+        blocks = cosines(a, blocks.dtype).T @ blocks @ cosines(b, blocks.dtype)
+        return blocks.movedim(2, 1).reshape(-1)
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    return next(each for each in range(min(number, limit), 0, -1) if number % each == 0)
+
+
+@functools.cache
+def cosines(n: int, dtype: torch.dtype) -> Tensor:
+    """Return the orthonormal DCT-II as a matrix [n, n]."""
+    import torch
+
+    rows = [
+        [sqrt((1 if i == 0 else 2) / n) * cos(pi * i * (2 * j + 1) / (2 * n)) for j in range(n)]
+        for i in range(n)
+    ]
+    return torch.tensor(rows, dtype=dtype)

@@ -1,0 +1,68 @@
+"""Matrices as products of thin ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.core.codecs.codec import Codec, Shape, tensors_in
+from sgp_runner.core.flat import joined
+from sgp_runner.utils.errors import check_least
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LowRank(Codec):
+    """A matrix as the product of two thin ones, from one power iteration; biased.
+
+    ``p = orthonormal(m q)`` and ``m^T p`` are sent, with ``q`` random, from a seed that receivers
+    know (Vogels et al. 2019, of each worker's own matrix). Vectors are sent as they are.
+
+    rank: columns of the thin matrices
+    """
+
+    rank: int = 2
+    name: ClassVar[str] = "low_rank"
+    dtype: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        check_least(1, "algo.codec", self, "rank")
+
+    def sizes(self, shape: Shape) -> tuple[int, ...]:
+        """Return the lengths of the factors of a tensor; its own length if that is shorter."""
+        rows, columns = shape[0] if shape else 1, prod(shape[1:])
+        thin = (rows * self.rank, columns * self.rank)
+        return thin if sum(thin) < rows * columns else (rows * columns,)
+
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        import torch
+
+        generator, sent = torch.Generator().manual_seed(seed), []
+        for part, shape in zip(tensors_in(x, shapes), shapes, strict=True):
+            if len(self.sizes(shape)) == 1:
+                sent.append(part)
+                continue
+            matrix = part.view(shape[0], -1)
+            start = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=x.dtype)
+            p = torch.linalg.qr(matrix @ start).Q
+            sent += [p.reshape(-1), (matrix.T @ p).reshape(-1)]
+        return joined(sent)
+
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
+        out, sizes = [], [self.sizes(shape) for shape in shapes]
+        for each, part in zip(sizes, message.split_with_sizes(list(map(sum, sizes))), strict=True):
+            if len(each) == 1:
+                out.append(part)
+                continue
+            p, q = (factor.view(-1, self.rank) for factor in part.split_with_sizes([*each]))
+            out.append((p @ q.T).reshape(-1))
+        return joined(out)
+
+    def length(self, shapes: Sequence[Shape]) -> int:
+        return sum(sum(self.sizes(shape)) for shape in shapes)

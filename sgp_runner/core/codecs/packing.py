@@ -1,0 +1,50 @@
+"""Whole numbers of a few bits, and float32, as bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """Return the bytes of ``count`` packed numbers."""
+    return -(-count * bits // 8)
+
+
+def pack(values: Tensor, bits: int) -> Tensor:
+    """Pack whole numbers [n] of ``bits`` bits each without gaps: uint8 [ceil(n bits / 8)]."""
+    import torch
+
+    if bits == 8:
+        return values.byte()
+    positions = torch.arange(bits, device=values.device)
+    flat = ((values.long()[:, None] >> positions) & 1).reshape(-1)
+    flat = torch.nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
+    return (flat << torch.arange(8, device=values.device)).sum(1).byte()
+
+
+def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
+    """Return the numbers [count] that `pack` has packed."""
+    import torch
+
+    if bits == 8:
+        return packed
+    flat = (packed.long()[:, None] >> torch.arange(8, device=packed.device)) & 1
+    flat = flat.reshape(-1)[: bits * count].view(count, bits)
+    return (flat << torch.arange(bits, device=packed.device)).sum(1)
+
+
+def as_bytes(x: Tensor) -> Tensor:
+    """Return the bytes of a contiguous tensor."""
+    import torch
+
+    return x.contiguous().view(-1).view(torch.uint8)
+
+
+def from_bytes(message: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return ``count`` float32 at the beginning of a message, and the rest of it."""
+    import torch
+
+    return message[: 4 * count].clone().view(torch.float32), message[4 * count :]

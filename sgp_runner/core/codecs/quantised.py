@@ -1,0 +1,140 @@
+"""Codecs that send a few bits for every number, and a scale or so for each tensor."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
+from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
+from sgp_runner.core.flat import joined
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Quantised(Codec):
+    """``scales`` float32 for each tensor, and then codes of ``bits`` bits for all numbers."""
+
+    scales: ClassVar[int] = 1
+    bits: ClassVar[int]
+
+    @abstractmethod
+    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scales [scales] and the codes [n] of a tensor ``x`` [n] of float32."""
+
+    @abstractmethod
+    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
+        """Return the tensor [n] in the type of ``like``."""
+
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        coded = [self.quantise(part) for part in tensors_in(x.float(), shapes)]
+        scales = joined([scale for scale, _ in coded])
+        return joined([as_bytes(scales), pack(joined([codes for _, codes in coded]), self.bits)])
+
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
+        scales, rest = from_bytes(message, self.scales * len(shapes))
+        codes = tensors_in(unpack(rest, self.bits, numel(shapes)), shapes)
+        coded = zip(scales.view(-1, self.scales), codes, strict=True)
+        return joined([self.values(*each, like) for each in coded])
+
+    def length(self, shapes: Sequence[Shape]) -> int:
+        return 4 * self.scales * len(shapes) + packed_bytes(numel(shapes), self.bits)
+
+
+@dataclass(frozen=True)
+class Int8(Quantised):
+    """8 bits for a number: ``round(127 x / max|x|)`` and a scale for each tensor; biased."""
+
+    name: ClassVar[str] = "int8"
+    bits: ClassVar[int] = 8
+
+    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scale = x.abs().max()
+        return scale[None], (127 * x / scale).round().char() if scale > 0 else x.char()
+
+    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
+        return codes.char().to(like.dtype) * (scales / 127).to(like)
+
+
+@dataclass(frozen=True)
+class Quantize8(Codec):
+    """One vector as int8 [n + 4]: ``round(127 (x / max|x|))``, then the float32 scale.
+
+    In this order of operations (Li et al. 2018), which differs from `Int8` in the last bit.
+    """
+
+    dtype: ClassVar[str | None] = "int8"
+
+    def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        import torch
+
+        scale = x.abs().max().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
+        levels = torch.where(scale > 0, x.float() / scale * 127, 0.0).round_().char()
+        return joined([levels, scale.view(1).view(torch.int8)])
+
+    def from_message(
+        self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
+    ) -> Tensor:
+        import torch
+
+        scale = message[-4:].clone().view(torch.float32)
+        return message[:-4].to(like.dtype) * (scale / 127).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class FP4(Quantised):
+    """4 bits for a number, E3M0: a sign, and zero or one of seven powers of two; biased.
+
+    Magnitudes are ``s {0, 2^-6, ..., 2^0}`` with ``s = 2^floor(log2 max|x|)`` for each tensor, to
+    the nearest, ties away from zero, larger ones cut off. Streaming DiLoCo's paper names the format
+    but neither scale nor rounding.
+    """
+
+    name: ClassVar[str] = "fp4"
+    bits: ClassVar[int] = 4
+
+    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
+        top = x.abs().max()
+        # frexp: max|x| = m 2^e with m in [0.5, 1)
+        scale = torch.ldexp(torch.ones_like(top), torch.frexp(top)[1] - 1) if top > 0 else top
+        size = x.abs() / scale if scale > 0 else torch.zeros_like(x)
+        # Halfway between neighbours: 2^-7, then 1.5 2^-6, ..., 1.5 2^-1.
+        bounds = x.new_tensor([2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0))])
+        return scale[None], torch.bucketize(size, bounds, right=True) + 8 * (x < 0)
+
+    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
+        sizes = like.new_tensor([0.0, *(2.0**e for e in range(-6, 1))])
+        return (1 - codes // 8 * 2) * sizes[codes % 8] * scales.to(like)
+
+
+@dataclass(frozen=True)
+class TwoBit(Quantised):
+    """2 bits for a number, and five numbers for each tensor; biased, but the sum is kept.
+
+    With s the mean of a tensor and w = 6/4 of its standard deviation, a number's code is
+    ``clip(round((x - s) / w + 2), 0, 3)``; it is decoded as the mean of the numbers of its code
+    (Sarfi et al. 2025). The five numbers are s and, for each code, the mean of ``x - s``.
+    """
+
+    name: ClassVar[str] = "two_bit"
+    scales: ClassVar[int] = 5
+    bits: ClassVar[int] = 2
+
+    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean = x.mean()
+        deviation = x.std() if len(x) > 1 else x.new_zeros(())
+        rest = x - mean
+        width = 6 * deviation / 4
+        codes = (rest / width + 2).round().clamp(0, 3).long() if width > 0 else rest.long() * 0 + 2
+        sums = x.new_zeros(4).index_add_(0, codes, rest)
+        return joined([mean[None], sums / codes.bincount(minlength=4).clamp(min=1)]), codes
+
+    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
+        return (scales[0] + scales[1:][codes]).to(like.dtype)

@@ -1,0 +1,73 @@
+"""Fragments of a model, which are exchanged one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING
+
+from sgp_runner.core.flat import joined
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.optim.optimizer import Shapes
+
+BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")  # in the name of a tensor of a transformer block
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Some of the model's tensors.
+
+    spans: where they are in the parameters [D]
+    shapes: their shapes, by name
+    """
+
+    spans: Sequence[slice]
+    shapes: Shapes
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return the fragment [n] of ``x`` [D], a copy."""
+        return joined([x[span] for span in self.spans])
+
+    @contextmanager
+    def inside(self, *vectors: Tensor) -> Iterator[list[Tensor]]:
+        """Yield the fragment [n] of each of ``vectors`` [D]; write them back at the end."""
+        parts = [self.of(x) for x in vectors]
+        yield parts
+        sizes = [span.stop - span.start for span in self.spans]
+        for x, part in zip(vectors, parts, strict=True):
+            for span, values in zip(self.spans, part.split_with_sizes(sizes), strict=True):
+                x[span] = values
+
+
+def fragments_of(shapes: Shapes, blocks: int, pattern: str, count: int) -> list[Fragment]:
+    """Return the fragments of a model.
+
+    Those of transformer blocks have ``blocks`` each, and what belongs to no block is one more. A
+    model without blocks is cut into ``count`` runs of tensors of nearly equal size.
+    """
+    numbers = [found and int(found[1]) for found in map(BLOCK.search, shapes)]
+    last = max((number for number in numbers if number is not None), default=-1)
+    ends = list(accumulate(map(prod, shapes.values())))
+    if last < 0:
+        owners = [min(count - 1, (end - 1) * count // ends[-1]) for end in ends]
+    else:
+        groups = -(-(last + 1) // blocks)
+        owners = [
+            groups if n is None else n % groups if pattern == "strided" else n // blocks
+            for n in numbers
+        ]
+    tensors = list(zip(owners, shapes.items(), ends, strict=True))
+    return [
+        Fragment(
+            [slice(end - prod(shape), end) for of, (_, shape), end in tensors if of == owner],
+            {name: shape for of, (name, shape), _ in tensors if of == owner},
+        )
+        for owner in sorted(set(owners))
+    ]

@@ -1,0 +1,27 @@
+"""Former names of what plug-ins use, which keep working."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+
+@functools.cache
+def warn_of_new_name(old: str, new: str) -> None:
+    """Say the new name, once in a process."""
+    print(f"warning: {old} is now called {new}.", file=sys.stderr, flush=True)
+
+
+def renamed(old: str, new: str) -> Any:
+    """Return a property of workers under a former name, which rank 0 warns of."""
+
+    def get(worker: Any) -> Any:
+        if worker.rank == 0:
+            warn_of_new_name(f"worker.{old}", f"worker.{new}")
+        return getattr(worker, new)
+
+    def put(worker: Any, value: Any) -> None:
+        setattr(worker, new, value)
+
+    return property(get, put)

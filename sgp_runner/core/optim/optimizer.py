@@ -1,0 +1,80 @@
+"""The interface of local optimizers, which turn a gradient into the step to subtract.
+
+All state of an optimizer is in flat buffers of the same length as the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from sgp_runner.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.core.optim.schedules import Horizon, Schedule
+
+#: The step to subtract from the parameters [D], in pieces: where, and what.
+Updates: TypeAlias = "Iterator[tuple[slice, Tensor]]"
+#: The shapes of the parameter tensors that make up the parameters [D], by name, in order.
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+
+
+class Optimizer(Protocol):
+    """A local optimizer.
+
+    lr: peak learning rate; with lr_reference_batch it is multiplied by global batch / that.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def lr_reference_batch(self) -> int | None: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def nesterov(self) -> bool: ...
+    @property
+    def slow_buffers(self) -> Literal["reset", "keep"]: ...  # SlowMo's default treatment
+    @property
+    def schedule(self) -> Schedule: ...
+    def buffers(self, params: Tensor) -> dict[str, Tensor]: ...
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor: ...
+
+
+def lr_at(optim: Optimizer, epoch: float, horizon: Horizon) -> float:
+    """Learning rate at ``epoch``."""
+    scale = horizon.global_batch / optim.lr_reference_batch if optim.lr_reference_batch else 1.0
+    return optim.lr * scale * optim.schedule.factor(epoch, horizon)
+
+
+def check_lr(lr: float, weight_decay: float, reference_batch: int | None) -> None:
+    if not isfinite(lr) or lr <= 0:
+        raise ConfigError("optim.lr", f"{lr} must be a positive, finite number.")
+    if not isfinite(weight_decay) or weight_decay < 0:
+        raise ConfigError(
+            "optim.weight_decay", f"{weight_decay} must be zero or a positive, finite number."
+        )
+    if reference_batch is not None and reference_batch < 1:
+        raise ConfigError(
+            "optim.lr_reference_batch", f"{reference_batch} must be at least 1 sample, or null."
+        )
+
+
+def check_clip(clip: float | None) -> None:
+    if clip is not None and not clip > 0:
+        raise ConfigError("optim.clip", f"{clip} must be above 0, or null for no clipping.")
+
+
+def clipped(g: Tensor, clip: float | None) -> None:
+    """Scale ``g`` down to the norm ``clip``, in place, if it is larger."""
+    if clip is not None:
+        g.mul_((clip / (g.norm() + 1e-6)).clamp(max=1.0))

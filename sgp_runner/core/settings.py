@@ -1,0 +1,28 @@
+"""Checks of numbers in settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+from sgp_runner.utils.errors import ConfigError
+
+#: What a number must be -> whether it is.
+RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    "[0, 1)": ("must be in [0, 1)", lambda x: 0 <= x < 1),
+    "[0, 1]": ("must be between 0 and 1", lambda x: 0 <= x <= 1),
+    "(0, 1]": ("must be above 0 and at most 1", lambda x: 0 < x <= 1),
+    "positive": ("must be a positive, finite number", lambda x: 0 < x < inf),
+    "not negative": ("must be zero or a positive, finite number", lambda x: 0 <= x < inf),
+}
+
+
+def check_range(kind: str, group: str, part: object, *names: str) -> None:
+    """Raise ConfigError if one of the settings ``names`` of ``part`` is outside of a range.
+
+    group: the group of ``part``, the first word of the key.
+    """
+    sentence, holds = RANGES[kind]
+    for name in names:
+        if not holds(value := getattr(part, name)):
+            raise ConfigError(f"{group}.{name}", f"{value} {sentence}.")
