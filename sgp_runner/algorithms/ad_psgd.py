@@ -13,12 +13,11 @@ parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.settings import check_range
 from sgp_runner.topology.verify import verify
-from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
@@ -43,11 +42,7 @@ class ADPSGD(Algorithm):
     asynchronous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.averages_per_gradient < inf:
-            raise ConfigError(
-                "algo.averages_per_gradient",
-                f"{self.averages_per_gradient} must be positive and finite.",
-            )
+        check_range("positive", "algo", self, "averages_per_gradient")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         verify(self.topology, nodes, "odd with even", self.title)

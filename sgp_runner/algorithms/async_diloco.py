@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.diloco import check_outer
 from sgp_runner.core.optim import Horizon
+from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.units import Seconds
 
@@ -70,8 +71,7 @@ class AsyncDiLoCo(Algorithm):
         check_outer(self)
         if self.delay is not None:
             check_least(1, "algo", self, "delay")
-        if not 0 <= self.grace < inf:
-            raise ConfigError("algo.grace", f"{self.grace} must be zero or positive, and finite.")
+        check_range("not negative", "algo", self, "grace")
         if any(not 0 < speed < inf for speed in self.speeds or ()):
             raise ConfigError("algo.speeds", f"{list(self.speeds or ())} must be positive numbers.")
 

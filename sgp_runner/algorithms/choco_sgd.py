@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.coder import Coder
+from sgp_runner.core.settings import check_range
 from sgp_runner.topology.verify import verify_symmetric
 from sgp_runner.utils.errors import ConfigError
 
@@ -46,8 +47,7 @@ class ChocoSGD(Algorithm):
     title: ClassVar[str] = "CHOCO-SGD"
 
     def __post_init__(self) -> None:
-        if not 0 < self.gamma <= 1:
-            raise ConfigError("algo.gamma", f"{self.gamma} must be above 0 and at most 1.")
+        check_range("(0, 1]", "algo", self, "gamma")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         verify_symmetric(self.topology, nodes, self.title, weighted=False)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.codecs.cosine import CosineTopK
+from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ class DeMo(Algorithm):
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "k", "side")
-        if not 0 <= self.beta < 1:
-            raise ConfigError("algo.beta", f"{self.beta} must be in [0, 1).")
+        check_range("[0, 1)", "algo", self, "beta")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         what = f"{self.title} has a momentum of its own, algo.beta"

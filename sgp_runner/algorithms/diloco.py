@@ -16,11 +16,11 @@ heavy ball is SlowMo over local SGD with a constant learning rate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.core.settings import check_range
+from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,10 +44,8 @@ class Outer(Protocol):
 def check_outer(outer: Outer) -> None:
     """Raise ConfigError for settings that no outer optimizer can have."""
     check_least(1, "algo", outer, "period")
-    if not 0 < outer.lr < inf:
-        raise ConfigError("algo.lr", f"{outer.lr} must be a positive, finite number.")
-    if not 0 <= outer.momentum < 1:
-        raise ConfigError("algo.momentum", f"{outer.momentum} must be in [0, 1).")
+    check_range("positive", "algo", outer, "lr")
+    check_range("[0, 1)", "algo", outer, "momentum")
 
 
 def outer_state(worker: Worker) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.push_sum import average
+from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError, inside
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class Hybrid(Algorithm):
         return f"{self.first.title}, then {self.then.title}"
 
     def __post_init__(self) -> None:
-        if self.switch_epoch <= 0:
-            raise ConfigError("algo.switch_epoch", f"{self.switch_epoch} must be positive.")
+        check_range("positive", "algo", self, "switch_epoch")
         for key, part in (("algo.first", self.first), ("algo.then", self.then)):
             if part.asynchronous or part.servers:
                 raise ConfigError(

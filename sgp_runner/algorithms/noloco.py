@@ -19,10 +19,10 @@ sqrt(2 + momentum^2)``, is neither necessary nor sufficient.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.settings import check_range
 from sgp_runner.topology.verify import verify_symmetric
 from sgp_runner.utils.errors import ConfigError, check_least
 
@@ -54,10 +54,8 @@ class NoLoCo(Algorithm):
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "period")
-        if not 0 < self.lr < inf:
-            raise ConfigError("algo.lr", f"{self.lr} must be a positive, finite number.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError("algo.momentum", f"{self.momentum} must be in [0, 1).")
+        check_range("positive", "algo", self, "lr")
+        check_range("[0, 1)", "algo", self, "momentum")
         most = 2 * (1 - self.momentum**2)
         if not 0 < self.gamma < most:
             raise ConfigError(

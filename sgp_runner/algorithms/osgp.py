@@ -21,7 +21,7 @@ from sgp_runner.algorithms.osgp_released import run_released
 from sgp_runner.core.gossip import split
 from sgp_runner.core.late_messages import LateMessages
 from sgp_runner.core.push_sum import descend, to_numerator
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from sgp_runner.core.worker import Worker
@@ -50,10 +50,8 @@ class OSGP(Algorithm):
     graph: ClassVar[Literal["any"]] = "any"
 
     def __post_init__(self) -> None:
-        if self.tau < 0:
-            raise ConfigError("algo.tau", f"{self.tau} must be 0 or more steps.")
-        if self.interval < 1:
-            raise ConfigError("algo.interval", f"{self.interval} must be at least 1 step.")
+        check_least(0, "algo", self, "tau")
+        check_least(1, "algo", self, "interval")
 
     def phases(self, size: int) -> list[Phase]:
         return [(epoch, self.interval * steps) for epoch, steps in self.topology.phases(size)]

@@ -15,8 +15,8 @@ from sgp_runner.core.averages import Averages
 from sgp_runner.core.codecs.casts import Truncate16
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.quantised import Quantize8
-from sgp_runner.core.optim.optimizer import clipped
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.core.optim.optimizer import check_clip, clipped
+from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,14 +46,9 @@ class PipeSGD(Algorithm):
     title: ClassVar[str] = "Pipe-SGD"
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise ConfigError("algo.depth", f"{self.depth} must be at least 1 (which is AR-SGD).")
-        if self.warmup_epochs < 0:
-            raise ConfigError("algo.warmup_epochs", f"{self.warmup_epochs} must not be negative.")
-        if self.clip is not None and self.clip <= 0:
-            raise ConfigError(
-                "algo.clip", f"{self.clip} must be positive, or null for no clipping."
-            )
+        check_least(1, "algo", self, "depth")
+        check_least(0, "algo", self, "warmup_epochs")
+        check_clip("algo", self.clip)
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 1), (self.warmup_epochs, self.depth)]

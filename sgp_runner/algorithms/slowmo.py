@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.core.push_sum import average
+from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError, inside
 
 if TYPE_CHECKING:
@@ -58,10 +59,8 @@ class SlowMo(Algorithm):
             raise ConfigError(
                 "algo.tau", f"{self.tau} must be at least 1 step, or null for the paper's."
             )
-        if self.alpha <= 0:
-            raise ConfigError("algo.alpha", f"{self.alpha} must be positive.")
-        if not 0 <= self.beta < 1:
-            raise ConfigError("algo.beta", f"{self.beta} must be in [0, 1).")
+        check_range("positive", "algo", self, "alpha")
+        check_range("[0, 1)", "algo", self, "beta")
         if self.base.asynchronous or self.base.servers or isinstance(self.base, SlowMo):
             raise ConfigError(
                 "algo.base",

@@ -13,13 +13,13 @@ number of workers that sent it (``divide_by=senders``). Without loss it is DiLoC
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.coder import Coder
-from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.core.settings import check_range
+from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from sgp_runner.core.worker import Worker
@@ -45,10 +45,8 @@ class SparseLoCo(Algorithm):
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "period")
-        if not 0 <= self.beta <= 1:
-            raise ConfigError("algo.beta", f"{self.beta} must be between 0 and 1.")
-        if not 0 < self.lr < inf:
-            raise ConfigError("algo.lr", f"{self.lr} must be a positive, finite number.")
+        check_range("[0, 1]", "algo", self, "beta")
+        check_range("positive", "algo", self, "lr")
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

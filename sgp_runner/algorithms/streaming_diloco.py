@@ -27,6 +27,7 @@ from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.fragments import Fragment, fragments_of
+from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ class StreamingDiLoCo(Algorithm):
             raise ConfigError(
                 "algo.delay", f"{self.delay} must be at least 0 and less than algo.period."
             )
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError("algo.alpha", f"{self.alpha} must be between 0 and 1.")
+        check_range("[0, 1]", "algo", self, "alpha")
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 2 * self.period + self.delay)]  # the first period sends nothing

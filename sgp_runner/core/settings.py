@@ -12,8 +12,8 @@ RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "[0, 1)": ("must be in [0, 1)", lambda x: 0 <= x < 1),
     "[0, 1]": ("must be between 0 and 1", lambda x: 0 <= x <= 1),
     "(0, 1]": ("must be above 0 and at most 1", lambda x: 0 < x <= 1),
-    "positive": ("must be a positive, finite number", lambda x: 0 < x < inf),
-    "not negative": ("must be zero or a positive, finite number", lambda x: 0 <= x < inf),
+    "positive": ("must be positive and finite", lambda x: 0 < x < inf),
+    "not negative": ("must be zero or positive, and finite", lambda x: 0 <= x < inf),
 }
 
 

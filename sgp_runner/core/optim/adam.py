@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.core.optim.optimizer import Shapes, check_clip, check_lr, clipped
+from sgp_runner.core.optim.optimizer import Shapes, check_clip, check_rates, clipped
 from sgp_runner.core.optim.schedules import Schedule
-from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,8 +40,7 @@ class Adam:
     slow_buffers: ClassVar[Literal["reset", "keep"]] = "keep"
 
     def __post_init__(self) -> None:
-        check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
-        check_moments(self.beta1, self.beta2, self.eps)
+        check_rates(self, "lr", "eps", decays=("beta1", "beta2"))
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return moments(params)
@@ -86,9 +84,8 @@ class AdamW:
     slow_buffers: ClassVar[Literal["reset", "keep"]] = "keep"
 
     def __post_init__(self) -> None:
-        check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
-        check_moments(self.beta1, self.beta2, self.eps)
-        check_clip(self.clip)
+        check_rates(self, "lr", "eps", decays=("beta1", "beta2"))
+        check_clip("optim", self.clip)
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return moments(params)
@@ -106,14 +103,6 @@ class AdamW:
                 if len(shape) > 1:
                     d.add_(x, alpha=self.weight_decay)
         return step.mul_(lr)
-
-
-def check_moments(beta1: float, beta2: float, eps: float) -> None:
-    for key, beta in (("optim.beta1", beta1), ("optim.beta2", beta2)):
-        if not 0 <= beta < 1:
-            raise ConfigError(key, f"{beta} must be in [0, 1).")
-    if eps <= 0:
-        raise ConfigError("optim.eps", f"{eps} must be positive.")
 
 
 def moments(params: Tensor) -> dict[str, Tensor]:

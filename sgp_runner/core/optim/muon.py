@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite, prod, sqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.core.optim.adam import check_moments, moments, normalised
-from sgp_runner.core.optim.optimizer import Shapes, check_clip, check_lr, clipped
+from sgp_runner.core.optim.adam import moments, normalised
+from sgp_runner.core.optim.optimizer import Shapes, check_clip, check_rates, clipped
 from sgp_runner.core.optim.schedules import Schedule
-from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,14 +62,9 @@ class Muon:
     slow_buffers: ClassVar[Literal["reset", "keep"]] = "keep"
 
     def __post_init__(self) -> None:
-        check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
-        check_moments(self.beta1, self.beta2, self.eps)
+        check_rates(self, "lr", "adam_lr", "eps", decays=("beta1", "beta2", "momentum"))
         check_least(1, "optim", self, "iterations")
-        if not (isfinite(self.adam_lr) and self.adam_lr > 0):
-            raise ConfigError("optim.adam_lr", f"{self.adam_lr} must be a positive, finite number.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError("optim.momentum", f"{self.momentum} must be in [0, 1).")
-        check_clip(self.clip)
+        check_clip("optim", self.clip)
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return moments(params)

@@ -5,10 +5,10 @@ All state of an optimizer is in flat buffers of the same length as the parameter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import isfinite
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,22 +56,20 @@ def lr_at(optim: Optimizer, epoch: float, horizon: Horizon) -> float:
     return optim.lr * scale * optim.schedule.factor(epoch, horizon)
 
 
-def check_lr(lr: float, weight_decay: float, reference_batch: int | None) -> None:
-    if not isfinite(lr) or lr <= 0:
-        raise ConfigError("optim.lr", f"{lr} must be a positive, finite number.")
-    if not isfinite(weight_decay) or weight_decay < 0:
+def check_rates(optim: Optimizer, *rates: str, decays: Sequence[str]) -> None:
+    """Raise ConfigError unless ``rates`` are positive, ``decays`` in [0, 1), and so on."""
+    check_range("positive", "optim", optim, *rates)
+    check_range("[0, 1)", "optim", optim, *decays)
+    check_range("not negative", "optim", optim, "weight_decay")
+    if (batch := optim.lr_reference_batch) is not None and batch < 1:
         raise ConfigError(
-            "optim.weight_decay", f"{weight_decay} must be zero or a positive, finite number."
-        )
-    if reference_batch is not None and reference_batch < 1:
-        raise ConfigError(
-            "optim.lr_reference_batch", f"{reference_batch} must be at least 1 sample, or null."
+            "optim.lr_reference_batch", f"{batch} must be at least 1 sample, or null."
         )
 
 
-def check_clip(clip: float | None) -> None:
+def check_clip(group: str, clip: float | None) -> None:
     if clip is not None and not clip > 0:
-        raise ConfigError("optim.clip", f"{clip} must be above 0, or null for no clipping.")
+        raise ConfigError(f"{group}.clip", f"{clip} must be positive, or null for no clipping.")
 
 
 def clipped(g: Tensor, clip: float | None) -> None:

@@ -7,9 +7,10 @@ algorithms and for those that count gradients globally.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import cos, isfinite, pi
+from math import cos, pi
 from typing import Literal, Protocol
 
+from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError
 
 
@@ -57,18 +58,14 @@ class Steps:
     reference_batch: int = 256
 
     def __post_init__(self) -> None:
-        check_schedule(warmup_epochs=self.warmup_epochs)
+        check_range("not negative", "optim.schedule", self, "warmup_epochs")
         if any(milestone < 0 for milestone in self.milestones):
             raise ConfigError(
                 "optim.schedule.milestones",
                 f"{list(self.milestones)} must be zero or positive epochs.",
             )
-        check_schedule(
-            positive=True,
-            reference_epochs=self.reference_epochs,
-            decay=self.decay,
-            reference_batch=self.reference_batch,
-        )
+        positive = ("reference_epochs", "decay", "reference_batch")
+        check_range("positive", "optim.schedule", self, *positive)
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         scale = horizon.epochs / self.reference_epochs
@@ -106,7 +103,7 @@ class Cosine:
     warmup_epochs: float = 4
 
     def __post_init__(self) -> None:
-        check_schedule(warmup_epochs=self.warmup_epochs)
+        check_range("not negative", "optim.schedule", self, "warmup_epochs")
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         if epoch < self.warmup_epochs:
@@ -127,11 +124,7 @@ class WarmupCosine:
     final: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "final"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(
-                    f"optim.schedule.{name}", f"{getattr(self, name)} must be between 0 and 1."
-                )
+        check_range("[0, 1]", "optim.schedule", self, "warmup", "final")
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         # The first step of a warm-up counts: at zero it would be lost.
@@ -152,7 +145,7 @@ class InverseSqrt:
     warmup_steps: int = 60
 
     def __post_init__(self) -> None:
-        check_schedule(positive=True, warmup_steps=self.warmup_steps)
+        check_range("positive", "optim.schedule", self, "warmup_steps")
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         step = epoch * horizon.steps_per_epoch + 1
@@ -171,16 +164,6 @@ def ends_with_run(schedule: Schedule) -> bool:
     if isinstance(schedule, Steps):
         return bool(schedule.milestones)
     return not isinstance(schedule, Constant | InverseSqrt)
-
-
-def check_schedule(positive: bool = False, **values: float) -> None:
-    """Raise ConfigError unless all values are finite and >= 0 (``positive``: > 0)."""
-    for name, value in values.items():
-        if not isfinite(value) or value < 0 or (positive and value == 0):
-            raise ConfigError(
-                f"optim.schedule.{name}",
-                f"{value} must be {'positive' if positive else 'zero or positive'} and finite.",
-            )
 
 
 def warmed_up(epoch: float, epochs: float, start: float) -> float:

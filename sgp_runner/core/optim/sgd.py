@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.core.flat import Gradient, in_pieces, joined, pieces
-from sgp_runner.core.optim.optimizer import Optimizer, Shapes, Updates, check_lr
+from sgp_runner.core.optim.optimizer import Optimizer, Shapes, Updates, check_rates
 from sgp_runner.core.optim.schedules import Schedule
-from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,9 +38,7 @@ class SGD:
     slow_buffers: ClassVar[Literal["reset", "keep"]] = "reset"
 
     def __post_init__(self) -> None:
-        check_lr(self.lr, self.weight_decay, self.lr_reference_batch)
-        if not 0 <= self.momentum < 1:
-            raise ConfigError("optim.momentum", f"{self.momentum} must be in [0, 1).")
+        check_rates(self, "lr", decays=["momentum"])
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
         return {"momentum": params.new_zeros(params.shape)} if self.momentum else {}
