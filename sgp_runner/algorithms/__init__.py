@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMER_NAMES = {
     "sends": "message_layout",
     "measures": "is_probe",
-    "warning": "warning",
+    "without_effect": "warning",
 }
 
 

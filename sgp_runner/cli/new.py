@@ -50,10 +50,10 @@ class CLASS(Algorithm):
         """The loop of one worker: await all that takes time, and nothing else.
 
         A resumed run calls this again, so what one step leaves to later ones is kept by name:
-        ``m = worker.keep("momentum", lambda: x.new_zeros(x.shape))`` before the loop, and
+        ``m = worker.state("momentum", lambda: x.new_zeros(x.shape))`` before the loop, and
         ``m.mul_(0.9).add_(d)`` in it, which changes the tensor that is kept; ``m = 0.9 * m + d``
-        would make another one. Numbers: ``worker.count("rounds")`` adds 1, and ``worker.tally``
-        reads.
+        would make another one. Numbers: ``worker.increment("rounds")`` adds 1, and
+        ``worker.counter("rounds")`` reads.
         """
         x = worker.params
         for k in worker.steps():

@@ -56,7 +56,7 @@ class Transport(ABC):
     def check_any_source(self) -> None:
         """Raise RuntimeError if the network cannot receive from any source."""
 
-    def take(self, message: Tensor) -> Tensor:
+    def convert(self, message: Tensor) -> Tensor:
         """Convert ``message`` to the tensor that the receiving worker sees."""
         return message
 
@@ -82,10 +82,10 @@ class Comm:
     __slots__ = (
         "before",
         "collectives",
+        "convert",
         "mailbox",
         "num_bytes_sent",
         "num_sent",
-        "take",
         "transport",
     )
 
@@ -93,7 +93,7 @@ class Comm:
         self.mailbox, self.transport = mailbox, transport
         # None where a network does not need the hook, which saves a call for each message.
         own = type(transport)
-        self.take = None if own.take is Transport.take else transport.take
+        self.convert = None if own.convert is Transport.convert else transport.convert
         hook = own.before_receiving
         self.before = None if hook is Transport.before_receiving else transport.before_receiving
         self.num_bytes_sent = self.num_sent = self.collectives = 0
@@ -111,7 +111,7 @@ class Comm:
         """The next message from ``src``."""
         if self.before is not None:
             self.before(src)
-        return self.mailbox.recv(src, tag, self.take)
+        return self.mailbox.recv(src, tag, self.convert)
 
     def recv_any(self, tag: int = 0) -> Future[tuple[int, Tensor]]:
         """The message that arrived first, with its sender."""
@@ -126,7 +126,7 @@ class Comm:
             return None
         message = self.mailbox.poll(src, tag)
         assert message is not None
-        return self.transport.take(message)
+        return self.transport.convert(message)
 
     def poll_any(self, tag: int = 0) -> tuple[int, Tensor] | None:
         """The message that arrived first, with its sender, if one has arrived, else None."""

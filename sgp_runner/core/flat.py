@@ -89,24 +89,24 @@ class FlatModule:
             m._buffers[name] = buffer
         return self.module
 
-    def take_gradient(self) -> Tensor:
+    def detach_gradient(self) -> Tensor:
         """Take the gradient [D] away from the parameters."""
         import torch
 
-        return torch.cat(self.take_parts())
+        return torch.cat(self.detach_parts())
 
-    def take_large_parts(self) -> list[Tensor]:
+    def detach_large_parts(self) -> list[Tensor]:
         """Take the gradient away, as consecutive parts of it; those of large parameters stay."""
         import torch
 
-        grouped = groupby(self.take_parts(), lambda part: part.numel() > PIECE)
+        grouped = groupby(self.detach_parts(), lambda part: part.numel() > PIECE)
         return [
             part
             for is_large, group in grouped
             for part in (group if is_large else [torch.cat([*group])])
         ]
 
-    def take_parts(self) -> list[Tensor]:
+    def detach_parts(self) -> list[Tensor]:
         """Take the gradients away from the parameters, each as a vector."""
         import torch
 

@@ -137,7 +137,7 @@ class Problem:
         scale: [], factor of the returned gradient.
         """
         loss = self.backward(params, buffers, rank, step, module, scale)
-        return self.flat.take_gradient(), loss
+        return self.flat.detach_gradient(), loss
 
     def backward(
         self,

@@ -43,7 +43,9 @@ class Budget(Protocol):
 
     taken: int
 
-    def take(self) -> int | None: ...  # the number of the next step, or None when all are spent
+    def next_step(
+        self,
+    ) -> int | None: ...  # its number, or None when all are spent
     @property
     def spent(self) -> bool: ...
 
@@ -55,7 +57,7 @@ class OwnBudget:
     total: int
     taken: int = 0
 
-    def take(self) -> int | None:
+    def next_step(self) -> int | None:
         if self.taken == self.total:
             return None
         self.taken += 1
@@ -73,10 +75,10 @@ class OwnBudget:
 class Runtime(Protocol):
     """The interface that simulated and real runs provide to their workers."""
 
-    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Future[Any]:
-        """The gradient; ``apart``: it may come in parts (`Gradient`)."""
+    def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Any]:
+        """The gradient; ``allow_parts``: it may come in parts (`Gradient`)."""
 
-    def mean_grad(self, worker: Worker, apart: bool = False) -> Awaitable[Any]: ...
+    def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Awaitable[Any]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
     def sleep(self, worker: Worker, number: int, seconds: float) -> Awaitable[None]: ...
     def now(self) -> float: ...
@@ -95,21 +97,8 @@ class StepListener(Protocol):
     def end_of_step(self, worker: Worker) -> None: ...
 
 
-class Silent:
-    """Does nothing."""
-
-    def start_of_step(self, worker: Worker) -> None:
-        """Save nothing."""
-
-    def end_of_step(self, worker: Worker) -> None:
-        """Record nothing."""
-
-
-SILENT = Silent()
-
-
 class Steps:
-    """Forwards steps: their start to the saver of the run, their end to its recorder."""
+    """Forwards steps: their start to the saver of the run, their end to its recorder, if any."""
 
     def __init__(self) -> None:
         self.saver: Callable[[Worker], None] | None = None
@@ -122,6 +111,9 @@ class Steps:
     def end_of_step(self, worker: Worker) -> None:
         if self.recorder is not None:
             self.recorder(worker)
+
+
+NULL_LISTENER = Steps()
 
 
 @dataclass(slots=True)
@@ -240,7 +232,7 @@ class Worker:
         progress, runtime, budget, until = self.progress, self.runtime, self.budget, self.until
         while until is None or progress.steps_taken < until:
             runtime.start_of_step(self)
-            step = budget.take()
+            step = budget.next_step()
             if step is None:
                 return
             progress.step = step

@@ -89,13 +89,13 @@ class Gradients:
         if problem.compute.device != "cpu":
             self.stream = torch.cuda.Stream(problem.compute.device)  # type: ignore[no-untyped-call]
 
-    def local(self, at: Tensor, number: int, apart: bool = False) -> tuple[Gradient, Tensor]:
+    def local(self, at: Tensor, number: int, allow_parts: bool = False) -> tuple[Gradient, Tensor]:
         """Return the gradient [D] of the node's batch, and the loss on this device's part of it.
 
-        apart: whether the gradient may come in parts
+        allow_parts: whether the gradient may come in parts
         """
         self.agree(LOCAL, at, number)
-        return self.compute(at, number, self.world.node, apart)
+        return self.compute(at, number, self.world.node, allow_parts)
 
     def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Gradient, Tensor]]:
         """Return `local` for another thread to call, done when that returns.
@@ -119,10 +119,10 @@ class Gradients:
 
         return compute
 
-    def mean(self, at: Tensor, number: int, apart: bool = False) -> tuple[Gradient, Tensor]:
+    def mean(self, at: Tensor, number: int, allow_parts: bool = False) -> tuple[Gradient, Tensor]:
         """Return the mean gradient [D] over all nodes, and the loss."""
         self.agree(MEAN, at, number)
-        return self.compute(at, number, self.world.workers, apart)
+        return self.compute(at, number, self.world.workers, allow_parts)
 
     def serve(self) -> None:
         """Serve the requests of the node's first device until it finishes. Raises Stopped."""
@@ -223,10 +223,10 @@ class Gradients:
         ]
 
     def compute(
-        self, at: Tensor, number: int, group: dist.ProcessGroup | None, apart: bool = False
+        self, at: Tensor, number: int, group: dist.ProcessGroup | None, allow_parts: bool = False
     ) -> tuple[Gradient, Tensor]:
         if group is None:
-            return self.scaled(at, number, None, apart)
+            return self.scaled(at, number, None, allow_parts)
         with waiting_for(f"waits for the mean of gradient {number}"):
             if group not in self.modules:
                 # The reducer rebuilds its buckets after its first pass. An extra pass makes a
@@ -238,18 +238,18 @@ class Gradients:
                     number,
                     self.module(group),
                 )
-            return self.scaled(at, number, group, apart)
+            return self.scaled(at, number, group, allow_parts)
 
     def scaled(
-        self, at: Tensor, number: int, group: dist.ProcessGroup | None, apart: bool
+        self, at: Tensor, number: int, group: dist.ProcessGroup | None, allow_parts: bool
     ) -> tuple[Gradient, Tensor]:
         where = at, self.buffers, self.rank, number, self.module(group)
         if self.scale is not None:
             value, loss = self.problem.gradient(*where, self.scale.factor)
             return self.scale.removed(value), loss
-        if apart and self.stream is None:
+        if allow_parts and self.stream is None:
             loss = self.problem.backward(*where)
-            return self.problem.flat.take_large_parts(), loss
+            return self.problem.flat.detach_large_parts(), loss
         return self.problem.gradient(*where)
 
     def module(self, group: dist.ProcessGroup | None) -> nn.Module:

@@ -128,7 +128,7 @@ class PairedTransport(Transport):
             "nothing can be received from any source on a group that pairs sends with receives"
         )
 
-    def take(self, message: Tensor) -> Tensor:
+    def convert(self, message: Tensor) -> Tensor:
         """Return ``message`` once later work may read it."""
         exchange = self.exchanges.pop(id(message), None)
         if exchange is not None:
@@ -154,7 +154,7 @@ class PairedTransport(Transport):
     def quiesce(self) -> None:
         self.flush()
         for _, _, message in self.mailbox.state_dict():
-            self.take(message)
+            self.convert(message)
 
     def end_of_step(self) -> None:
         self.end_exchange()

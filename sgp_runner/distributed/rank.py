@@ -23,7 +23,7 @@ from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler, resolved
 from sgp_runner.core.worker import (
-    SILENT,
+    NULL_LISTENER,
     OwnBudget,
     StepListener,
     activity_name,
@@ -78,7 +78,7 @@ class Rank:
         wrap: Callable[[Transport], Transport] = lambda transport: transport,
         executor: Executor | None = None,
         survives: bool = False,
-        listener: StepListener = SILENT,
+        listener: StepListener = NULL_LISTENER,
     ) -> None:
         self.problem, self.workers = problem, world.workers
         self.clock = clock or RealClock()
@@ -134,11 +134,11 @@ class Rank:
         self.clock.post_after(seconds, number, wake)
         return future
 
-    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Future[Gradient]:
+    def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Gradient]:
         number = worker.progress.gradients
         worker.progress.gradients += 1
         if self.scheduler.in_order or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
-            timed = self.paced(partial(self.gradients.local, at, number, apart))
+            timed = self.paced(partial(self.gradients.local, at, number, allow_parts))
             return resolved(self.complete(worker, *timed))
         future: Future[Gradient] = Future(("its gradient",))
 
@@ -169,14 +169,14 @@ class Rank:
         value, worker.progress.loss = result
         return value
 
-    def mean_grad(self, worker: Worker, apart: bool = False) -> Awaitable[Gradient]:
+    def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Awaitable[Gradient]:
         if not self.overlaps:
             return self.grad_then_reduce(worker)
         number = worker.progress.gradients
         worker.progress.gradients += 1
         self.comm.transport.flush()
         self.comm.num_bytes_sent += all_reduce_bytes(worker.params, worker.size)
-        value, worker.progress.loss = self.gradients.mean(worker.params, number, apart)
+        value, worker.progress.loss = self.gradients.mean(worker.params, number, allow_parts)
         return resolved(value)
 
     async def grad_then_reduce(self, worker: Worker) -> Tensor:
@@ -221,7 +221,7 @@ class SharedBudget:
     def taken(self, number: int) -> None:
         self.before = number
 
-    def take(self) -> int | None:
+    def next_step(self) -> int | None:
         number = self.before + self.store.add("gradients", 1) - 1
         self.spent = self.spent or number >= self.total - 1
         if number < self.total:
@@ -256,8 +256,8 @@ class ServerBudget:
     def taken(self, number: int) -> None:
         self.own.taken = number
 
-    def take(self) -> int | None:
-        number = self.own.take()
+    def next_step(self) -> int | None:
+        number = self.own.next_step()
         self.ended = number is None
         self.tell()
         return number

@@ -119,8 +119,8 @@ class RecordedBudget:
     def spent(self) -> bool:
         return self.base.spent
 
-    def take(self) -> int | None:
-        number = self.base.take()
+    def next_step(self) -> int | None:
+        number = self.base.next_step()
         self.add(["step", number])
         return number
 

@@ -72,8 +72,8 @@ class ShardedTransport(Transport):
             "use network.gossip=leader"
         )
 
-    def take(self, message: Tensor) -> Tensor:
-        return self.put_together(self.base.take(message))
+    def convert(self, message: Tensor) -> Tensor:
+        return self.put_together(self.base.convert(message))
 
     def flush(self) -> None:
         self.base.flush()

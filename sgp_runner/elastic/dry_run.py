@@ -146,7 +146,7 @@ class DryRun:
 
     # The runtime of the workers.
 
-    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Future[Tensor]:
+    def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Tensor]:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         future: Future[Tensor] = Future(("its gradient",))
@@ -154,7 +154,7 @@ class DryRun:
         self.clock.at(self.clock.now + 1, "call", self.scheduler.resolve, future, zeros)
         return future
 
-    def mean_grad(self, worker: Worker, apart: bool = False) -> Future[Tensor]:
+    def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Future[Tensor]:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         gradient = worker.params.new_zeros(worker.params.shape)

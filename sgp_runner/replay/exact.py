@@ -362,7 +362,7 @@ class RecordedSteps:
         self.taken = 0
         self.spent = False
 
-    def take(self) -> int | None:
+    def next_step(self) -> int | None:
         if not self.steps:
             raise (
                 ReplayMismatch(self.recording.header.rank, None, "begins another step")

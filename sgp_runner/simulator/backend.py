@@ -12,7 +12,7 @@ from sgp_runner.cluster.machines import ASYNC_HOST_PASSES
 from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.scheduler import Deadlock
 from sgp_runner.core.timing_study import Study
-from sgp_runner.core.worker import SILENT
+from sgp_runner.core.worker import NULL_LISTENER
 from sgp_runner.elastic.build import (
     build_budgets,
     build_problem,
@@ -254,7 +254,7 @@ def simulate(
     names: Sequence[int] | None = None,
     survives: bool = False,
     wrap: Callable[[Transport], Transport] = lambda transport: transport,
-    listener: StepListener = SILENT,
+    listener: StepListener = NULL_LISTENER,
 ) -> tuple[Simulation, list[Worker]]:
     """Build the machines of ``run`` and its workers, servers last, none of them started.
 

@@ -10,7 +10,7 @@ from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler
 from sgp_runner.core.state import State
-from sgp_runner.core.worker import SILENT, StepListener, activity_name
+from sgp_runner.core.worker import NULL_LISTENER, StepListener, activity_name
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
 from sgp_runner.simulator.compute import Contribution
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
@@ -46,7 +46,7 @@ class Simulation:
         times: GivenTimes = MODELLED,
         survives: bool = False,
         wrap: Callable[[Transport], Transport] = lambda transport: transport,
-        listener: StepListener = SILENT,
+        listener: StepListener = NULL_LISTENER,
     ) -> None:
         self.size, self.faults = model.size, model.faults
         self.engine, self.listener = engine, listener
@@ -92,12 +92,12 @@ class Simulation:
         self.outside.sleep(worker.rank, number, seconds)
         return future
 
-    def grad(self, worker: Worker, at: Tensor, apart: bool = False) -> Future[Tensor]:
+    def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Tensor]:
         future: Future[Tensor] = Future(ITS_GRADIENT)
         self.start_gradient(worker, at, future, None)
         return future
 
-    def mean_grad(self, worker: Worker, apart: bool = False) -> Future[Tensor]:
+    def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Future[Tensor]:
         number = worker.comm.next_collective()
         future: Future[Tensor] = self.outside.collective_future(number, worker.rank, gathers=False)
         num_bytes = self.machines.model.wire.num_bytes(worker.params)
@@ -206,7 +206,7 @@ class Simulation:
     def repeating(self) -> Iterator[Repetition]:
         """While workers repeat their steps, nothing that they request reaches the outside."""
         listener, repetition = self.listener, Repetition()
-        self.listener, self.outside = SILENT, repetition
+        self.listener, self.outside = NULL_LISTENER, repetition
         yield repetition
         self.listener, self.outside = listener, self.machines
 

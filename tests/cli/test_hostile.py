@@ -177,7 +177,11 @@ SETTINGS: list[tuple[str, str, str]] = [
     ),
     ("algo=pipe_sgd algo.depth=0", "algo.depth", "must be at least 1, not 0."),
     ("algo=pipe_sgd algo.clip=0", "algo.clip", "0.0 must be positive, or null for no clipping."),
-    ("algo=pipe_sgd algo.warmup_epochs=-1", "algo.warmup_epochs", "must not be negative, but is -1.0."),
+    (
+        "algo=pipe_sgd algo.warmup_epochs=-1",
+        "algo.warmup_epochs",
+        "must not be negative, but is -1.0.",
+    ),
     (
         "algo=pipe_sgd algo.compression=zip",
         "algo.compression",

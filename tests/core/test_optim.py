@@ -93,10 +93,10 @@ def test_gradients_of_large_parameters_stay_where_they_are() -> None:
     module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, PIECE), nn.Linear(1, 4))
     bound = FlatModule(module)
     gradients = [torch.full_like(p, k) for k, p in enumerate(module.parameters())]
-    for take in (bound.take_large_parts, lambda: [bound.take_gradient()]):
+    for detach in (bound.detach_large_parts, lambda: [bound.detach_gradient()]):
         for p, gradient in zip(module.parameters(), gradients, strict=True):
             p.grad = gradient
-        parts = take()
+        parts = detach()
         assert torch.equal(torch.cat(parts), torch.cat([each.view(-1) for each in gradients]))
         assert len(parts) == 1 or (
             [len(part) for part in parts] == [8, 2 * PIECE, PIECE + 8]

@@ -110,10 +110,10 @@ def test_a_server_that_has_taken_its_last_step_says_so(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store")
     budget = ServerBudget(store, OwnBudget(2))
     budget.taken = 1
-    assert (budget.take(), budget.taken, budget.spent) == (1, 2, True)
+    assert (budget.next_step(), budget.taken, budget.spent) == (1, 2, True)
     assert not store.check([NO_STEP_LEFT])
     budget.saving = True
-    assert budget.take() is None
+    assert budget.next_step() is None
     assert not store.check([NO_STEP_LEFT])
     budget.saving = False
     budget.tell()

@@ -164,7 +164,7 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> N
     )
     parts = {
         "compute": "core/problem.py:backward",
-        "update": "core/optim.py:direction",
+        "update": "core/optim/sgd.py:direction",
         "mix": "core/gossip.py:split",
         "send": "distributed/gloo.py:send",
     }
