@@ -63,7 +63,6 @@ class AsyncDiLoCo(Algorithm):
     grace: Seconds = 0.0
     speeds: tuple[float, ...] | None = None
     title: ClassVar[str] = "Async DiLoCo"
-    nesterov: ClassVar[bool] = True
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
 

@@ -16,7 +16,7 @@ heavy ball is SlowMo over local SGD with a constant learning rate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.settings import check_range
@@ -28,24 +28,11 @@ if TYPE_CHECKING:
     from sgp_runner.core.worker import Worker
 
 
-class Outer(Protocol):
-    """The settings of an outer optimizer: SGD with momentum."""
-
-    @property
-    def period(self) -> int: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def nesterov(self) -> bool: ...
-
-
-def check_outer(outer: Outer) -> None:
+def check_outer(algo: object) -> None:
     """Raise ConfigError for settings that no outer optimizer can have."""
-    check_least(1, "algo", outer, "period")
-    check_range("positive", "algo", outer, "lr")
-    check_range("[0, 1)", "algo", outer, "momentum")
+    check_least(1, "algo", algo, "period")
+    check_range("positive", "algo", algo, "lr")
+    check_range("[0, 1)", "algo", algo, "momentum")
 
 
 def outer_state(worker: Worker) -> tuple[Tensor, Tensor]:
@@ -55,11 +42,12 @@ def outer_state(worker: Worker) -> tuple[Tensor, Tensor]:
     return worker.state("outer", x.clone), momentum
 
 
-def outer_step(outer: Outer, theta: Tensor, v: Tensor, delta: Tensor) -> None:
+def outer_step(
+    theta: Tensor, v: Tensor, delta: Tensor, lr: float, momentum: float, nesterov: bool
+) -> None:
     """Move ``theta`` and its momentum ``v`` by the outer gradient ``delta`` [n], in place."""
-    v.mul_(outer.momentum).add_(delta)
-    step = delta.add(v, alpha=outer.momentum) if outer.nesterov else v
-    theta.sub_(step, alpha=outer.lr)
+    v.mul_(momentum).add_(delta)
+    theta.sub_(delta.add(v, alpha=momentum) if nesterov else v, alpha=lr)
 
 
 @dataclass(frozen=True)
@@ -96,7 +84,7 @@ class DiLoCo(Algorithm):
             await worker.descend()
             if (k + 1) % self.period == 0 or worker.done:
                 delta = await worker.comm.all_reduce(self.change(worker, theta))
-                outer_step(self, theta, v, delta)
+                outer_step(theta, v, delta, self.lr, self.momentum, self.nesterov)
                 x.copy_(theta)
 
     def change(self, worker: Worker, theta: Tensor) -> Tensor:

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.core.settings import check_range
+from sgp_runner.algorithms.diloco import check_outer
 from sgp_runner.topology.verify import verify_symmetric
-from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from sgp_runner.core.optim import Optimizer
@@ -53,9 +53,7 @@ class NoLoCo(Algorithm):
     title: ClassVar[str] = "NoLoCo"
 
     def __post_init__(self) -> None:
-        check_least(1, "algo", self, "period")
-        check_range("positive", "algo", self, "lr")
-        check_range("[0, 1)", "algo", self, "momentum")
+        check_outer(self)
         most = 2 * (1 - self.momentum**2)
         if not 0 < self.gamma < most:
             raise ConfigError(

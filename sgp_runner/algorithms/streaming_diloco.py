@@ -82,32 +82,31 @@ class StreamingDiLoCo(Algorithm):
     async def run(self, worker: Worker) -> None:
         x, (theta, v) = worker.params, outer_state(worker)
         sent: dict[str, Any] = worker.state("sent", dict)  # fragment -> step, exchange under way
-        fragments = fragments_of(worker.shapes, self.blocks, self.pattern, self.fragments)
+        fragments = self.cut(worker)
         for k in worker.steps():
             await worker.descend()
-            for p, fragment in enumerate(fragments):
+            for p, (fragment, coder) in enumerate(fragments):
                 t = k + 1 - p * (self.period // len(fragments))  # steps since its first turn
                 if k + 1 >= self.period and t % self.period == 0:
-                    sent[str(p)] = k, self.send(worker, k, fragment, theta - x)
+                    sent[str(p)] = k, self.send(coder, k, fragment.of(theta - x))
                 if str(p) in sent and ((t - self.delay) % self.period == 0 or worker.done):
-                    delta = await self.mean(worker, fragment, *sent.pop(str(p)))
+                    delta = await self.receive(coder, *sent.pop(str(p)))
                     with fragment.inside(theta, v, x) as (outer, momentum, own):
-                        outer_step(self, outer, momentum, delta)
+                        outer_step(outer, momentum, delta, self.lr, self.momentum, self.nesterov)
                         own.mul_(self.alpha).add_(outer, alpha=1 - self.alpha)
 
-    def send(self, worker: Worker, k: int, fragment: Fragment, delta: Tensor) -> Future[Any]:
-        """Start the exchange of a fragment, an all-gather if its differences are coded."""
-        if isinstance(self.codec, Identity):
-            return worker.comm.all_reduce(fragment.of(delta))
-        coder = Coder(worker, self.codec, shapes=fragment.shapes)
-        return worker.comm.all_gather(coder.encode(fragment.of(delta), k))
+    def cut(self, worker: Worker) -> list[tuple[Fragment, Coder]]:
+        """Return the fragments of the model, each with its coder."""
+        cut = fragments_of(worker.shapes, self.blocks, self.pattern, self.fragments)
+        return [(each, Coder(worker, self.codec, shapes=each.shapes)) for each in cut]
 
-    async def mean(
-        self, worker: Worker, fragment: Fragment, k: int, exchange: Future[Any]
-    ) -> Tensor:
-        """Return the mean of all workers' differences, sent in step ``k``."""
-        result = await exchange
+    def send(self, coder: Coder, k: int, delta: Tensor) -> Future[Any]:
+        """Start the exchange of a fragment's differences: an all-gather if they are coded."""
         if isinstance(self.codec, Identity):
-            mean: Tensor = result
-            return mean
-        return Coder(worker, self.codec, shapes=fragment.shapes).mean_of(result, k)
+            return coder.worker.comm.all_reduce(delta)
+        return coder.worker.comm.all_gather(coder.encode(delta, k))
+
+    async def receive(self, coder: Coder, k: int, exchange: Future[Any]) -> Tensor:
+        """Return the mean of the differences of all workers, sent in step ``k``."""
+        result = await exchange
+        return result if isinstance(self.codec, Identity) else coder.mean_of(result, k)
