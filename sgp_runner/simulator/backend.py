@@ -296,7 +296,7 @@ def simulate_times(
     problem: Problem,
     times: GivenTimes = MODELLED,
     wrap: Callable[[Transport], Transport] = lambda transport: transport,
-    listener: StepListener = SILENT,
+    listener: StepListener = NULL_LISTENER,
 ) -> tuple[Simulation, list[Worker]]:
     """Start a simulation of the times of ``run``, without gradients; arguments as `simulate`."""
     simulation, workers = simulate(run, problem, NoGradients(), times, wrap=wrap, listener=listener)

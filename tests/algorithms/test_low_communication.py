@@ -29,12 +29,13 @@ from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.sparseloco import SparseLoCo
-from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo, cut
+from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
 from sgp_runner.cluster.machines import Cluster, GammaTime, LogNormalTime
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.cosine import Chunks, CosineTopK
 from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK
+from sgp_runner.core.fragments import fragments_of
 from sgp_runner.core.optim import SGD, Adam, AdamW, Constant, WarmupCosine
 from sgp_runner.core.worker import Worker
 from sgp_runner.data.grammar import Grammar
@@ -192,7 +193,7 @@ def test_fragments_follow_the_blocks() -> None:
         ("strided", [[0, 2, 4], [1, 3, 5]]),
         ("sequential", [[0, 1, 2], [3, 4, 5]]),
     ):
-        *blocks, rest = cut(shapes, 3, pattern, 99)
+        *blocks, rest = fragments_of(shapes, 3, pattern, 99)
         starts = [256 * 8 + sum(sizes[:i]) for i in range(6)]
         for fragment, numbers in zip(blocks, owned, strict=True):
             places = [i for span in fragment.spans for i in range(span.start, span.stop)]
@@ -201,18 +202,18 @@ def test_fragments_follow_the_blocks() -> None:
         assert [tuple(shape) for shape in rest.shapes.values()] == [(256, 8), (8,)]
     for layers, count in ((24, 9), (48, 17), (108, 37)):  # those of the paper
         names = {f"blocks.{i}.x": (1,) for i in range(layers)} | {"norm": (1,)}
-        assert len(cut(names, 3, "strided", 99)) == count
+        assert len(fragments_of(names, 3, "strided", 99)) == count
         assert 100 // count == {24: 11, 48: 5, 108: 2}[layers]
 
 
 def test_a_model_without_blocks_is_cut_into_runs_of_tensors() -> None:
     shapes = {"a": (4,), "b": (1, 2), "c": (3,), "d": (3,)}
-    assert [each.shapes for each in cut(shapes, 3, "strided", 3)] == [
+    assert [each.shapes for each in fragments_of(shapes, 3, "strided", 3)] == [
         {"a": (4,)},
         {"b": (1, 2)},
         {"c": (3,), "d": (3,)},
     ]
-    assert [each.spans for each in cut(shapes, 3, "strided", 1)] == [
+    assert [each.spans for each in fragments_of(shapes, 3, "strided", 1)] == [
         [slice(0, 4), slice(4, 6), slice(6, 9), slice(9, 12)]
     ]
 
