@@ -25,7 +25,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 from sgp_runner.cli import download, replay, report
 from sgp_runner.cli.new import new

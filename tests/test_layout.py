@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 PACKAGE = ROOT / "sgp_runner"
 FLOORS = [

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 from sgp_runner import __version__
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from tiny import START, D, Momentum, gradient, machines, run, sgd
+from helpers.tiny import START, D, Momentum, gradient, machines, run, sgd
 from torch import Tensor
 
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo

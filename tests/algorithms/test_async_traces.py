@@ -5,7 +5,7 @@ budget is spent.
 from __future__ import annotations
 
 import numpy as np
-from tiny import machines, run, sgd
+from helpers.tiny import machines, run, sgd
 
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.gap_aware import GapAware

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import START, gradient, machines, run, sgd
+from helpers.tiny import START, gradient, machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.pipe_sgd import CODECS, PipeSGD

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from tiny import START, D, Momentum, Result, gradient, machines, run, sgd
+from helpers.tiny import START, D, Momentum, Result, gradient, machines, run, sgd
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from graphs import Literal as Graph
+from helpers.graphs import Literal as Graph
+from helpers.tiny import START, D, Result, run, sgd
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tiny import START, D, Result, run, sgd
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm

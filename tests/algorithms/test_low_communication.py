@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experiments import make_experiment
+from helpers.experiments import make_experiment
+from helpers.tiny import START, D, Momentum, Result, gradient, machines, run, sgd
 from test_matrix_recursion import SIZES, SYMMETRIC, Oracle, assert_equal
-from tiny import START, D, Momentum, Result, gradient, machines, run, sgd
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ar_sgd import ARSGD
@@ -502,7 +502,7 @@ def test_d_squared(n: int, optim: SGD) -> None:
 
 
 def rate(optim: SGD, step: int) -> float:
-    from tiny import PER_EPOCH
+    from helpers.tiny import PER_EPOCH
 
     from sgp_runner.core.optim import Horizon, lr_at
 

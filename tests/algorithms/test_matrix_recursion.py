@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tiny import START, D, Momentum, gradient, machines, run, sgd
+from helpers.tiny import START, D, Momentum, gradient, machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.d_psgd import DPSGD

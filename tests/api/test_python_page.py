@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from places import ROOT
+from helpers.paths import ROOT
 from torch import nn
 
 import sgp_runner as sgp

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiments import make_experiment
-from places import TESTS
-from tiny import run
+from helpers.experiments import make_experiment
+from helpers.paths import RANKS
+from helpers.tiny import run
 
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.calibration.fit import (
@@ -33,8 +33,6 @@ from sgp_runner.config.overrides import search_in
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.session.start import execute
-
-HERE = TESTS
 
 # 2 s and 1 ms per byte; a ring of four takes 2 * 3 * (2 s + 1/4 of 2 ms per byte).
 MEASURED = Measured(
@@ -234,7 +232,7 @@ def test_an_all_reduce_has_a_bandwidth_and_a_latency_of_its_own() -> None:
 
 def test_real_processes_are_measured(tmp_path: Path) -> None:
     experiment = make_experiment(tmp_path, "network=gloo", "nodes=2", "model=mlp", "name=tiny")
-    launch(experiment, (str(HERE / "calibration_rank.py"),))
+    launch(experiment, (str(RANKS / "calibration_rank.py"),))
     found = Measured.from_json((experiment.directory / FILE).read_text())
     assert (found.nodes, found.num_bytes, list(found.exchanges), list(found.all_reduces)) == (
         2,

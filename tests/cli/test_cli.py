@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from processes import hear_interrupts
+from helpers.processes import hear_interrupts
 
 from sgp_runner import __version__
 from sgp_runner.cli import main as cli

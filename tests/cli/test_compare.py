@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 from compare_picture import draw
 from sgp_runner.algorithms.ad_psgd import ADPSGD

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 import torch
-from corpora import cifar, md5
+from helpers.corpora import cifar, md5
 
 from sgp_runner.cli.main import main
 from sgp_runner.data.cifar import ARCHIVE_BYTES, Cifar, kind_of

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from shooting import run as run_and_shoot
-from shooting import shot
+from helpers.shooting import run as run_and_shoot
+from helpers.shooting import shot
 
 from sgp_runner.cli.main import main
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from places import ROOT
-from processes import hear_interrupts, hears
-from slurm_cluster import missing_programs, say, slurm_cluster, wait_until
+from helpers.paths import ROOT
+from helpers.processes import hear_interrupts, hears
+from helpers.slurm_cluster import missing_programs, say, slurm_cluster, wait_until
 
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.utils.units import percent

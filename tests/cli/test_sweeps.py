@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from processes import hear_interrupts
-from shooting import run as run_and_shoot
-from shooting import shot
+from helpers.processes import hear_interrupts
+from helpers.shooting import run as run_and_shoot
+from helpers.shooting import shot
 
 from sgp_runner.cli.local_jobs import Machine
 from sgp_runner.cli.main import main

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from experiments import make_experiment
+from helpers.experiments import make_experiment
+from helpers.tiny import machines, run
 from test_simulator import Custom
-from tiny import machines, run
 
 from sgp_runner.cli.main import main
 from sgp_runner.cluster import churn

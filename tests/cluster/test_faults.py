@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from experiments import final_parameters, instrumented, make_experiment, steps_taken
-from places import TESTS
+from helpers.experiments import final_parameters, instrumented, make_experiment, steps_taken
+from helpers.paths import RANKS
+from helpers.tiny import START, D, Result, machines, run, sgd
 from test_invariants import EXACT, Noted, check_nothing_is_left, check_sum, check_weights, noted
 from test_simulator import Custom, arrivals
-from tiny import START, D, Result, machines, run, sgd
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
@@ -46,7 +46,7 @@ from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential
 from sgp_runner.utils.errors import ConfigError
 
 INF = float("inf")
-REAL_RANK = str(TESTS / "real_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
 
 
 def events(*each: Event) -> Faults:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.cli.main import main
 from sgp_runner.elastic.build import build_problem

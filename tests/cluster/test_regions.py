@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import make_experiment
+from helpers.experiments import make_experiment
+from helpers.tiny import D, run, sgd
 from test_simulator import Custom, arrivals
-from tiny import D, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.cluster.faults import Event, Faults

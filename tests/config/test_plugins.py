@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from places import ROOT
+from helpers.paths import ROOT
 
 from sgp_runner.cli.jobs import Job
 from sgp_runner.cli.main import main

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.config.choices import CONFIGS, groups
 from sgp_runner.config.experiment import Experiment

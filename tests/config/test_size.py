@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.config.size import check_memory, kept_data, model_need
 from sgp_runner.elastic.build import build_problem

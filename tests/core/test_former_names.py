@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from helpers.tiny import run
 from test_simulator import Custom
-from tiny import run
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.names import warn_of_new_name

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny import machines, run
 from test_simulator import Custom
-from tiny import machines, run
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.core.scheduler import Future, VirtualClock, resolved

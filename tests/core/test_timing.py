@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import make_experiment
-from tiny import machines, run, sgd
+from helpers.experiments import make_experiment
+from helpers.tiny import machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.sgp import SGP

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.config.choices import groups
 from sgp_runner.core.zeros import Zeros, zeros

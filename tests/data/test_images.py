@@ -18,10 +18,10 @@ from typing import Literal
 
 import pytest
 import torch
-from corpora import WNIDS, cifar, image_folder
-from experiments import final_parameters, instrumented, make_experiment, steps_taken
+from helpers.corpora import WNIDS, cifar, image_folder
+from helpers.experiments import final_parameters, instrumented, make_experiment, steps_taken
+from helpers.paths import RANKS
 from PIL import Image
-from places import TESTS
 
 from sgp_runner.cli.main import main
 from sgp_runner.data.cifar import MARGIN, Cifar, moved
@@ -34,7 +34,7 @@ from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError, DataError
 from sgp_runner.utils.seeding import seeds_of
 
-REAL_RANK = str(TESTS / "real_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ import numpy
 import pytest
 import torch
 import webdataset
-from corpora import WNIDS, image_folder
-from experiments import final_parameters, instrumented, make_experiment
-from places import ROOT
+from helpers.corpora import WNIDS, image_folder
+from helpers.experiments import final_parameters, instrumented, make_experiment
+from helpers.paths import ROOT
 
 import make_shards
 from sgp_runner.cli.main import main

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from places import TESTS
+from helpers.paths import RANKS
+from helpers.tiny import machines, run
 from test_mpi import mpirun
 from test_simulator import Custom
-from tiny import machines, run
 
 from sgp_runner.cluster.machines import LogNormalTime
 from sgp_runner.core.worker import Worker
 
-RANK = str(TESTS / "collective_rank.py")
+RANK = str(RANKS / "collective_rank.py")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import final_parameters, make_experiment, steps_taken
-from places import TESTS
-from processes import ranks_of
-from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+from helpers.experiments import final_parameters, make_experiment, steps_taken
+from helpers.paths import RANKS
+from helpers.processes import ranks_of
+from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.problem import Compute
@@ -22,7 +22,6 @@ from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.place import Part, Place
 
-HERE = TESTS
 # Eight steps of a network without BatchNorm, whose statistics are each device's own.
 TINY = (
     "dtype=float64",
@@ -66,7 +65,7 @@ def start(experiments: list[Experiment], program: str) -> None:
     launch(
         last,
         program=(
-            str(HERE / program),
+            str(RANKS / program),
             *words,
             *(str(each.directory / "config.yaml") for each in first),
         ),
@@ -190,7 +189,7 @@ def test_an_error_ends_all_devices(
         tmp_path, "network=gloo", *TWO, "model=mlp", "epochs=50", f"network.gossip={gossip}"
     )
     with pytest.raises(RankFailed, match=r"^rank 1, step 2: ZeroDivisionError: made to fail$"):
-        launch(experiment, program=(str(HERE / "real_rank.py"), "1"))
+        launch(experiment, program=(str(RANKS / "real_rank.py"), "1"))
     assert "made to fail" in capfd.readouterr().out
     assert not ranks_of(tmp_path)
 
@@ -201,7 +200,7 @@ def test_the_devices_of_a_node_agree_on_what_has_arrived() -> None:
         "-m",
         "torch.distributed.run",
         "--nproc-per-node=4",
-        str(HERE / "device_messages.py"),
+        str(RANKS / "device_messages.py"),
     ]
     done = subprocess.run(torchrun, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

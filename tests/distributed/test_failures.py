@@ -16,11 +16,11 @@ from threading import Event, Thread
 
 import pytest
 import torch
-from experiments import instrumented, make_experiment, saved
-from places import TESTS
-from processes import processes_of, ranks_of, wait_for_ranks
-from shooting import run, shot
-from slurm_cluster import free_ports, wait_until
+from helpers.experiments import instrumented, make_experiment, saved
+from helpers.paths import RANKS
+from helpers.processes import processes_of, ranks_of, wait_for_ranks
+from helpers.shooting import run, shot
+from helpers.slurm_cluster import free_ports, wait_until
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
@@ -31,7 +31,7 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import RankFailed, Stopped
 
-REAL_RANK = str(TESTS / "real_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
 SETTINGS = (
     "model=mlp",
     "dtype=float64",

@@ -15,12 +15,19 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from experiments import make_experiment, steps_taken
-from places import TESTS
-from processes import hear_interrupts, ranks_of, wait_for_ranks
-from slurm_cluster import free_ports
+from helpers.experiments import make_experiment, steps_taken
+from helpers.paths import RANKS
+from helpers.processes import hear_interrupts, ranks_of, wait_for_ranks
+from helpers.slurm_cluster import free_ports
+from helpers.variants import (
+    ALONE,
+    LOW_COMMUNICATION,
+    SYNCHRONOUS,
+    Results,
+    check_same_end,
+    simulate_all,
+)
 from torch import Tensor, uint8, zeros
-from variants import ALONE, LOW_COMMUNICATION, SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.choices import CLASSES
 from sgp_runner.config.experiment import Experiment
@@ -30,8 +37,8 @@ from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.provenance import code_version
 
-REAL_RANK = str(TESTS / "real_rank.py")
-ODD_RANK = str(TESTS / "odd_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
+ODD_RANK = str(RANKS / "odd_rank.py")
 
 
 EPOCHS = {
@@ -216,7 +223,7 @@ def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-        command = [sys.executable, str(TESTS / "flooding_rank.py")]
+        command = [sys.executable, str(RANKS / "flooding_rank.py")]
         said = subprocess.run(
             command, env=where, check=True, stdout=subprocess.PIPE, text=True, timeout=100
         ).stdout

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from places import TESTS
-from variants import check_same_end, simulate_all
+from helpers.paths import RANKS
+from helpers.variants import check_same_end, simulate_all
 
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.link import Link
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
 
-REAL_RANK = str(TESTS / "real_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
 
 
 class Hands:

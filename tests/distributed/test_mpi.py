@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import final_parameters, make_experiment, steps_taken
-from places import ROOT, TESTS
-from processes import hear_interrupts, ranks_of, wait_for_ranks
-from slurm_cluster import wait_until
-from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+from helpers.experiments import final_parameters, make_experiment, steps_taken
+from helpers.paths import RANKS, ROOT
+from helpers.processes import hear_interrupts, ranks_of, wait_for_ranks
+from helpers.slurm_cluster import wait_until
+from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.checkpoint import saved_steps
@@ -26,7 +26,6 @@ from sgp_runner.recording.recorder import read_metrics, read_summary
 
 MPIRUN = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-HERE = TESTS
 
 
 def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -38,7 +37,9 @@ def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.Compl
 
 def run_ranks(*experiments: Experiment, fail_on_rank: int = -1) -> subprocess.CompletedProcess[str]:
     configs = (str(each.directory / "config.yaml") for each in experiments)
-    return mpirun(experiments[0].run.ranks, str(HERE / "real_rank.py"), str(fail_on_rank), *configs)
+    return mpirun(
+        experiments[0].run.ranks, str(RANKS / "real_rank.py"), str(fail_on_rank), *configs
+    )
 
 
 ASYNCHRONOUS = (
@@ -100,7 +101,7 @@ def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(
     assert run_ranks(whole).returncode == 0
     cut = make_experiment(tmp_path / "cut", *settings)
     configuration = str(cut.directory / "config.yaml")
-    command = [*MPIRUN, "-n", "2", sys.executable, str(HERE / "real_rank.py"), "-1", configuration]
+    command = [*MPIRUN, "-n", "2", sys.executable, str(RANKS / "real_rank.py"), "-1", configuration]
     first = subprocess.Popen(
         command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -232,7 +233,7 @@ def test_the_script_of_the_page_saves_a_run_that_resumes(
 
 
 def test_messages_of_every_type_and_length_arrive_in_order() -> None:
-    done = mpirun(3, str(HERE / "mpi_messages.py"))
+    done = mpirun(3, str(RANKS / "mpi_messages.py"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "1: 4000000 x 1 float64, 2 int8, 0 bfloat16",

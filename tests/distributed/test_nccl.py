@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import make_experiment
-from places import TESTS
-from variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+from helpers.experiments import make_experiment
+from helpers.paths import RANKS
+from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 GPUS = torch.cuda.device_count()
-REAL_RANK = str(TESTS / "real_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
 TINY = ("dtype=float64", "model=mlp", "data=digits", "batch_size=8", "epochs=0.09", "log_every=4")
 # Every message is folded in as late as it may be; so it is in the simulator with steps of 50 ms.
 LATE = ("algo.tau=2", "compute_time@cluster.compute_time=constant", "cluster.latency_seconds=0.075")

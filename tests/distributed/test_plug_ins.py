@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import ranks_of
+from helpers.processes import ranks_of
 
 ALGORITHM = """from dataclasses import dataclass
 from typing import ClassVar

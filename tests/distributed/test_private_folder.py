@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from processes import wait_for_ranks
-from shooting import COMMAND
-from slurm_cluster import wait_until
+from helpers.processes import wait_for_ranks
+from helpers.shooting import COMMAND
+from helpers.slurm_cluster import wait_until
 
 from sgp_runner.distributed.private_folder import LOCK, prefix, private_folder
 

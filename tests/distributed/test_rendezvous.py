@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from slurm_cluster import free_ports
+from helpers.slurm_cluster import free_ports
 
 from sgp_runner.distributed import rendezvous
 from sgp_runner.utils.errors import RankFailed

@@ -16,9 +16,9 @@ from threading import Thread
 
 import pytest
 import torch
-from experiments import final_parameters, make_experiment, steps_taken
-from places import TESTS
-from processes import ranks_of, wait_for_ranks
+from helpers.experiments import final_parameters, make_experiment, steps_taken
+from helpers.paths import RANKS
+from helpers.processes import ranks_of, wait_for_ranks
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
@@ -26,7 +26,7 @@ from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import RankFailed, Stopped
 
-REAL_RANK = str(TESTS / "real_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
 SETTINGS = (
     "network=gloo",
     "nodes=3",

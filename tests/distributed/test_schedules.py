@@ -13,8 +13,8 @@ from random import Random
 from threading import Event
 
 import pytest
-from experiments import make_experiment
-from processes import processes_of, ranks_of
+from helpers.experiments import make_experiment
+from helpers.processes import processes_of, ranks_of
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from places import TESTS
-from processes import wait_for_ranks
-from slurm_cluster import free_ports, wait_until
+from helpers.paths import RANKS
+from helpers.processes import wait_for_ranks
+from helpers.slurm_cluster import free_ports, wait_until
 from test_mpi import ENVIRONMENT, MPIRUN
 
 import sgp_runner
@@ -29,7 +29,7 @@ from sgp_runner.distributed.processes import DistributedWorld
 from sgp_runner.distributed.values import check_lengths, pack, unpack
 from sgp_runner.utils.errors import RankFailed
 
-ROGUE = str(TESTS / "rogue_rank.py")
+ROGUE = str(RANKS / "rogue_rank.py")
 WORDS = ["nodes=2", "model=mlp", "epochs=1", "logger=jsonl"]
 NOT_JSON = (
     r"sgp-run: rank 1 sent something that is not JSON \(UnicodeDecodeError\): is it a rank of "

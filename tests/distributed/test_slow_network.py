@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 SCRIPTS = ROOT / "scripts"
 needs_root = pytest.mark.skipif(

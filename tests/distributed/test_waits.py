@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import ranks_of, wait_for_ranks
+from helpers.processes import ranks_of, wait_for_ranks
 
 from sgp_runner.utils.waits import longest_wait, stall_report, waiting_for
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 import torch
-from experiments import instrumented, make_experiment, saved
+from helpers.experiments import instrumented, make_experiment, saved
 from test_resume import RANDOM, events, finish, records  # noqa: F401
 
 from sgp_runner.cluster.faults import Event

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ad_psgd import ADPSGD

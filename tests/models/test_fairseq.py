@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import binarised, parallel_text
-from experiments import final_parameters, instrumented, make_experiment
-from places import TESTS
+from helpers.corpora import binarised, parallel_text
+from helpers.experiments import final_parameters, instrumented, make_experiment
+from helpers.paths import RANKS
 from test_resume import events, whole_and_interrupted
 
 from sgp_runner.cli.main import main
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 )
 __all__ = ["events"]  # a fixture
 
-REAL_RANK = str(TESTS / "real_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
 WIDTHS = (("layers", 1), ("embed_dim", 32), ("ffn_embed_dim", 64))
 SMALL = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in WIDTHS}
 OVERRIDES = "{" + ", ".join(f"{name}: {value}" for name, value in SMALL.items()) + "}"

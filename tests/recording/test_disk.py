@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.cli.main import main
 from sgp_runner.recording.checkpoint import invalid_reason, saved_steps

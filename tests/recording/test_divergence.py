@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import ranks_of
-from tiny import machines, run, sgd
+from helpers.processes import ranks_of
+from helpers.tiny import machines, run, sgd
 
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cli.main import main

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sync import main as sync_main

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import final_parameters, instrumented, make_experiment
+from helpers.experiments import final_parameters, instrumented, make_experiment
 
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.observer import Gathering

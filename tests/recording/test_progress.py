@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 from test_console import SUMMARY
 
 from sgp_runner.elastic.build import build_problem

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+from helpers import tiny
 
 from sgp_runner.cli.main import main
 from sgp_runner.core.worker import Worker

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import ranks_of
+from helpers.processes import ranks_of
 
 from sgp_runner.cli.main import main
 from sgp_runner.core.scheduler import VirtualClock

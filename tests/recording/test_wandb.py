@@ -12,9 +12,9 @@ from threading import Event
 from typing import Any
 
 import pytest
-from experiments import make_experiment
-from wandb_file import find_file, history, read_records, x_axes
-from wandb_server import wandb_server
+from helpers.experiments import make_experiment
+from helpers.wandb_file import find_file, history, read_records, x_axes
+from helpers.wandb_server import wandb_server
 
 from sgp_runner.cli.sync import main as sync_main
 from sgp_runner.recording.loggers import wandb as mirror

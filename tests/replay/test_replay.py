@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import final_parameters, make_experiment, steps_taken
-from places import TESTS
+from helpers.experiments import final_parameters, make_experiment, steps_taken
+from helpers.paths import RANKS
 from test_mpi import run_ranks
 
 from sgp_runner.algorithms import gap_aware
@@ -27,7 +27,7 @@ from sgp_runner.replay.exact import ReplayMismatch, replay
 from sgp_runner.replay.what_if import retime
 from sgp_runner.utils.errors import ConfigError, RankFailed
 
-REAL_RANK = str(TESTS / "real_rank.py")
+REAL_RANK = str(RANKS / "real_rank.py")
 RECORDED = {
     "ad_psgd": ("nodes=4", "algo.averages_per_gradient=2", "model=resnet8", "epochs=0.2"),
     "gap_aware": ("nodes=3", "epochs=0.5"),

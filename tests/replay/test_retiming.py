@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.cli.report import main
 from sgp_runner.config.experiment import Experiment

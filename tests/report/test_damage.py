@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from report_runs import write_run
+from helpers.report_runs import write_run
 
 from sgp_runner.cli.report import main
 from sgp_runner.report.folders import run_folders

@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from helpers.report_runs import write_run
 from matplotlib.text import Text
-from report_runs import write_run
 
 from sgp_runner.report.figure import Axis, Plot, Series, Style
 from sgp_runner.report.images import drawn

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_runs import write_run
+from helpers.report_runs import write_run
 from rich.console import Console
 
 from sgp_runner.report import tables

@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from report_runs import COMMIT, write_run
+from helpers.report_runs import COMMIT, write_run
 from rich.console import Console
 
 from sgp_runner.cli.report import main, parser
@@ -395,7 +395,7 @@ def test_text_of_a_run_cannot_become_markup(tmp_path: Path) -> None:
 def test_unfinished_runs_are_shown_and_damaged_ones_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from experiments import make_experiment
+    from helpers.experiments import make_experiment
 
     unfinished = make_experiment(tmp_path, "model=mlp", "epochs=2", "nodes=2").directory
     record = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import write_run
+from helpers.report_runs import write_run
 
 from sgp_runner.report.write import write_report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report_runs import write_run
+from helpers.report_runs import write_run
 
 from sgp_runner.report import terminal_plot as module
 from sgp_runner.report.ranking import rankings

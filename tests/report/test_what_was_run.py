@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from report_runs import write_run
+from helpers.report_runs import write_run
 
 from sgp_runner.report.colours import LOOKS, look_of, shade
 from sgp_runner.report.images import SHAPES

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 from reproduce import archives
 from reproduce.archives import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 SCRIPTS = ROOT / "scripts"
 

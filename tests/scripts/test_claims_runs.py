@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 from claims import page
 from claims.evidence import Claim, Finding, Verdict, headline, judge

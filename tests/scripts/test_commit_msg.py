@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 HOOK = ROOT / "scripts" / "hooks" / "commit-msg"
 

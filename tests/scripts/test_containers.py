@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from experiments import make_experiment
-from places import ROOT
+from helpers.experiments import make_experiment
+from helpers.paths import ROOT
 
 CONTAINERS = ROOT / "containers"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 from pages import algorithms, features, figures, links, settings
 from pages.hooks import PARTS, on_page_markdown

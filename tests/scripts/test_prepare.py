@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from corpora import WNIDS, image_folder, parallel_text
-from places import ROOT
+from helpers.corpora import WNIDS, image_folder, parallel_text
+from helpers.paths import ROOT
 
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.wmt16_en_de import WMT16EnDe

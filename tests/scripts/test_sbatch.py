@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 SHOWN = ("NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS")
 # What srun is given; a step of one task runs its command.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from places import ROOT
+from helpers.paths import ROOT
 
 from sgp_runner.config.choices import groups
 

@@ -19,7 +19,7 @@ from random import Random
 
 import pytest
 import torch
-from experiments import final_parameters, instrumented, make_experiment
+from helpers.experiments import final_parameters, instrumented, make_experiment
 
 from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from tiny import D, machines, run, sgd
+from helpers.tiny import D, machines, run, sgd
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm

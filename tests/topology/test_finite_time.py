@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from tiny import START, gradient, run, sgd
+from helpers.tiny import START, gradient, run, sgd
 
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.d_psgd import DPSGD

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments import make_experiment
-from graphs import Literal
-from tiny import run
+from helpers.experiments import make_experiment
+from helpers.graphs import Literal
+from helpers.tiny import run
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ad_psgd import ADPSGD

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from helpers.paths import ROOT
 
 from sgp_runner.cli.main import main
 from sgp_runner.utils.errors import ConfigError

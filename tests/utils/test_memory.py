@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments import make_experiment
+from helpers.experiments import make_experiment
 
 from sgp_runner.session.start import execute
 from sgp_runner.utils.memory import few_collections

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from processes import hear_interrupts, hears
+from helpers.processes import hear_interrupts, hears
 
 SHOTS, AT_ONCE = int(os.environ.get("SHOTS_FIRED", "100")), 3
 COMMAND = (sys.executable, "-m", "sgp_runner")

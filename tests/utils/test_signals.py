@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import ranks_of
-from shooting import run, shot
+from helpers.processes import ranks_of
+from helpers.shooting import run, shot
 
 from sgp_runner.utils.signals import PROMISE
 

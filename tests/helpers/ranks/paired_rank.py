@@ -8,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from experiments import instrumented
+sys.path.insert(0, str(Path(__file__).parents[2]))  # of tests/, for helpers
+from helpers.experiments import instrumented
 
 from sgp_runner.config.schema import load_experiment
 from sgp_runner.distributed.processes import DistributedWorld

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from experiments import final_parameters, instrumented, make_experiment
 
+from helpers.experiments import final_parameters, instrumented, make_experiment
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary, write_summary
 from sgp_runner.session.start import execute

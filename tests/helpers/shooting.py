@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from places import TESTS
-from processes import hear_interrupts
+from helpers.paths import HELPERS
+from helpers.processes import hear_interrupts
 
 COMMAND = (sys.executable, "-m", "sgp_runner")
 Shot = tuple[str, str, int, str, int]
@@ -29,7 +29,7 @@ def run(
     variables: dict[str, str] | None = None,
 ) -> tuple[int, str]:
     """Exit code and stderr of a command in ``folder`` that is signalled on its way."""
-    path = f"{TESTS / 'shots'}:{os.environ.get('PYTHONPATH', '')}"
+    path = f"{HELPERS / 'shots'}:{os.environ.get('PYTHONPATH', '')}"
     environment = {**os.environ, "PYTHONPATH": path, "SHOTS": json.dumps(shots)}
     environment |= (variables or {}) | ({} if wrapped is None else {"WRAPPED": wrapped})
     done = subprocess.run(
