@@ -16,11 +16,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sgp_runner.report.colours import look_of
-from sgp_runner.report.parts import scene
-from sgp_runner.report.ranking import Ranking, Row, rankings
-from sgp_runner.report.runs import read_runs
-from sgp_runner.report.settings import settings_in
+from sgp_runner.report.plots.colours import look_of
+from sgp_runner.report.rank.ranking import Ranking, Row, rankings
+from sgp_runner.report.read.names import title
+from sgp_runner.report.read.runs import read_runs
+from sgp_runner.report.read.settings import settings_in
 from sgp_runner.utils.units import duration
 
 ROOT = Path(__file__).parent.parent
@@ -50,10 +50,10 @@ def draw(ranking: Ranking, path: Path) -> None:
     with rc_context({**fonts, "axes.spines.right": False, "text.color": INK}):
         figure = Figure(figsize=SIZE, layout="constrained", facecolor="white")
         curves, bars = figure.subplots(2, height_ratios=(5, 4))
-        trained, _, clock = scene(ranking.settings).partition(", ")
+        trained, _, clock = title(ranking.settings).partition(", ")
         model = trained.removesuffix(" trained")
-        title = f"Small model ({model}) trained,\n{clock}"
-        figure.suptitle(title, fontsize=FONT, x=0.01, ha="left")
+        heading = f"Small model ({model}) trained,\n{clock}"
+        figure.suptitle(heading, fontsize=FONT, x=0.01, ha="left")
         draw_curves(curves, rows, ranking.target.value)
         draw_times(bars, rows, f"{100 * ranking.target.value:g} %")
         figure.savefig(path, metadata={"Date": None, "Creator": None})

@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from claims.evidence import Curves, Judged, Verdict
-from sgp_runner.report.parts import ticks_between
+from sgp_runner.report.plots.style import ticks_between
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from claims import figures
 from claims.evidence import Claim, Interval, Judged, Verdict, headline, judge, parts
 from claims.tuning import HOLDOUT, SEEDS, Joint, Search
 from reproduce.archives import LOST, archived
-from sgp_runner.report.runs import version
+from sgp_runner.report.read.runs import version
 from sgp_runner.session.job_pool import Job, outdated
 
 PICTURES = "figures"  # a folder beside the pages

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pages.settings import table
 
 if TYPE_CHECKING:
-    from sgp_runner.report.published import Published
+    from sgp_runner.report.read.published import Published
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "results" / "reproduced" / "report" / "published.csv"
@@ -73,7 +73,7 @@ def code(place: str) -> str:
 
 def published_figures(algo: str) -> str:
     """The published figures of the presets that run ``algo``, beside our simulated times."""
-    from sgp_runner.report.published import published
+    from sgp_runner.report.read.published import published
 
     rows = {row: figures for row, figures in published().items() if algo_of(row) == algo}
     if not rows:

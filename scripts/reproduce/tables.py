@@ -18,7 +18,7 @@ from reproduce.archives import archived
 from reproduce.order import agreement, ranks, stated
 from sgp_runner.data.grammar import BYTES
 from sgp_runner.data.shapes import CLASSES
-from sgp_runner.report.published import Published, published
+from sgp_runner.report.read.published import Published, published
 from sgp_runner.session.job_pool import Job, outdated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,7 +199,7 @@ def rows_stated() -> list[str]:
 
 
 def write_tables() -> None:
-    from sgp_runner.report.write import write_report
+    from sgp_runner.report.render.write import write_report
 
     OUT.mkdir(parents=True, exist_ok=True)
     parts = [

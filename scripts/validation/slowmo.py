@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import make_experiment
-from sgp_runner.report.published import published
+from sgp_runner.report.read.published import published
 from validation.cells import Cell, simulated
 
 # What an earlier fit, before the times of three rows of WMT'16 were known, had there.

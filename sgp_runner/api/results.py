@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from sgp_runner.report.figure import Plot
-    from sgp_runner.report.ranking import Ranking, Row
-    from sgp_runner.report.runs import Runs
-    from sgp_runner.report.settings import Setting
+    from sgp_runner.report.plots.figure import Plot
+    from sgp_runner.report.rank.ranking import Ranking, Row
+    from sgp_runner.report.read.runs import Runs
+    from sgp_runner.report.read.settings import RunGroup
 
 #: What a plot shows the quality against.
 Against = Literal["time", "epochs", "bytes", "nodes"]
@@ -40,7 +40,7 @@ class Results:
 
     @cached_property
     def _read(self) -> Runs:
-        from sgp_runner.report.runs import read_runs
+        from sgp_runner.report.read.runs import read_runs
 
         if not self.folders:
             raise ConfigError("results", "no run has results; failed has their errors.")
@@ -48,7 +48,7 @@ class Results:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """One line per run, with the columns of `sgp_runner.report.runs`: settings and results."""
+        """One line per run: settings and results, the columns of `sgp_runner.report.read.runs`."""
         return self._read.table
 
     @property
@@ -89,14 +89,14 @@ class Results:
         """
         import pandas as pd
 
-        from sgp_runner.report.ranking import rankings
+        from sgp_runner.report.rank.ranking import rankings
 
         found = rankings(self._settings)
         return pd.DataFrame([line_of(row, each) for each in found for row in each.rows])
 
     @cached_property
-    def _settings(self) -> list[Setting]:
-        from sgp_runner.report.settings import settings_in
+    def _settings(self) -> list[RunGroup]:
+        from sgp_runner.report.read.settings import settings_in
 
         return settings_in(self._read)
 
@@ -105,9 +105,9 @@ class Results:
 
         Raises ConfigError for runs that do not belong in one plot, such as those of two models.
         """
-        from sgp_runner.report import quality, scaling
-        from sgp_runner.report.images import drawn
-        from sgp_runner.report.ranking import rankings
+        from sgp_runner.report.plots import quality, scaling
+        from sgp_runner.report.rank.ranking import rankings
+        from sgp_runner.report.render.pictures import drawn
 
         ranked = rankings(self._settings)
         evaluated = [each for each in self._settings if len(each.curve)]
@@ -181,7 +181,7 @@ def load(*places: str | Path) -> Results:
     Damaged runs are left out, with a sentence in `Results.skipped`. Raises ConfigError if there is
     no run.
     """
-    from sgp_runner.report.folders import run_folders
+    from sgp_runner.report.read.run_folders import run_folders
 
     found: list[Path] = []
     for place in places or ("results/runs",):

@@ -53,7 +53,7 @@ compute_time:
 
 
 @dataclass(frozen=True)
-class Setting:
+class CalibratedSetting:
     """A calibrated setting: ``model`` on ``batch_size`` samples per node.
 
     command: the command line of the calibration
@@ -68,12 +68,12 @@ class Setting:
     when: str
 
 
-def profile(found: Measured, setting: Setting) -> str:
+def profile(found: Measured, setting: CalibratedSetting) -> str:
     """Return the text of the file."""
     return "\n".join([*head(found, setting), body(found, setting), *foot(found)]) + "\n"
 
 
-def head(found: Measured, setting: Setting) -> Iterator[str]:
+def head(found: Measured, setting: CalibratedSetting) -> Iterator[str]:
     yield f"# Measured by {setting.command}"
     yield f"# on {setting.where}, {setting.when}."
     yield f"# It holds for {found.nodes} nodes of these machines and for this model."
@@ -86,7 +86,7 @@ def head(found: Measured, setting: Setting) -> Iterator[str]:
     )
 
 
-def body(found: Measured, setting: Setting) -> str:
+def body(found: Measured, setting: CalibratedSetting) -> str:
     have = constants(found)
     return BODY.format(
         law="log_normal" if have.cv else "constant",

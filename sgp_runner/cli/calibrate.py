@@ -123,14 +123,14 @@ def measure(experiment: Experiment) -> None:
 def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
     """Write the profile and return its path."""
     from sgp_runner.calibration.probe import FILE, Measured
-    from sgp_runner.calibration.profile import Setting, profile
+    from sgp_runner.calibration.profile import CalibratedSetting, profile
     from sgp_runner.recording.recorder import replace_file
 
     run = experiment.run
     found = Measured.from_json((experiment.directory / FILE).read_text(encoding="utf-8"))
     path = Path(run.results).parent / "cluster" / f"{run.name}.yaml"
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
-    setting = Setting(
+    setting = CalibratedSetting(
         path.stem, run.model.name, run.batch_size, " ".join(command), platform.platform(), when
     )
     path.parent.mkdir(parents=True, exist_ok=True)

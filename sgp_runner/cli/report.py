@@ -88,9 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(asked: argparse.Namespace) -> int:
     from sgp_runner.recording.console import published_table, show
     from sgp_runner.replay.retiming import retime_all
-    from sgp_runner.report.tables import raw_pair
-    from sgp_runner.report.terminal import show_rankings
-    from sgp_runner.report.write import write_report
+    from sgp_runner.report.rank.tables import raw_pair
+    from sgp_runner.report.render.terminal import show_rankings
+    from sgp_runner.report.render.write import write_report
 
     load_plugins(asked.plugin)
     retimed = (

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from sgp_runner.config.run import Run
-    from sgp_runner.report.runs import Runs
+    from sgp_runner.report.read.runs import Runs
 
 PARAMS = "hydra.sweeper.params"
 SEARCH = "sgp_runner.cli.search.Search"
@@ -350,9 +350,9 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
 
 def ranked(rows: Sequence[Row]) -> Runs | None:
     """Show the ranked tables of the runs that left records, and return these runs."""
-    from sgp_runner.report.runs import read_runs
-    from sgp_runner.report.settings import settings_in
-    from sgp_runner.report.terminal import show_rankings
+    from sgp_runner.report.read.runs import read_runs
+    from sgp_runner.report.read.settings import settings_in
+    from sgp_runner.report.render.terminal import show_rankings
 
     folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]
     if not folders:
@@ -369,7 +369,7 @@ def ranked(rows: Sequence[Row]) -> Runs | None:
 
 def report(runs: Runs | None, directory: Path) -> None:
     """Write the report on the runs; a failure to write it is printed, without failing the sweep."""
-    from sgp_runner.report.write import report_on
+    from sgp_runner.report.render.write import report_on
 
     if runs is None:
         return

@@ -124,7 +124,7 @@ def single_values(setting: Setting) -> list[str]:
 def machines(words: Sequence[str], search: Sequence[str]) -> Machines:
     """Return the machines of one combination of values."""
     from sgp_runner.config.overrides import compose
-    from sgp_runner.report.parts import file_name
+    from sgp_runner.report.read.names import file_name
 
     tree: Any = compose([*search, *words])[CLUSTER]
     names = {word.partition("=")[0]: word.partition("=")[2] for word in words}
@@ -147,7 +147,7 @@ def retime_all(
     folders: Sequence[Path], words: Sequence[str], out: Path, config_dir: str | None = None
 ) -> list[Path]:
     """Re-time all runs in ``folders`` on the machines in ``words``; return their new folders."""
-    from sgp_runner.report.folders import run_folders
+    from sgp_runner.report.read.run_folders import run_folders
 
     others = machines_in(words, config_dir)
     runs, _ = run_folders(folders)

@@ -25,7 +25,7 @@ from sgp_runner.calibration.fit import (
     spread,
 )
 from sgp_runner.calibration.probe import FILE, Measured, Probe
-from sgp_runner.calibration.profile import Setting, profile
+from sgp_runner.calibration.profile import CalibratedSetting, profile
 from sgp_runner.calibration.rank import measuring
 from sgp_runner.cli.calibrate import prepared
 from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
@@ -134,7 +134,9 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
     (tmp_path / "cluster").mkdir()
     text = profile(
         MEASURED,
-        Setting("ours", "mlp", 8, "sgp-run calibrate name=ours", "a machine", "2026-01-01T00:00"),
+        CalibratedSetting(
+            "ours", "mlp", 8, "sgp-run calibrate name=ours", "a machine", "2026-01-01T00:00"
+        ),
     )
     (tmp_path / "cluster/ours.yaml").write_text(text)
     cluster = make_experiment(

@@ -18,7 +18,7 @@ from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.schema import load_experiment
 from sgp_runner.recording.checkpoint import latest
 from sgp_runner.replay.retiming import finished
-from sgp_runner.report.runs import read_runs
+from sgp_runner.report.read.runs import read_runs
 from sgp_runner.session.job_pool import Job, outdated, run_all
 from sgp_runner.utils.errors import ConfigError
 

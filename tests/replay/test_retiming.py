@@ -12,7 +12,7 @@ from sgp_runner.cli.report import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.replay.retiming import finished, retime_all
-from sgp_runner.report.runs import RETIMED, TRAINED, read_runs
+from sgp_runner.report.read.runs import RETIMED, TRAINED, read_runs
 from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError, Diverged
 

@@ -17,16 +17,16 @@ import yaml
 from helpers.report_runs import write_run
 
 from sgp_runner.cli.report import main
-from sgp_runner.report.folders import run_folders
-from sgp_runner.report.page import render
-from sgp_runner.report.plots import sections
-from sgp_runner.report.ranked_table import ranked_tables
-from sgp_runner.report.ranking import rankings
-from sgp_runner.report.runs import read_runs
-from sgp_runner.report.settings import settings_in
-from sgp_runner.report.tables import csv, markdown, of_runs
-from sgp_runner.report.what_was_run import what_was_run
-from sgp_runner.report.write import write_report
+from sgp_runner.report.plots.sections import sections
+from sgp_runner.report.rank.ranked_table import ranked_tables
+from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.rank.run_summary import what_was_run
+from sgp_runner.report.rank.tables import csv, markdown, of_runs
+from sgp_runner.report.read.run_folders import run_folders
+from sgp_runner.report.read.runs import read_runs
+from sgp_runner.report.read.settings import settings_in
+from sgp_runner.report.render.page import render
+from sgp_runner.report.render.write import write_report
 
 CURVE = [[0.5, 0.6], [0.8, 0.9]]
 Damage = Callable[[Path], object]

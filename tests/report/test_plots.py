@@ -9,15 +9,16 @@ import pytest
 from helpers.report_runs import write_run
 from matplotlib.text import Text
 
-from sgp_runner.report.figure import Axis, Plot, Series, Style
-from sgp_runner.report.images import drawn
-from sgp_runner.report.labels import end_of, labelled, placed, spanned
-from sgp_runner.report.parts import few, folded, names, short
-from sgp_runner.report.plots import sections
-from sgp_runner.report.quality import chosen
-from sgp_runner.report.ranking import rankings
-from sgp_runner.report.runs import read_runs
-from sgp_runner.report.settings import Setting, settings_in
+from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
+from sgp_runner.report.plots.labels import end_of, labelled, placed, spanned
+from sgp_runner.report.plots.quality import chosen
+from sgp_runner.report.plots.sections import sections
+from sgp_runner.report.plots.style import select_lines
+from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.read.names import names, short_key, wrap_label
+from sgp_runner.report.read.runs import read_runs
+from sgp_runner.report.read.settings import RunGroup, settings_in
+from sgp_runner.report.render.pictures import drawn
 
 CURVE = [[0.5], [0.7], [0.9]]
 
@@ -28,15 +29,17 @@ def plots_of(root: Path, target: float | None = None) -> dict[str, Plot]:
     return {plot.name: plot for each in found for plot in each.plots}
 
 
-def settings_of(root: Path) -> list[Setting]:
+def settings_of(root: Path) -> list[RunGroup]:
     return settings_in(read_runs([root]))
 
 
 def test_eight_lines_are_the_best_of_each_algorithm_then_the_next_best() -> None:
     ranked = ["SGP 1", "SGP 2", "OSGP 1", "SGP 3", "SGP 4", "SGP 5", "SGP 6", "SGP 7", "AR-SGD 1"]
-    assert few(ranked, lambda each: each.split()[0]) == [each for each in ranked if each != "SGP 7"]
+    assert select_lines(ranked, lambda each: each.split()[0]) == [
+        each for each in ranked if each != "SGP 7"
+    ]
     many = [*"abcdefghij", "AR-SGD"]
-    assert few(many, lambda each: each) == [*"abcdefg", "AR-SGD"]
+    assert select_lines(many, lambda each: each) == [*"abcdefg", "AR-SGD"]
 
 
 def test_a_line_more_than_eight_is_named_but_not_drawn(tmp_path: Path) -> None:
@@ -172,9 +175,9 @@ def test_names_say_what_differs_among_the_lines_alone(tmp_path: Path) -> None:
     assert names(settings[:2]) == ["SGP lr=0.1", "SGP lr=0.2"]
     assert names(settings[:1]) == ["SGP"]
     assert names(settings[2:]) == ["AR-SGD · goyal_8k", "AR-SGD · slowmo_imagenet_ar_sgd"]
-    assert short("optim.schedule.warmup_epochs=5") == "warmup_epochs=5"
-    assert folded("AR-SGD warmup_epochs=5") == "AR-SGD warmup_\nepochs=5"
-    assert len(folded("word " * 50).split("\n")) == 4
+    assert short_key("optim.schedule.warmup_epochs=5") == "warmup_epochs=5"
+    assert wrap_label("AR-SGD warmup_epochs=5") == "AR-SGD warmup_\nepochs=5"
+    assert len(wrap_label("word " * 50).split("\n")) == 4
 
 
 def test_texts_beside_a_picture_do_not_overlap(tmp_path: Path) -> None:

@@ -11,18 +11,18 @@ import pytest
 from helpers.report_runs import write_run
 from rich.console import Console
 
-from sgp_runner.report import tables
-from sgp_runner.report.ranked_table import ranked_tables
-from sgp_runner.report.ranking import Ranking, easier, rankings, target_of
-from sgp_runner.report.runs import read_runs
-from sgp_runner.report.settings import Setting, settings_in
-from sgp_runner.report.terminal import grid
+from sgp_runner.report.rank import tables
+from sgp_runner.report.rank.ranked_table import ranked_tables
+from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
+from sgp_runner.report.read.runs import read_runs
+from sgp_runner.report.read.settings import RunGroup, settings_in
+from sgp_runner.report.render.terminal import grid
 
 SLOW = [[0.5], [0.7], [0.9]]
 FAST = [[0.7], [0.9], [0.92]]
 
 
-def settings_of(root: Path) -> list[Setting]:
+def settings_of(root: Path) -> list[RunGroup]:
     return settings_in(read_runs([root]))
 
 

@@ -18,27 +18,27 @@ from rich.console import Console
 
 from sgp_runner.cli.report import main, parser
 from sgp_runner.recording.console import published_table
-from sgp_runner.report.comparison import pairs_of
-from sgp_runner.report.figure import Series, Style
-from sgp_runner.report.plots import Section, sections
-from sgp_runner.report.published import PATH, published
-from sgp_runner.report.ranked_table import ranked_tables
-from sgp_runner.report.ranking import rankings, target_of
-from sgp_runner.report.runs import read_runs
-from sgp_runner.report.settings import Setting, labels, settings_in
-from sgp_runner.report.tables import raw_pair
-from sgp_runner.report.terminal import grid
-from sgp_runner.report.write import write_report
+from sgp_runner.report.plots.figure import Series, Style
+from sgp_runner.report.plots.sections import Section, sections
+from sgp_runner.report.rank.ranked_table import ranked_tables
+from sgp_runner.report.rank.ranking import rankings, target_of
+from sgp_runner.report.rank.tables import raw_pair
+from sgp_runner.report.read.comparison import pairs_of
+from sgp_runner.report.read.published import PATH, published
+from sgp_runner.report.read.runs import read_runs
+from sgp_runner.report.read.settings import RunGroup, labels, settings_in
+from sgp_runner.report.render.terminal import grid
+from sgp_runner.report.render.write import write_report
 
 SGP_1 = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
 SGP_2 = [[0.30, 0.40], [0.60, 0.70], [0.90, 0.94]]
 
 
-def settings_of(root: Path) -> list[Setting]:
+def settings_of(root: Path) -> list[RunGroup]:
     return settings_in(read_runs([root]))
 
 
-def section(settings: list[Setting], title: str, target: float | None = None) -> Section:
+def section(settings: list[RunGroup], title: str, target: float | None = None) -> Section:
     (found,) = (
         each
         for each in sections(settings, rankings(settings, target), pairs_of(settings))
@@ -544,7 +544,7 @@ def test_nothing_is_known_of_a_run_that_was_never_evaluated(tmp_path: Path) -> N
 
 
 def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_path: Path) -> None:
-    def settings_with(*later: dict[str, object]) -> list[Setting]:
+    def settings_with(*later: dict[str, object]) -> list[RunGroup]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         old = {"data": {"name": "digits", "alpha": 0.1}, "cluster": {"step_seconds": {"mlp": 1.0}}}
         write_run(folder, "run1", [(0.5, 0.5)], seed=1, settings=old)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.report_runs import write_run
 
-from sgp_runner.report.write import write_report
+from sgp_runner.report.render.write import write_report
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

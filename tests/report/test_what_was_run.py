@@ -7,20 +7,20 @@ from pathlib import Path
 
 from helpers.report_runs import write_run
 
-from sgp_runner.report.colours import LOOKS, look_of, shade
-from sgp_runner.report.images import SHAPES
-from sgp_runner.report.parts import Look, ticks_between
-from sgp_runner.report.plots import sections
-from sgp_runner.report.ranking import rankings
-from sgp_runner.report.runs import read_runs
-from sgp_runner.report.settings import Setting, settings_in
-from sgp_runner.report.what_was_run import differing, what_was_run
-from sgp_runner.report.write import write_report
+from sgp_runner.report.plots.colours import LOOKS, look_of, shade
+from sgp_runner.report.plots.sections import sections
+from sgp_runner.report.plots.style import StyleMap, ticks_between
+from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.rank.run_summary import differing, what_was_run
+from sgp_runner.report.read.runs import read_runs
+from sgp_runner.report.read.settings import RunGroup, settings_in
+from sgp_runner.report.render.pictures import SHAPES
+from sgp_runner.report.render.write import write_report
 
 CURVE = [[0.5], [0.8], [0.95]]
 
 
-def settings_of(root: Path) -> list[Setting]:
+def settings_of(root: Path) -> list[RunGroup]:
     return settings_in(read_runs([root]))
 
 
@@ -84,9 +84,9 @@ def test_an_algorithm_has_the_same_colour_in_every_report(tmp_path: Path) -> Non
         write_run(tmp_path / "all", f"{number}", CURVE, algorithm=algorithm)
     (one,) = settings_of(tmp_path / "one")
     settings = settings_of(tmp_path / "all")
-    look = Look(settings)
+    look = StyleMap(settings)
     styles = {each.algorithm: look.of(each) for each in settings}
-    assert styles["SGP"] == Look([one]).of(one)
+    assert styles["SGP"] == StyleMap([one]).of(one)
     assert (styles["SGP"].colour, styles["SGP"].shape) == ("#6ac6a9", "diamond")
     assert styles["SlowMo(SGP)"].shape == styles["SlowMo"].shape == "cross"
     assert len({style.colour for style in styles.values()}) == 13
@@ -99,7 +99,7 @@ def test_variants_of_an_algorithm_are_shades_of_its_colour(tmp_path: Path) -> No
     for lr in (0.1, 0.2, 0.3):
         write_run(tmp_path, f"{lr}", CURVE, settings=with_settings(lr))
     settings = settings_of(tmp_path)
-    look = Look(settings)
+    look = StyleMap(settings)
     assert [look.of(each).dash for each in settings] == ["solid", "dash", "dot"]
     colours = [look.of(each).colour for each in settings]
     assert colours == [shade("#6ac6a9", number, 3) for number in range(3)]

@@ -7,7 +7,7 @@ import pytest
 from sgp_runner.cluster.machines import Cluster
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.schema import make_experiment
-from sgp_runner.report.published import published
+from sgp_runner.report.read.published import published
 from validation import diloco, page, slowmo
 from validation.tcp import achieved
 

@@ -187,7 +187,7 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
         ("sgp_run", "sgp_runner.cli.calibrate:prepared", ["calibrate"]),
         ("sgp_run", "sgp_runner.distributed.launch:wait_for", ["calibrate", "nodes=2"]),
         ("sgp_replay", "sgp_runner.replay.exact:", ["."]),
-        ("sgp_report", "sgp_runner.report.write:", ["."]),
+        ("sgp_report", "sgp_runner.report.render.write:", ["."]),
     ],
 )
 def test_ctrl_c_ends_every_command_with_one_sentence(

@@ -9,27 +9,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
-from sgp_runner.report.runs import FINISHED, RETIMED
+from sgp_runner.report.read.runs import FINISHED, RETIMED
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import bit_rate, counted, number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sgp_runner.report.runs import Runs
+    from sgp_runner.report.read.runs import Runs
 
 MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 CLUSTER = "cluster."
-NAMED = f"{CLUSTER}name"
+CLUSTER_NAME = f"{CLUSTER}name"
 # Say nothing about the machines.
 ABOUT_THE_PROFILE = (f"{CLUSTER}fitted_on", f"{CLUSTER}validated")
-INSTANT = 1e15  # bit/s; profiles that neglect the network have such rates
-MOST_WORD = 300  # characters of a setting that are shown
+INSTANT_RATE = 1e15  # bit/s; profiles that neglect the network have such rates
+MAX_OVERRIDE_LENGTH = 300  # characters of a setting that are shown
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class RunGroup:
     """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
 
     words: the settings that tell it apart from the algorithm's other runs in this report
@@ -123,7 +123,7 @@ class Setting:
         return float(times[there - 1] + share * (times[there] - times[there - 1]))
 
 
-def settings_in(runs: Runs) -> list[Setting]:
+def settings_in(runs: Runs) -> list[RunGroup]:
     """Return the settings by method, model, data and nodes; methods in the order of the runs."""
     table = runs.table
     keys = [
@@ -142,7 +142,7 @@ def settings_in(runs: Runs) -> list[Setting]:
         curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
         curve = curve[(quality.count() == len(lines)).to_numpy()]
         line = lines.index[0]
-        out.append(Setting(telling[line], clusters[line], lines, curves, curve))
+        out.append(RunGroup(telling[line], clusters[line], lines, curves, curve))
     first = {each.method: int(each.runs.index[0]) for each in reversed(out)}
     return sorted(
         out,
@@ -184,7 +184,7 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def cluster_name(machines: Mapping[str, object]) -> str:
     """Name a profile with the rate of its links, above all of the slowest ones."""
-    name = machines.get(NAMED)
+    name = machines.get(CLUSTER_NAME)
     if name is None:
         return ""
     both, up, down = (
@@ -196,7 +196,7 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     if up and down:
         rate = min(up, down)
         words = bit_rate(up) + (f" up, {bit_rate(down)} down" if up != down else "")
-        rates.append(words if rate < INSTANT else "instant messages")
+        rates.append(words if rate < INSTANT_RATE else "instant messages")
     single = [
         number(value)
         for key, value in machines.items()
@@ -210,7 +210,7 @@ def cluster_name(machines: Mapping[str, object]) -> str:
         alike = sizes[:1] if len({*sizes}) == 1 else sizes
         of_sizes = " + ".join(f"{size:g}" for size in alike)
         rates.append(f"{len(sizes)} regions of {of_sizes}, {bit_rate(least)} between")
-    return printable(f"{name}"[:MOST_WORD]) + (f" ({', '.join(rates)})" if rates else "")
+    return printable(f"{name}"[:MAX_OVERRIDE_LENGTH]) + (f" ({', '.join(rates)})" if rates else "")
 
 
 def regions_in(value: object) -> tuple[list[float], float]:
@@ -255,7 +255,7 @@ def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]
     chosen: list[str] = []
     keys = dict.fromkeys([*known, *(key for member in members for key in member)])
     # A cluster's name says more than its numbers, so it comes first.
-    for key in sorted(keys, key=lambda key: key != NAMED):
+    for key in sorted(keys, key=lambda key: key != CLUSTER_NAME):
         if len(set(shown(members, [*chosen, key]))) > len(set(shown(members, chosen))):
             chosen.append(key)
     return chosen
@@ -273,13 +273,13 @@ def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
             continue
         value = settings[key]
         text = f"{value:g}" if isinstance(value, float) else str(value)
-        out.append(printable(f"{key.removesuffix('.name')}={text}"[:MOST_WORD]))
+        out.append(printable(f"{key.removesuffix('.name')}={text}"[:MAX_OVERRIDE_LENGTH]))
     return out
 
 
-def labels(settings: Sequence[Setting]) -> list[str]:
+def labels(settings: Sequence[RunGroup]) -> list[str]:
     """Name each setting by its method and by what else differs among these settings."""
-    texts: dict[str, Callable[[Setting], str]] = {
+    texts: dict[str, Callable[[RunGroup], str]] = {
         "model": lambda each: each.model,
         "data": lambda each: f"on {each.data}",
         "nodes": lambda each: counted(each.nodes, "node"),

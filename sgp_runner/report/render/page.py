@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.report.figure import GLYPHS
-from sgp_runner.report.interactive import figure
-from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
+from sgp_runner.report.plots.figure import GLYPHS
+from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
+from sgp_runner.report.render.interactive import figure
 
 if TYPE_CHECKING:
-    from sgp_runner.report.plots import Section
-    from sgp_runner.report.tables import Table
-    from sgp_runner.report.what_was_run import WhatWasRun
+    from sgp_runner.report.plots.sections import Section
+    from sgp_runner.report.rank.run_summary import WhatWasRun
+    from sgp_runner.report.rank.tables import Table
 
-ASSETS = Path(__file__).parent / "page"
+ASSETS = Path(__file__).parents[1] / "page"
 MEANINGS = {
     REAL: "real processes, in measured time",
     TRAINED: "real gradients, in simulated time of the modelled machines",

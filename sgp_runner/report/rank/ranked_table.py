@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sgp_runner.report.parts import CLOCK, file_name, three_digits, time_unit
-from sgp_runner.report.tables import Cell, Table, joined, quality_text, text
+from sgp_runner.report.rank.tables import Cell, Table, joined, quality_text, text
+from sgp_runner.report.read.names import CLOCK, file_name, three_digits, time_unit
 from sgp_runner.utils.units import counted, num_bytes
 
 if TYPE_CHECKING:
-    from sgp_runner.report.ranking import Ranking, Row
-    from sgp_runner.report.settings import Setting
+    from sgp_runner.report.rank.ranking import Ranking, Row
+    from sgp_runner.report.read.settings import RunGroup
 
 RANK, ALGORITHM = "#", "algorithm"
 NEVER = "never"
@@ -119,12 +119,12 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.3g} %" if share == share else ""
 
 
-def has_hours(setting: Setting) -> bool:
+def has_hours(setting: RunGroup) -> bool:
     """Whether a setting is a timing study of a schedule of known length."""
     return setting.mean("hours") > 0
 
 
-def hours_text(setting: Setting) -> str:
+def hours_text(setting: RunGroup) -> str:
     return three_digits(setting.mean("hours")) if has_hours(setting) else ""
 
 

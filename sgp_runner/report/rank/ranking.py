@@ -10,12 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sgp_runner.report.parts import BASELINE, facets, telling, timed_models
-from sgp_runner.report.runs import FINISHED, TIMING
-from sgp_runner.report.settings import Setting
+from sgp_runner.report.read.names import BASELINE, distinguishing_overrides, group_by, timed_models
+from sgp_runner.report.read.runs import FINISHED, TIMING
+from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import counted
 
-CLOSE = 0.1  # of what half of the settings reach: how far below it the target of all may lie
+MAX_TARGET_GAP = (
+    0.1  # of what half of the settings reach: how far below it the target of all may lie
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Row:
 
     rank: int | None
     words: Sequence[str]
-    setting: Setting
+    setting: RunGroup
     times: Sequence[float]
     speed_up: float | None
     over: str
@@ -95,7 +97,7 @@ class Ranking:
     rows: Sequence[Row]
 
     @property
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[RunGroup]:
         return [row.setting for row in self.rows]
 
     @property
@@ -104,17 +106,17 @@ class Ranking:
         return tuple(filter(None, (self.task, self.timed, self.cluster, self.clock)))
 
 
-def rankings(settings: Sequence[Setting], target: float | None = None) -> list[Ranking]:
+def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[Ranking]:
     """Rank the settings of each task on each cluster, timing studies last.
 
     A ``target`` of None chooses one for each task.
     """
     out = []
-    for (model, data, metric, study), members in facets(
+    for (model, data, metric, study), members in group_by(
         settings, lambda each: (each.model, each.data, each.metric, each.kind == TIMING)
     ).items():
         goal = None if study or metric is None else target_of(members, target)
-        for (cluster, clock, timed), group in facets(
+        for (cluster, clock, timed), group in group_by(
             members, lambda each: (each.cluster, each.clock, timed_models([each]))
         ).items():
             rows = ranked(group, goal)
@@ -122,25 +124,25 @@ def rankings(settings: Sequence[Setting], target: float | None = None) -> list[R
     return sorted(out, key=lambda ranking: ranking.target is None)
 
 
-def ranked(settings: Sequence[Setting], target: Target | None) -> list[Row]:
+def ranked(settings: Sequence[RunGroup], target: Target | None) -> list[Row]:
     """Return the rows, with ranks and speed-ups."""
     times = [times_of(each, target) for each in settings]
     rows = [
-        Row(None, telling(each, settings), each, seconds, None, "")
+        Row(None, distinguishing_overrides(each, settings), each, seconds, None, "")
         for each, seconds in zip(settings, times, strict=True)
     ]
     # Time per iteration of more nodes covers more samples: those are ranked by themselves.
     by_nodes = target is None
     rows.sort(key=lambda row: (by_nodes * int(row.setting.nodes), *order(row)))
     out: list[Row] = []
-    for nodes in facets(rows, lambda row: (by_nodes * int(row.setting.nodes),)).values():
+    for nodes in group_by(rows, lambda row: (by_nodes * int(row.setting.nodes),)).values():
         out += [
             with_rank(row, rank if row.times else None, rows) for rank, row in enumerate(nodes, 1)
         ]
     return out
 
 
-def times_of(setting: Setting, target: Target | None) -> list[float]:
+def times_of(setting: RunGroup, target: Target | None) -> list[float]:
     if target is not None:
         return setting.times_to(target.value)
     times = setting.runs["ms_per_iteration"].astype(float) / 1000
@@ -179,7 +181,7 @@ def equal(one: Row, other: Row) -> int:
     return sum(theirs.get(key, theirs) == value for key, value in one.setting.settings.items())
 
 
-def target_of(settings: Sequence[Setting], asked: float | None) -> Target:
+def target_of(settings: Sequence[RunGroup], asked: float | None) -> Target:
     """Return the target that was asked for, or one that the settings reach with every seed.
 
     That is the best one that all reach, unless the worst setting drags it far down: then the best
@@ -194,7 +196,7 @@ def target_of(settings: Sequence[Setting], asked: float | None) -> Target:
     of_half = best[math.ceil(len(best) / 2) - 1] if best else math.nan
     if not best:
         return Target(of_half, metric, "no setting was evaluated")
-    if abs(best[-1] - of_half) <= CLOSE * abs(of_half):
+    if abs(best[-1] - of_half) <= MAX_TARGET_GAP * abs(of_half):
         rule = f"the best that {every(len(best))} with every seed"
         return Target(easier(best[-1], metric), metric, rule)
     rule = f"the best that at least half of {counted(len(best), 'setting')} reach with every seed"

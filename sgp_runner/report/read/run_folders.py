@@ -13,8 +13,8 @@ from sgp_runner.utils.reading import MIB, read_text
 
 MARKS = ("metrics.jsonl", "summary.json", "environment.json")
 COMPARISON = "comparison.csv"
-MOST_FOLDERS = 20_000  # that hold no run
-MOST_JOBS = 50_000  # of a sweep
+MAX_FOLDERS = 20_000  # that hold no run
+MAX_SWEEP_JOBS = 50_000  # of a sweep
 
 
 def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -23,7 +23,7 @@ def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     A folder with a run is that run alone, one of a sweep the runs of the sweep. Links that lead up
     are not followed. Raises ConfigError for a folder that is none.
     """
-    search = Search()
+    search = RunSearch()
     for folder in folders:
         if not os.path.isdir(folder):
             raise ConfigError(str(folder), "there is no such folder.")
@@ -31,7 +31,7 @@ def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return list(search.runs.values()), search.skipped
 
 
-class Search:
+class RunSearch:
     """A search for runs.
 
     runs: by their resolved paths
@@ -53,8 +53,8 @@ class Search:
             except (OSError, ValueError, csv.Error) as error:
                 reason = getattr(error, "strerror", None) or error
                 self.skip(path, f"it cannot be searched ({reason}).")
-            if len(self.seen) > MOST_FOLDERS:
-                self.skip(path, f"there are more than {MOST_FOLDERS} folders without runs.")
+            if len(self.seen) > MAX_FOLDERS:
+                self.skip(path, f"there are more than {MAX_FOLDERS} folders without runs.")
                 return
 
     def inner(self, folder: Path) -> list[Path]:
@@ -97,8 +97,8 @@ def runs_of_sweep(folder: Path) -> list[Path]:
     """Return the runs in the table of a sweep that are still there."""
     table = csv.DictReader(io.StringIO(read_text(folder / COMPARISON, 16 * MIB), newline=""))
     names = {row["run_dir"]: Path(row["run_dir"]) for row in table if row.get("run_dir")}
-    if len(names) > MOST_JOBS:
-        raise ValueError(f"its {COMPARISON} has more than {MOST_JOBS} runs")
+    if len(names) > MAX_SWEEP_JOBS:
+        raise ValueError(f"its {COMPARISON} has more than {MAX_SWEEP_JOBS} runs")
     # Paths are relative to where the sweep was started; runs/ lies beside sweeps/.
     beside = folder.resolve().parent.parent / "runs"
     both = ((name, beside / name.name) for name in names.values())

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pandas as pd
 
-from sgp_runner.report.comparison import COMPARABLE, UNITS
-from sgp_runner.report.figure import GLYPHS
-from sgp_runner.report.parts import CLOCK
-from sgp_runner.report.runs import PUBLISHED, TIMING
-from sgp_runner.report.settings import CLUSTER, MOST_WORD, labels, words
-from sgp_runner.report.what_was_run import columns, differing
+from sgp_runner.report.plots.figure import GLYPHS
+from sgp_runner.report.rank.run_summary import columns, differing
+from sgp_runner.report.read.comparison import COMPARABLE, UNITS
+from sgp_runner.report.read.names import CLOCK
+from sgp_runner.report.read.runs import PUBLISHED, TIMING
+from sgp_runner.report.read.settings import CLUSTER, MAX_OVERRIDE_LENGTH, labels, words
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import duration, num_bytes, percent
 
 if TYPE_CHECKING:
-    from sgp_runner.report.comparison import Pair
-    from sgp_runner.report.settings import Setting
+    from sgp_runner.report.read.comparison import Pair
+    from sgp_runner.report.read.settings import RunGroup
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
@@ -69,7 +69,7 @@ class Table:
     words: Sequence[str]
 
 
-def tables(settings: Sequence[Setting], pairs: Sequence[Pair], link: Linker) -> list[Table]:
+def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[Table]:
     """Return the tables of a report, with the one of pairs if there are any."""
     out = [of_settings(settings, link)]
     if pairs:
@@ -77,7 +77,7 @@ def tables(settings: Sequence[Setting], pairs: Sequence[Pair], link: Linker) -> 
     return [*out, of_runs(settings, link)]
 
 
-def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
+def of_settings(settings: Sequence[RunGroup], link: Linker) -> Table:
     raw, cells, keys = [], [], differing(settings)
     shown = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
     clusters = len({each.cluster for each in settings}) > 1
@@ -143,7 +143,7 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
         "kind",
         "nodes",
         *(["cluster"] if clusters else []),
-        *(printable(key.removesuffix(".name")[:MOST_WORD]) for key in shown),
+        *(printable(key.removesuffix(".name")[:MAX_OVERRIDE_LENGTH]) for key in shown),
         "workers",
         "averaged model",
         "time",
@@ -160,7 +160,7 @@ def of_settings(settings: Sequence[Setting], link: Linker) -> Table:
     )
 
 
-def of_runs(settings: Sequence[Setting], link: Linker) -> Table:
+def of_runs(settings: Sequence[RunGroup], link: Linker) -> Table:
     lines = pd.concat([each.runs for each in settings])
     methods = [each.method for each in settings for _ in each.seeds]
     keys = differing(settings)
@@ -361,7 +361,7 @@ def quality_range(low: float, high: float, metric: str | None) -> str:
     return " – ".join(ends) if ends[0] != ends[1] else ""
 
 
-def time_cell(setting: Setting) -> Cell:
+def time_cell(setting: RunGroup) -> Cell:
     """Return the time; that of a timing study is predicted from a sample of the schedule."""
     clock = CLOCK[setting.clock].removesuffix(" time")
     if (hours := setting.mean("hours")) > 0:
@@ -372,7 +372,7 @@ def time_cell(setting: Setting) -> Cell:
     )
 
 
-def sent_words(setting: Setting) -> tuple[str, str]:
+def sent_words(setting: RunGroup) -> tuple[str, str]:
     sent = setting.mean("bytes_per_node")
     if math.isnan(sent):
         return "", ""

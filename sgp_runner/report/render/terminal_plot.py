@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sgp_runner.report.parts import scene
-from sgp_runner.report.quality import HARD
+from sgp_runner.report.plots.quality import ERROR_AXIS_ACCURACY
+from sgp_runner.report.read.names import title
 from sgp_runner.utils.units import HOUR, MINUTE, counted, duration
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sgp_runner.report.ranking import Ranking, Row
+    from sgp_runner.report.rank.ranking import Ranking, Row
 
 WIDTH, HEIGHT = 70, 16  # characters between the axes
 MARGIN = 8  # characters of a label
@@ -39,7 +39,7 @@ TIMES = [
     for digits in several
 ]
 ACCURACIES = (0.0, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-MOST_ACCURATE = 0.9995  # an error of 0 has no logarithm
+MAX_ACCURACY = 0.9995  # an error of 0 has no logarithm
 LABELS = 5  # on an axis of qualities without fixed ones
 
 
@@ -100,8 +100,8 @@ def terminal_plot(ranking: Ranking) -> str:
     ticks = {column(tick): whole(tick) for tick in TIMES if first <= math.log(tick) <= last}
     ticks = ticks or {0: duration(times.min()), WIDTH - 1: duration(times.max())}
     names = [f"{mark} {name}" for mark, name, _ in rows]
-    title = textwrap.wrap(scene(ranking.settings), MARGIN + 2 + WIDTH)
-    return "\n".join([*title, *picture, *time_axis(ticks), *wrapped(names)])
+    heading = textwrap.wrap(title(ranking.settings), MARGIN + 2 + WIDTH)
+    return "\n".join([*heading, *picture, *time_axis(ticks), *wrapped(names)])
 
 
 def shown(row: Row, with_nodes: bool) -> str:
@@ -111,9 +111,9 @@ def shown(row: Row, with_nodes: bool) -> str:
 
 def scale_of(metric: str, target: float, low: float, high: float) -> Scale:
     """Choose the axis for qualities from ``low`` to ``high``."""
-    if metric == "accuracy" and target >= HARD:
+    if metric == "accuracy" and target >= ERROR_AXIS_ACCURACY:
         ticks = [tick for tick in ACCURACIES if low <= tick <= high]
-        return Scale(lambda each: -math.log(1 - min(each, MOST_ACCURATE)), ticks, percent_of)
+        return Scale(lambda each: -math.log(1 - min(each, MAX_ACCURACY)), ticks, percent_of)
     ticks = [low + (high - low) * share / (LABELS - 1) for share in range(LABELS)]
     if metric == "loss" and low > 0:
         ticks = [low * (high / low) ** (share / (LABELS - 1)) for share in range(LABELS)]

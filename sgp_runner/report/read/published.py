@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PATH = Path(__file__).with_name("published.csv")
+PATH = Path(__file__).parents[1] / "published.csv"
 IMAGENET_STEPS = 1_281_167 / 8192  # steps of one epoch, with 256 images on each of 32 nodes
 
 

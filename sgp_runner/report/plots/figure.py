@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sgp_runner.report.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
+from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 STAR = "star"  # the marker of published figures
-MARKERS = 8  # of a line, at most
-SHORT = 0.97  # of the width: a line that ends before it
+MAX_MARKERS = 8  # of a line, at most
+COMPLETE_WIDTH = 0.97  # of the width: a line that ends before it
 Fill = Literal["full", "hollow", "dotted"]
 FILLS: dict[str, Fill] = {
     REAL: "full",
@@ -142,7 +142,9 @@ class Plot:
     def unfinished(self) -> list[Label]:
         """Return the labels of lines that end far from the right edge."""
         return [
-            label for label in self.labels if label.x is not None and self.x.share(label.x) < SHORT
+            label
+            for label in self.labels
+            if label.x is not None and self.x.share(label.x) < COMPLETE_WIDTH
         ]
 
     @property

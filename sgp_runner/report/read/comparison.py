@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgp_runner.report.published import Published, published
-from sgp_runner.report.runs import REAL, TIMING
+from sgp_runner.report.read.published import Published, published
+from sgp_runner.report.read.runs import REAL, TIMING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sgp_runner.report.settings import Setting
+    from sgp_runner.report.read.settings import RunGroup
 
 COMPARABLE = {
     "hours": "training time",
@@ -45,7 +45,7 @@ class Pair:
     """
 
     published: Published
-    setting: Setting
+    setting: RunGroup
     ours: float
     low: float
     high: float
@@ -83,7 +83,7 @@ class Pair:
 
 
 def pairs_of(
-    settings: Sequence[Setting], rows: Mapping[str, Mapping[str, Published]] | None = None
+    settings: Sequence[RunGroup], rows: Mapping[str, Mapping[str, Published]] | None = None
 ) -> list[Pair]:
     """Return the pairs in the order of the published rows, then of the settings."""
     rows = published() if rows is None else rows
@@ -96,7 +96,7 @@ def pairs_of(
     ]
 
 
-def pairs_in(setting: Setting, figures: Mapping[str, Published]) -> Iterator[Pair]:
+def pairs_in(setting: RunGroup, figures: Mapping[str, Published]) -> Iterator[Pair]:
     for metric in (name for name in COMPARABLE if name in figures):
         figure = figures[metric]
         same = setting.data == figure.dataset and figure.epochs in (None, float(setting.epochs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sgp_runner.report.figure import MARKERS, Axis, Label, Plot, Series
+from sgp_runner.report.plots.figure import MAX_MARKERS, Axis, Label, Plot, Series
 
 SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
 
@@ -113,7 +113,7 @@ def points_of(series: Series) -> dict[str, Any]:
             "line": edge,
         }
         if style.dash:
-            trace["marker"]["maxdisplayed"] = MARKERS
+            trace["marker"]["maxdisplayed"] = MAX_MARKERS
     return trace
 
 

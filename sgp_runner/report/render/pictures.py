@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sgp_runner.report.figure import MARKERS, Axis, Label, Plot, Series
+from sgp_runner.report.plots.figure import MAX_MARKERS, Axis, Label, Plot, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sgp_runner.report.chart import Chart
+    from sgp_runner.report.render.chart import Chart
 
 Points: TypeAlias = list[float | str]
 FORMATS = ("png", "svg")
@@ -37,7 +37,7 @@ DASHES: dict[str, Any] = {
     "longdash": (0, (9, 3)),
 }
 TITLE_WIDTH = 70  # characters
-LINE = 0.17  # inches that a line of a label takes
+LINE_INCHES = 0.17  # inches that a line of a label takes
 
 
 def save(plot: Plot, folder: Path) -> None:
@@ -61,14 +61,14 @@ def drawn(plot: Plot) -> Chart:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    from sgp_runner.report.chart import Chart
+    from sgp_runner.report.render.chart import Chart
 
     with rc_context({"font.size": 10}):
         names = {str(y) for series in plot.series for y in series.y}
         rows = len(names) if plot.y.scale == "category" else 0
         lines = max((name.count("\n") for name in names), default=0) + 1
-        tall = 1.6 + max(0.45, LINE * lines) * rows
-        height = tall if rows else max(4.0, 1.2 + LINE * plot.text_lines)
+        tall = 1.6 + max(0.45, LINE_INCHES * lines) * rows
+        height = tall if rows else max(4.0, 1.2 + LINE_INCHES * plot.text_lines)
         figure = Chart(figsize=(7, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
@@ -147,7 +147,7 @@ def draw_points(axes: Axes, series: Series, x: Points, y: Points, colour: str) -
     """Draw a line, with few enough markers to see it, or markers alone."""
     style = series.style
     size = 11 if style.shape == "star" else 6
-    every = max(1, -(-len(x) // MARKERS)) if style.dash else 1
+    every = max(1, -(-len(x) // MAX_MARKERS)) if style.dash else 1
     axes.plot(
         x,
         y,

@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgp_runner.report.comparison import COMPARABLE, UNITS
-from sgp_runner.report.figure import FILLS, Axis, Label, Plot, Series, Style
-from sgp_runner.report.parts import MOST, facets, file_name, folded, three_digits
-from sgp_runner.report.quality import against_bytes, against_epochs, against_time
-from sgp_runner.report.runs import PUBLISHED
-from sgp_runner.report.scaling import per_iteration, speed_up
-from sgp_runner.report.settings import Setting
-from sgp_runner.report.to_target import to_target
+from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
+from sgp_runner.report.plots.quality import against_bytes, against_epochs, against_time
+from sgp_runner.report.plots.scaling import per_iteration, speed_up
+from sgp_runner.report.plots.style import MAX_LINES
+from sgp_runner.report.plots.time_to_target import to_target
+from sgp_runner.report.read.comparison import COMPARABLE, UNITS
+from sgp_runner.report.read.names import file_name, group_by, three_digits, wrap_label
+from sgp_runner.report.read.runs import PUBLISHED
+from sgp_runner.report.read.settings import RunGroup
 
 if TYPE_CHECKING:
-    from sgp_runner.report.comparison import Pair
-    from sgp_runner.report.ranking import Ranking
+    from sgp_runner.report.rank.ranking import Ranking
+    from sgp_runner.report.read.comparison import Pair
 
 OURS = "#3381ef"  # beside published figures, in the colour of the text
 MARKS = {"simulated, fitted to it": "square", "simulated, predicted": "diamond"}
@@ -39,7 +40,7 @@ class Section:
 
 
 def sections(
-    settings: Sequence[Setting], ranked: Sequence[Ranking], pairs: Sequence[Pair]
+    settings: Sequence[RunGroup], ranked: Sequence[Ranking], pairs: Sequence[Pair]
 ) -> list[Section]:
     """Return the sections of a report; the first is what is asked first."""
     evaluated = [each for one in ranked for each in one.settings if len(each.curve)]
@@ -108,11 +109,11 @@ def sections(
 def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
     """Plot each published table with a figure that ours can be compared with."""
     comparable = [pair for pair in pairs if pair.error is not None]
-    for (metric, table), members in facets(
+    for (metric, table), members in group_by(
         comparable, lambda pair: (pair.metric, table_of(pair.row))
     ).items():
-        for part in range(0, len(members), MOST):
-            yield published_plot(metric, table, members[part : part + MOST], part // MOST)
+        for part in range(0, len(members), MAX_LINES):
+            yield published_plot(metric, table, members[part : part + MAX_LINES], part // MAX_LINES)
 
 
 def table_of(row: str) -> str:
@@ -121,7 +122,7 @@ def table_of(row: str) -> str:
 
 
 def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) -> Plot:
-    rows = [folded(pair.row.removeprefix(f"{table}_")) for pair in pairs]
+    rows = [wrap_label(pair.row.removeprefix(f"{table}_")) for pair in pairs]
     series = [
         Series(
             PUBLISHED,
@@ -132,7 +133,7 @@ def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) ->
         )
     ]
     keys = []
-    for ours_is, members in facets(
+    for ours_is, members in group_by(
         zip(rows, pairs, strict=True), lambda each: each[1].ours_is
     ).items():
         shape = MARKS.get(ours_is, "circle")

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sgp_runner.report.figure import Axis, Label, Plot, Series
-from sgp_runner.report.parts import (
+from sgp_runner.report.plots.figure import Axis, Label, Plot, Series
+from sgp_runner.report.plots.quality import MAX_AXIS_RATIO
+from sgp_runner.report.plots.style import MAX_LINES, StyleMap, select_lines, ticks_between
+from sgp_runner.report.rank.ranking import Ranking, Row
+from sgp_runner.report.read.names import (
     BASELINE,
     CLOCK,
-    MOST,
-    Look,
-    facets,
-    few,
     file_name,
-    folded,
+    group_by,
     names,
     on_cluster,
     three_digits,
-    ticks_between,
     time_unit,
+    wrap_label,
 )
-from sgp_runner.report.quality import WIDE
-from sgp_runner.report.ranking import Ranking, Row
 from sgp_runner.utils.units import counted, duration
 
-SHORT = {"hours": "h", "minutes": "min", "seconds": "s"}
+UNIT_SYMBOLS = {"hours": "h", "minutes": "min", "seconds": "s"}
 
 
 def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
     """Plot what a report is asked first: a task's networks in one plot, then each of them."""
     there = [each for each in rankings if each.target is not None and each.rows[0].times]
-    for members in facets(there, lambda each: (each.task, each.clock)).values():
+    for members in group_by(there, lambda each: (each.task, each.clock)).values():
         if len(members) > 1:
             yield networks(members)
     for each in there:
@@ -40,14 +37,14 @@ def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
 def networks(rankings: Sequence[Ranking]) -> Plot:
     """Plot the fastest setting on each network, and what its speed-up is over; fastest first."""
     ordered = sorted(rankings, key=lambda each: each.rows[0].time)
-    drawn = ordered[:MOST]
+    drawn = ordered[:MAX_LINES]
     pairs = [ends_of(each) for each in drawn]
     unit, size = time_unit(pairs[0][0].time)
-    look = Look([row.setting for pair in pairs for row in pair])
-    places = [folded(network(each)) for each in drawn]
+    look = StyleMap([row.setting for pair in pairs for row in pair])
+    places = [wrap_label(network(each)) for each in drawn]
     series = []
     rows = [(place, row) for place, pair in zip(places, pairs, strict=True) for row in pair]
-    for algorithm, found in facets(rows, lambda each: each[1].setting.algorithm).items():
+    for algorithm, found in group_by(rows, lambda each: each[1].setting.algorithm).items():
         series.append(
             Series(
                 algorithm,
@@ -76,7 +73,7 @@ def networks(rankings: Sequence[Ranking]) -> Plot:
         series,
         "x",
         labels=labels,
-        rest=[f"{network(each)}: {each.rows[0].name}" for each in ordered[MOST:]],
+        rest=[f"{network(each)}: {each.rows[0].name}" for each in ordered[MAX_LINES:]],
     )
 
 
@@ -95,17 +92,17 @@ def ends_of(ranking: Ranking) -> list[Row]:
 
 
 def told(row: Row, size: float, unit: str) -> str:
-    return f"{row.setting.algorithm} {three_digits(row.time / size)} {SHORT[unit]}"
+    return f"{row.setting.algorithm} {three_digits(row.time / size)} {UNIT_SYMBOLS[unit]}"
 
 
 def time_to_target(ranking: Ranking) -> Plot:
     """Plot a ranking, the fastest first."""
     assert ranking.target is not None
     ranked = [row for row in ranking.rows if row.times]
-    there = few(ranked, lambda row: str(row.setting.algorithm))
+    there = select_lines(ranked, lambda row: str(row.setting.algorithm))
     unit, size = time_unit(there[0].time)
     drawn = [row.setting for row in there]
-    look = Look(drawn)
+    look = StyleMap(drawn)
     clock = f"{CLOCK[ranking.clock]} in {unit}"
     axis = time_axis(clock, [row.time / size for row in there])
     wide = axis.scale == "log"
@@ -114,9 +111,9 @@ def time_to_target(ranking: Ranking) -> Plot:
     note += "seeds that reach it; lines: from the fastest to the slowest."
     overs = {row.over for row in there if row.over}
     note += f" ×: speed-up over {overs.copy().pop()}." if len(overs) == 1 else ""
-    more = f" and {len(never) - MOST} more" if len(never) > MOST else ""
-    note += f" Not reached by {', '.join(never[:MOST])}{more}." if never else ""
-    rows = [folded(name) for name in names(drawn)]
+    more = f" and {len(never) - MAX_LINES} more" if len(never) > MAX_LINES else ""
+    note += f" Not reached by {', '.join(never[:MAX_LINES])}{more}." if never else ""
+    rows = [wrap_label(name) for name in names(drawn)]
     series = [
         Series(
             row.name,
@@ -149,15 +146,15 @@ def time_to_target(ranking: Ranking) -> Plot:
 
 
 def time_axis(title: str, times: Sequence[float]) -> Axis:
-    """Return an axis from nothing, or a logarithmic one where times differ by more than `WIDE`."""
+    """Return an axis from zero, or a logarithmic one over a range of `MAX_AXIS_RATIO` or more."""
     low, high = min(times), max(times)
-    if high > WIDE * low > 0:
+    if high > MAX_AXIS_RATIO * low > 0:
         return Axis(title, "log", ticks_between(low, high))
     return Axis(title, from_zero=True)
 
 
 def value_of(row: Row, size: float, unit: str, with_speed: bool) -> str:
-    text = f"{three_digits(row.time / size)} {SHORT[unit]}"
+    text = f"{three_digits(row.time / size)} {UNIT_SYMBOLS[unit]}"
     if with_speed and row.speed_up is not None and row.setting.algorithm != BASELINE:
         text += f", {three_digits(row.speed_up)}×"
     return f"{text}\n{reached(row)}" if row.missing else text

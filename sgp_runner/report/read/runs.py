@@ -27,18 +27,18 @@ from sgp_runner.config.experiment import flat, settings_of
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
-from sgp_runner.report.checks import (
+from sgp_runner.report.read.run_folders import left_out, run_folders
+from sgp_runner.report.read.validate import (
     COSTS,
     FACTS,
-    MOST_NAME,
+    MAX_NAME_LENGTH,
     Damaged,
     check_facts,
     check_settings,
     checked,
     is_name,
 )
-from sgp_runner.report.folders import left_out, run_folders
-from sgp_runner.report.versions import completed
+from sgp_runner.report.read.versions import completed
 from sgp_runner.utils.errors import ConfigError, printable
 from sgp_runner.utils.reading import read_json, read_yaml
 from sgp_runner.utils.units import number
@@ -260,6 +260,6 @@ def version(folder: Path) -> dict[str, object]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         commit, dirty = None, None
     return {
-        "commit": commit if is_name(commit, MOST_NAME) else None,
+        "commit": commit if is_name(commit, MAX_NAME_LENGTH) else None,
         "dirty": dirty if isinstance(dirty, bool) else None,
     }

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.report.parts import facets
-from sgp_runner.report.settings import words
+from sgp_runner.report.read.names import group_by
+from sgp_runner.report.read.settings import words
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import number
 
 if TYPE_CHECKING:
-    from sgp_runner.report.settings import Setting
+    from sgp_runner.report.read.settings import RunGroup
 
 HAVE_COLUMNS = ("algo.name", "model.name", "data.name", "network.name", "nodes")
 MAIN = ("cluster.name", "cluster.bandwidth", "optim.lr", "batch_size", "epochs")
@@ -30,7 +30,7 @@ class WhatWasRun:
     shared: Sequence[str]
 
 
-def what_was_run(settings: Sequence[Setting]) -> WhatWasRun:
+def what_was_run(settings: Sequence[RunGroup]) -> WhatWasRun:
     facts: Mapping[str, Sequence[object]] = {
         "model and data": [f"{each.model} on {each.data}" for each in settings],
         "cluster": [cluster_of(each) for each in settings],
@@ -46,7 +46,7 @@ def what_was_run(settings: Sequence[Setting]) -> WhatWasRun:
     return WhatWasRun([(name, text) for name, text in rows if text], shared(settings))
 
 
-def cluster_of(setting: Setting) -> str:
+def cluster_of(setting: RunGroup) -> str:
     """Return the modelled machines, or the network of a real run."""
     if setting.clock == "wall":
         return f"measured, network={setting.network}"
@@ -64,7 +64,7 @@ def timed_as(settings: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def values(settings: Sequence[Setting], key: str) -> list[object]:
+def values(settings: Sequence[RunGroup], key: str) -> list[object]:
     return [each.settings[key] for each in settings if key in each.settings]
 
 
@@ -83,7 +83,7 @@ def plain(value: object) -> object:
     return value if isinstance(value, int | float) else printable(str(value))
 
 
-def differing(settings: Sequence[Setting]) -> list[str]:
+def differing(settings: Sequence[RunGroup]) -> list[str]:
     """Return the settings that differ beyond the choices that have them, in their order.
 
     Settings of a choice, such as algo.tau, are compared among the runs that have the same choice.
@@ -92,8 +92,8 @@ def differing(settings: Sequence[Setting]) -> list[str]:
     return [key for key in keys if key not in HAVE_COLUMNS and differs(settings, key)]
 
 
-def differs(settings: Sequence[Setting], key: str) -> bool:
-    groups = facets(settings, lambda each: choices_around(each.settings, key))
+def differs(settings: Sequence[RunGroup], key: str) -> bool:
+    groups = group_by(settings, lambda each: choices_around(each.settings, key))
     return any(
         len({repr(each.settings.get(key)) for each in members}) > 1 for members in groups.values()
     )
@@ -106,7 +106,7 @@ def choices_around(settings: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(str(settings.get(name)) for name in names if name != key)
 
 
-def shared(settings: Sequence[Setting]) -> list[str]:
+def shared(settings: Sequence[RunGroup]) -> list[str]:
     """Return the settings that all have in common, as on the command line."""
     first: Mapping[str, Any] = settings[0].settings
     same = [
@@ -117,7 +117,7 @@ def shared(settings: Sequence[Setting]) -> list[str]:
     return words(first, same)
 
 
-def columns(setting: Setting, keys: Iterable[str]) -> dict[str, object]:
+def columns(setting: RunGroup, keys: Iterable[str]) -> dict[str, object]:
     """Return the main settings and those that differ, as columns of a table."""
     found: Mapping[str, object] = setting.settings
     return {key: found.get(key) for key in dict.fromkeys([*MAIN, *keys])}

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from sgp_runner.report.comparison import Pair, pairs_of
-from sgp_runner.report.images import save_all
-from sgp_runner.report.page import render
-from sgp_runner.report.plots import sections
-from sgp_runner.report.ranked_table import ranked_tables
-from sgp_runner.report.ranking import rankings
-from sgp_runner.report.runs import Runs, read_runs
-from sgp_runner.report.settings import Setting, labels, settings_in
-from sgp_runner.report.tables import csv, markdown, tables
-from sgp_runner.report.what_was_run import what_was_run
+from sgp_runner.report.plots.sections import sections
+from sgp_runner.report.rank.ranked_table import ranked_tables
+from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.rank.run_summary import what_was_run
+from sgp_runner.report.rank.tables import csv, markdown, tables
+from sgp_runner.report.read.comparison import Pair, pairs_of
+from sgp_runner.report.read.runs import Runs, read_runs
+from sgp_runner.report.read.settings import RunGroup, labels, settings_in
+from sgp_runner.report.render.page import render
+from sgp_runner.report.render.pictures import save_all
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import counted
@@ -35,7 +35,7 @@ class Report:
     """
 
     page: Path
-    settings: Sequence[Setting]
+    settings: Sequence[RunGroup]
     pairs: Sequence[Pair]
     skipped: Sequence[str]
 
@@ -103,7 +103,7 @@ def report_on(
     return Report(page, settings, pairs, runs.skipped)
 
 
-def check_target(target: float | None, settings: Sequence[Setting]) -> None:
+def check_target(target: float | None, settings: Sequence[RunGroup]) -> None:
     if target is not None and target > 1 and any(each.metric == "accuracy" for each in settings):
         raise ConfigError(
             "--target",

@@ -1,4 +1,4 @@
-"""Parts shared by the plots of all sections: their settings, styles, units and names."""
+"""Names of groups of runs, files and units, as titles, tables and plots have them."""
 
 from __future__ import annotations
 
@@ -8,63 +8,17 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from sgp_runner.report.colours import LOOKS, family_member, look_of, shade
-from sgp_runner.report.figure import DASHES, FILLS, Axis, Style
-from sgp_runner.report.runs import FINISHED, TIMING
-from sgp_runner.report.settings import Setting
+from sgp_runner.report.read.runs import FINISHED, TIMING
+from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import BYTE_UNITS, HOUR, MINUTE, counted
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 BASELINE = "AR-SGD"  # the algorithm that all others replace
-MOST = 8  # lines or rows of a plot
 CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 
 
-class Look:
-    """Styles of the settings of one plot; an algorithm has the same colour and marker in all.
-
-    Variants of an algorithm, such as other learning rates or what SlowMo is around, are shades of
-    its colour; dashes tell apart variants and numbers of nodes.
-    """
-
-    def __init__(self, settings: Sequence[Setting]) -> None:
-        self.others = [
-            name
-            for name in dict.fromkeys(str(each.algorithm) for each in settings)
-            if family_member(name) not in LOOKS
-        ]
-        self.variants = {
-            name: list(dict.fromkeys(each.method for each in members))
-            for name, members in facets(
-                settings, lambda each: family_member(str(each.algorithm))
-            ).items()
-        }
-        self.nodes = sorted({int(each.nodes) for each in settings})
-
-    def of(self, setting: Setting, line: bool = True) -> Style:
-        dash = self.variant(setting) * len(self.nodes) + self.nodes.index(int(setting.nodes))
-        return self.style(setting, dash if line else None)
-
-    def of_method(self, setting: Setting) -> Style:
-        """Style of a line along the numbers of nodes."""
-        return self.style(setting, self.variant(setting))
-
-    def variant(self, setting: Setting) -> int:
-        return self.variants[family_member(setting.algorithm)].index(setting.method)
-
-    def style(self, setting: Setting, dash: int | None) -> Style:
-        colour, shape = look_of(setting.algorithm, self.others)
-        variants = self.variants[family_member(setting.algorithm)]
-        return Style(
-            shade(colour, self.variant(setting), len(variants)),
-            shape,
-            FILLS[setting.kind],
-            None if dash is None else DASHES[dash % len(DASHES)],
-        )
-
-
-def facets(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, list[Item]]:
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, list[Item]]:
     """Group the items that belong in one plot or table."""
     out: dict[Key, list[Item]] = {}
     for each in items:
@@ -72,13 +26,15 @@ def facets(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, li
     return out
 
 
-def lines_over_nodes(settings: Sequence[Setting]) -> list[tuple[str, list[Setting]]]:
+def lines_over_nodes(settings: Sequence[RunGroup]) -> list[tuple[str, list[RunGroup]]]:
     """Return label and settings, ordered by their nodes, of each method on each network."""
-    lines = facets(settings, lambda each: (each.method, each.network))
+    lines = group_by(settings, lambda each: (each.method, each.network))
     networks = {each.network for each in settings}
     return [
         (
-            " ".join([line[0].algorithm, *map(short, telling(line[0], settings))])
+            " ".join(
+                [line[0].algorithm, *map(short_key, distinguishing_overrides(line[0], settings))]
+            )
             + (f" · {network}" if len(networks) > 1 else ""),
             sorted(line, key=lambda each: int(each.nodes)),
         )
@@ -86,7 +42,7 @@ def lines_over_nodes(settings: Sequence[Setting]) -> list[tuple[str, list[Settin
     ]
 
 
-def kinds(settings: Sequence[Setting]) -> str:
+def kinds(settings: Sequence[RunGroup]) -> str:
     """Describe the kinds of results and their data in words."""
     out = []
     for kind in dict.fromkeys(each.kind for each in settings):
@@ -101,7 +57,7 @@ def kinds(settings: Sequence[Setting]) -> str:
     return "; ".join(out)
 
 
-def on_cluster(settings: Sequence[Setting]) -> str:
+def on_cluster(settings: Sequence[RunGroup]) -> str:
     """Name the machines, and the model whose time they take if another one was trained."""
     clusters = dict.fromkeys(each.cluster for each in settings if each.cluster)
     clock = timed_models(settings)
@@ -109,7 +65,7 @@ def on_cluster(settings: Sequence[Setting]) -> str:
     return f"{timed} {' and '.join(clusters)}" if clusters else ""
 
 
-def scene(settings: Sequence[Setting]) -> str:
+def title(settings: Sequence[RunGroup]) -> str:
     """Say in a line what was trained, on whose clock, where: the title of a picture by itself.
 
     For example ``mlp trained, clock of ResNet-50 on 16 nodes of sgp_ethernet (10 Gbit/s),
@@ -125,7 +81,7 @@ def scene(settings: Sequence[Setting]) -> str:
     return f"{models} trained, {f'clock of {clock} on ' if clock else ''}{where}, {how}"
 
 
-def timed_models(settings: Sequence[Setting]) -> str:
+def timed_models(settings: Sequence[RunGroup]) -> str:
     """Name the models that simulated time models, where they are not the trained ones."""
     models = dict.fromkeys(
         str(model)
@@ -134,18 +90,6 @@ def timed_models(settings: Sequence[Setting]) -> str:
         and each.clock == "simulated"
     )
     return " and ".join(re.sub(r"^resnet(\d+)$", r"ResNet-\1", model) for model in models)
-
-
-def nodes_axis(settings: Sequence[Setting]) -> Axis:
-    return Axis("nodes", "log", sorted({int(each.nodes) for each in settings}))
-
-
-def ticks_between(low: float, high: float) -> list[float]:
-    """Return the values 1, 2 and 5 times a power of ten around the range, for logarithmic axes."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-    below = [value for value in values if value <= low][-1:]
-    return [*below, *(value for value in values if low < value < high * 1.3)]
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -174,35 +118,25 @@ def file_name(*words: str) -> str:
     return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words)
 
 
-def folded(label: str) -> str:
+def wrap_label(label: str) -> str:
     """Fold a name into at most four lines that leave room on a phone."""
     spaced = label.replace("_", "_ ")
     lines = textwrap.wrap(spaced, 20, break_on_hyphens=False, max_lines=4, placeholder=" …")
     return "\n".join(line.replace("_ ", "_") for line in lines)
 
 
-def few(items: Sequence[Item], algorithm: Callable[[Item], str]) -> list[Item]:
-    """Return at most `MOST` items that show the most, in their order, which is the best first.
-
-    That is the first of each algorithm, the baseline before all others, then the next best.
-    """
-    firsts: dict[str, int] = {}
-    for number, each in enumerate(items):
-        firsts.setdefault(algorithm(each), number)
-    ahead = sorted(firsts.values(), key=lambda number: algorithm(items[number]) != BASELINE)
-    numbers = dict.fromkeys([*ahead, *range(len(items))])
-    return [items[number] for number in sorted([*numbers][:MOST])]
-
-
-def names(settings: Sequence[Setting]) -> list[str]:
+def names(settings: Sequence[RunGroup]) -> list[str]:
     """Name settings in a plot: the algorithm, and what else is not the same for all of these."""
-    texts: dict[str, Callable[[Setting], str]] = {
+    texts: dict[str, Callable[[RunGroup], str]] = {
         "nodes": lambda each: counted(each.nodes, "node"),
         "kind": lambda each: each.kind,
         "network": lambda each: each.network,
         "row": lambda each: each.row or "",
     }
-    out = [" ".join([each.algorithm, *map(short, telling(each, settings))]) for each in settings]
+    out = [
+        " ".join([each.algorithm, *map(short_key, distinguishing_overrides(each, settings))])
+        for each in settings
+    ]
     for key, text in texts.items():
         values = {getattr(each, key) for each in settings}
         needed = len(set(out)) < len(out) if key in ("row", "network") else len(values) > 1
@@ -217,13 +151,13 @@ def names(settings: Sequence[Setting]) -> list[str]:
     ]
 
 
-def telling(setting: Setting, settings: Sequence[Setting]) -> list[str]:
+def distinguishing_overrides(setting: RunGroup, settings: Sequence[RunGroup]) -> list[str]:
     """Return the words of a setting that not all ``settings`` of its algorithm have."""
     alike = [other for other in settings if other.algorithm == setting.algorithm]
     return [word for word in setting.words if not all(word in other.words for other in alike)]
 
 
-def short(word: str) -> str:
+def short_key(word: str) -> str:
     """Write ``optim.schedule.warmup_epochs=5`` as ``warmup_epochs=5``."""
     key, sign, value = word.partition("=")
     return f"{key.rpartition('.')[2]}{sign}{value}"

@@ -30,12 +30,12 @@ NUMBERS = {
     "average": ("epoch", "time_s"),
     "train": ("rank", "time_s", "bytes_sent"),
 }
-MOST = 1e15  # seconds, bytes, steps
-LEAST = 1e-15
-MOST_QUALITY = 1e100
-MOST_NAME = 100  # characters
-MOST_LABEL = 400
-MOST_NODES = 2**20
+MAX_NUMBER = 1e15  # seconds, bytes, steps
+MIN_COST = 1e-15
+MAX_QUALITY = 1e100
+MAX_NAME_LENGTH = 100  # characters
+MAX_LABEL_LENGTH = 400
+MAX_NODES = 2**20
 
 
 class Damaged(Exception):
@@ -64,7 +64,7 @@ def check_settings(config: Mapping[str, Any]) -> None:
     for key, value in config.items():
         if is_part(key) and not isinstance(value, dict):
             raise Damaged(f"its config.yaml has {cut(repr(value))} for the settings of {key}.")
-    if not is_between(config.get("batch_size"), 1, MOST):
+    if not is_between(config.get("batch_size"), 1, MAX_NUMBER):
         raise Damaged("its config.yaml has no batch_size that is a number.")
 
 
@@ -77,17 +77,17 @@ def check_facts(facts: Mapping[str, Any]) -> None:
     if missing := [key for key in FACTS if key not in facts]:
         raise Damaged(f"its summary.json lacks {', '.join(missing)}.")
     valid = {
-        **{key: is_name(facts[key], MOST_NAME) for key in NAMES if key != "label"},
-        "label": is_name(facts["label"], MOST_LABEL),
-        "nodes": is_whole(facts["nodes"], 1, MOST_NODES),
+        **{key: is_name(facts[key], MAX_NAME_LENGTH) for key in NAMES if key != "label"},
+        "label": is_name(facts["label"], MAX_LABEL_LENGTH),
+        "nodes": is_whole(facts["nodes"], 1, MAX_NODES),
         "seed": is_whole(facts["seed"], 0, 2**63),
-        "epochs": is_between(facts["epochs"], 0, MOST),
+        "epochs": is_between(facts["epochs"], 0, MAX_NUMBER),
         "clock": facts["clock"] in CLOCKS,
         "server": isinstance(facts["server"], bool),
         "metric": facts.get("metric") in (None, *METRICS),
-        "row": facts.get("row") is None or is_name(facts["row"], MOST_NAME),
+        "row": facts.get("row") is None or is_name(facts["row"], MAX_NAME_LENGTH),
         "average": facts.get("average") is None
-        or is_between(facts["average"], -MOST_QUALITY, MOST_QUALITY),
+        or is_between(facts["average"], -MAX_QUALITY, MAX_QUALITY),
         **{key: facts.get(key) is None or is_cost(facts[key]) for key in COSTS},
     }
     if wrong := [key for key, right in valid.items() if not right]:
@@ -107,11 +107,11 @@ def checked(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if names is None:
             continue
         for name in names:
-            if not is_between(record.get(name), 0, MOST):
+            if not is_between(record.get(name), 0, MAX_NUMBER):
                 raise Damaged(f"its records have the {name} {cut(repr(record.get(name)))}.")
         for name in METRICS:
             if (value := record.get(name)) is not None and not is_between(
-                value, -MOST_QUALITY, MOST_QUALITY
+                value, -MAX_QUALITY, MAX_QUALITY
             ):
                 raise Damaged(f"its records have the {name} {cut(repr(value))}.")
         kept = (*names, *METRICS) if kind != "train" else names
@@ -132,7 +132,7 @@ def is_between(value: object, least: float, most: float) -> bool:
 
 
 def is_cost(value: object) -> bool:
-    return value == 0 or is_between(value, LEAST, MOST)
+    return value == 0 or is_between(value, MIN_COST, MAX_NUMBER)
 
 
 def cut(text: str) -> str:

@@ -8,35 +8,33 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from sgp_runner.report.figure import Axis, Plot, Series, Style
-from sgp_runner.report.labels import labelled
-from sgp_runner.report.parts import (
+from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
+from sgp_runner.report.plots.labels import labelled
+from sgp_runner.report.plots.style import StyleMap, select_lines, ticks_between
+from sgp_runner.report.rank.ranking import Ranking, Target
+from sgp_runner.report.read.names import (
     CLOCK,
-    Look,
     byte_unit,
-    facets,
-    few,
     file_name,
+    group_by,
     kinds,
     names,
     on_cluster,
-    ticks_between,
     time_unit,
     timed_models,
 )
-from sgp_runner.report.ranking import Ranking, Target
-from sgp_runner.report.settings import Setting
+from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import counted, duration
 
 AXIS = {"accuracy": "accuracy in %", "bleu": "BLEU", "loss": "loss"}
 FACTOR = {"accuracy": 100.0, "bleu": 1.0, "loss": 1.0}
 ERROR = "error in %"
-CUT = 3  # times the median: where an axis may end
-FEW = 4  # an axis may end before one line in so many
-HARD = 0.9  # where half of the accuracies end above it, errors are shown
-WIDE = 10  # times: a range that needs a logarithmic axis
-STEEP = 5  # times: a range of losses or errors that has one
-BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
+AXIS_END_MEDIANS = 3  # times the median: where an axis may end
+LINES_PER_CUT_LINE = 4  # an axis may end before one line in so many
+ERROR_AXIS_ACCURACY = 0.9  # where half of the accuracies end above it, errors are shown
+MAX_AXIS_RATIO = 10  # times: a range that needs a logarithmic axis
+MAX_LOSS_RATIO = 5  # times: a range of losses or errors that has one
+BAND_NOTE = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 
 
 def against_time(ranking: Ranking) -> Iterator[Plot]:
@@ -45,7 +43,7 @@ def against_time(ranking: Ranking) -> Iterator[Plot]:
     if not ordered:
         return
     times = {id(row.setting): row.time for row in ranking.rows if row.time > 0}
-    members = few(ordered, lambda each: each.algorithm)
+    members = select_lines(ordered, lambda each: each.algorithm)
     ends = [float(each.curve["time_s"].max()) for each in members]
     reach = [times.get(id(each), end) for each, end in zip(members, ends, strict=True)]
     begins = [float(each.curve["time_s"].min()) for each in members]
@@ -53,7 +51,9 @@ def against_time(ranking: Ranking) -> Iterator[Plot]:
     unit, size = time_unit(max(ends) if end is None else end)
     clock = CLOCK[ranking.clock]
     axis = axis_of(f"{clock} in {unit}", scale, end, begins, ends, size)
-    note = f"The axis ends at {CUT} times the median time to the target. " if end else ""
+    note = (
+        f"The axis ends at {AXIS_END_MEDIANS} times the median time to the target. " if end else ""
+    )
     plot = quality_plot(
         ("time", f"against {clock}"),
         members,
@@ -77,15 +77,20 @@ def chosen(
 ) -> tuple[Literal["linear", "log"], float | None]:
     """Choose the axis of time that lets no line squeeze the others: its scale and where it ends.
 
-    Linear, and ended at `CUT` times the median reach, unless that would hide more than one line in
-    `FEW`, or the beginning of any; or squeeze one that is `WIDE` times as fast. Else logarithmic.
+    Linear, and ended at `AXIS_END_MEDIANS` times the median reach, unless that would hide more than
+    one line in `LINES_PER_CUT_LINE`, or the beginning of any, or squeeze one that is
+    `MAX_AXIS_RATIO` times as fast. Else logarithmic.
 
     reach: time until a line reaches the target, or its end. begins, ends: of the lines.
     """
     usual = median(reach)
-    end = CUT * usual
+    end = AXIS_END_MEDIANS * usual
     late = sum(time > end for time in reach)
-    if late * FEW > len(reach) or min(reach) * WIDE < usual or max(begins) >= end:
+    if (
+        late * LINES_PER_CUT_LINE > len(reach)
+        or min(reach) * MAX_AXIS_RATIO < usual
+        or max(begins) >= end
+    ):
         return "log", None
     return "linear", end if max(ends) > end else None
 
@@ -114,7 +119,7 @@ def with_line(plot: Plot, target: Target) -> Plot:
 
 
 def rest_of(
-    ordered: Sequence[Setting], hidden: Sequence[Setting], times: Mapping[int, float]
+    ordered: Sequence[RunGroup], hidden: Sequence[RunGroup], times: Mapping[int, float]
 ) -> list[str]:
     """Name the settings that are not drawn, with their time to the target where they reach it."""
     out = []
@@ -125,13 +130,13 @@ def rest_of(
     return out
 
 
-def against_epochs(settings: Sequence[Setting]) -> Iterator[Plot]:
+def against_epochs(settings: Sequence[RunGroup]) -> Iterator[Plot]:
     """Plot quality against epochs. The settings come the best first."""
     for name, members in by_task(settings).items():
         yield drawn(members, ("epochs", "against epochs"), ("epoch", 1.0), "epochs", name)
 
 
-def against_bytes(settings: Sequence[Setting]) -> Iterator[Plot]:
+def against_bytes(settings: Sequence[RunGroup]) -> Iterator[Plot]:
     """Plot quality against the bytes that a node sent. The settings come the best first."""
     sent = [each for each in settings if each.curve["bytes"].max() > 0]
     for name, members in by_task(sent).items():
@@ -141,26 +146,26 @@ def against_bytes(settings: Sequence[Setting]) -> Iterator[Plot]:
 
 
 def drawn(
-    ordered: Sequence[Setting],
+    ordered: Sequence[RunGroup],
     against: tuple[str, str],
     column: tuple[str, float],
     title: str,
     facet: tuple[str, ...],
 ) -> Plot:
     """Plot quality against a column of the curves, for at most eight of the settings."""
-    members = few(ordered, lambda each: each.algorithm)
+    members = select_lines(ordered, lambda each: each.algorithm)
     key, size = column
     ends = [float(each.curve[key].max()) for each in members]
     begins = [float(each.curve[key].min()) for each in members]
-    wide = max(ends) > WIDE * min(ends)
+    wide = max(ends) > MAX_AXIS_RATIO * min(ends)
     axis = axis_of(title, "log" if wide else "linear", None, begins, ends, size)
     plot = labelled(quality_plot(against, members, column, axis, facet))
     hidden = [each for each in ordered if each not in members]
     return replace(plot, rest=rest_of(ordered, hidden, {}))
 
 
-def by_task(settings: Sequence[Setting]) -> Mapping[tuple[str, ...], list[Setting]]:
-    return facets(
+def by_task(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGroup]]:
+    return group_by(
         settings,
         lambda each: (f"{each.model} on {each.data}", timed_models([each]), each.cluster),
     )
@@ -168,7 +173,7 @@ def by_task(settings: Sequence[Setting]) -> Mapping[tuple[str, ...], list[Settin
 
 def quality_plot(
     against: tuple[str, str],
-    settings: Sequence[Setting],
+    settings: Sequence[RunGroup],
     column: tuple[str, float],
     axis: Axis,
     facet: tuple[str, ...],
@@ -187,11 +192,11 @@ def quality_plot(
     if counts == {1}:
         note += "Each line is a single seed."
     else:
-        note += BAND + (f" Each has {counts.copy().pop()} seeds." if len(counts) == 1 else "")
+        note += BAND_NOTE + (f" Each has {counts.copy().pop()} seeds." if len(counts) == 1 else "")
     ends = median(float(each.curve["quality"].iloc[-1]) for each in settings)
     perfect = max(float(each.curve["high"].max()) for each in settings) >= 1
-    error = metric == "accuracy" and ends > HARD and not perfect
-    look, series = Look(settings), []
+    error = metric == "accuracy" and ends > ERROR_AXIS_ACCURACY and not perfect
+    look, series = StyleMap(settings), []
     for number, (label, each) in enumerate(zip(names(settings), settings, strict=True)):
         curve = each.curve[(each.curve[key] > 0) | (axis.scale != "log")]
         shown = label if len(counts) == 1 else f"{label} · {counted(len(each.seeds), 'seed')}"
@@ -214,7 +219,7 @@ def quality_plot(
     what = ERROR if error else AXIS[metric]
     values = [float(y) for each in series for y in (*each.y, *(each.low or ()), *(each.high or ()))]
     known = [value for value in values if math.isfinite(value)]
-    log = (error or metric == "loss") and 0 < STEEP * min(known) < max(known)
+    log = (error or metric == "loss") and 0 < MAX_LOSS_RATIO * min(known) < max(known)
     ticks = ticks_between(min(known), max(known)) if log else ()
     words = [part for part in facet if part]
     return Plot(

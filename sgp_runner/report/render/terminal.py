@@ -10,17 +10,17 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from sgp_runner.recording.console import show
-from sgp_runner.report.ranked_table import ranked_tables
-from sgp_runner.report.ranking import rankings
-from sgp_runner.report.terminal_plot import terminal_plot
+from sgp_runner.report.rank.ranked_table import ranked_tables
+from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.render.terminal_plot import terminal_plot
 from sgp_runner.utils.messages import logger
 
 if TYPE_CHECKING:
-    from sgp_runner.report.settings import Setting
-    from sgp_runner.report.tables import Cell, Table
+    from sgp_runner.report.rank.tables import Cell, Table
+    from sgp_runner.report.read.settings import RunGroup
 
 
-def show_rankings(settings: Sequence[Setting], target: float | None = None) -> None:
+def show_rankings(settings: Sequence[RunGroup], target: float | None = None) -> None:
     """Print the ranked tables of the settings, each with its plot."""
     ranked = rankings(settings, target)
     for ranking, table in zip(ranked, ranked_tables(ranked), strict=True):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from sgp_runner.report.figure import Axis, Label, Plot, Series
-from sgp_runner.report.parts import folded
+from sgp_runner.report.plots.figure import Axis, Label, Plot, Series
+from sgp_runner.report.read.names import wrap_label
 
-ROOM = 18  # lines of text that the lowest plot has room for
-EDGE = 0.04  # of a plot's height, above and below its lines
-SIDE = 0.02  # of its width, behind them
+MIN_TEXT_LINES = 18  # lines of text that the lowest plot has room for
+VERTICAL_MARGIN = 0.04  # of a plot's height, above and below its lines
+HORIZONTAL_MARGIN = 0.02  # of its width, behind them
 
 
 def labelled(plot: Plot) -> Plot:
@@ -20,19 +20,21 @@ def labelled(plot: Plot) -> Plot:
 
     Both axes get a span, which says where that is.
     """
-    x = spanned(plot.x, [value for each in plot.series for value in numbers(each.x)], SIDE)
+    x = spanned(
+        plot.x, [value for each in plot.series for value in numbers(each.x)], HORIZONTAL_MARGIN
+    )
     heights = [
         value
         for each in plot.series
         for values in (each.y, each.low or (), each.high or ())
         for value in numbers(values)
     ]
-    y = spanned(plot.y, heights, EDGE)
+    y = spanned(plot.y, heights, VERTICAL_MARGIN)
     drawn = [each for each in plot.series if each.style.dash]
     ends = [end_of(each, x) for each in drawn]
-    texts = [folded(each.name) for each in drawn]
+    texts = [wrap_label(each.name) for each in drawn]
     lines = [text.count("\n") + 1 for text in texts]
-    room = max(ROOM, sum(lines))
+    room = max(MIN_TEXT_LINES, sum(lines))
     places = placed([y.share(end[1]) for end in ends], [each / room for each in lines])
     labels = [
         Label(text, each.style.colour, *end, place)

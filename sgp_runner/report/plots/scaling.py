@@ -7,34 +7,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sgp_runner.report.figure import FILLS, Axis, Label, Plot, Series, Style
-from sgp_runner.report.labels import labelled
-from sgp_runner.report.parts import (
+from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
+from sgp_runner.report.plots.labels import labelled
+from sgp_runner.report.plots.quality import MAX_AXIS_RATIO
+from sgp_runner.report.plots.style import StyleMap, nodes_axis, select_lines, ticks_between
+from sgp_runner.report.read.names import (
     CLOCK,
-    Look,
-    facets,
-    few,
     file_name,
-    folded,
+    group_by,
     kinds,
     lines_over_nodes,
     names,
-    nodes_axis,
     on_cluster,
     three_digits,
-    ticks_between,
     timed_models,
+    wrap_label,
 )
-from sgp_runner.report.quality import WIDE
-from sgp_runner.report.runs import PUBLISHED
-from sgp_runner.report.settings import Setting
+from sgp_runner.report.read.runs import PUBLISHED
+from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
-    from sgp_runner.report.comparison import Pair
+    from sgp_runner.report.read.comparison import Pair
 
 
-def per_iteration(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Iterator[Plot]:
+def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterator[Plot]:
     for (model, data, clock, timed, cluster), members in by_machines(settings).items():
         theirs = [
             pair
@@ -45,8 +42,8 @@ def per_iteration(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Iterato
             yield on_one_number_of_nodes(members, theirs)
             continue
         lines = sorted(lines_over_nodes(members), key=slowness)
-        drawn = few(lines, algorithm_of)
-        look, series = Look([each for _, line in drawn for each in line]), []
+        drawn = select_lines(lines, algorithm_of)
+        look, series = StyleMap([each for _, line in drawn for each in line]), []
         for label, line in drawn:
             ranges = [each.range("ms_per_iteration") for each in line]
             series.append(
@@ -71,7 +68,7 @@ def per_iteration(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Iterato
                 )
             )
         shown = [float(y) for each in series for y in each.y]
-        wide = max(shown) > WIDE * min(shown)
+        wide = max(shown) > MAX_AXIS_RATIO * min(shown)
         plot = Plot(
             file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
             f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
@@ -90,29 +87,29 @@ def per_iteration(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Iterato
         yield replace(labelled(plot), rest=hidden)
 
 
-def by_machines(settings: Sequence[Setting]) -> Mapping[tuple[str, ...], list[Setting]]:
-    return facets(
+def by_machines(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGroup]]:
+    return group_by(
         settings,
         lambda each: (each.model, each.data, each.clock, timed_models([each]), each.cluster),
     )
 
 
-def algorithm_of(line: tuple[str, list[Setting]]) -> str:
+def algorithm_of(line: tuple[str, list[RunGroup]]) -> str:
     return str(line[1][0].algorithm)
 
 
-def slowness(line: tuple[str, list[Setting]]) -> tuple[int, float]:
+def slowness(line: tuple[str, list[RunGroup]]) -> tuple[int, float]:
     """Sort lines by the time on the most nodes, of those with the most nodes first."""
     last = line[1][-1]
     return -int(last.nodes), last.mean("ms_per_iteration")
 
 
-def on_one_number_of_nodes(settings: Sequence[Setting], pairs: Sequence[Pair]) -> Plot:
+def on_one_number_of_nodes(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Plot:
     """Return bars, the fastest first."""
     every = sorted(settings, key=lambda each: each.mean("ms_per_iteration"))
-    ordered = few(every, lambda each: str(each.algorithm))
-    first, look, series = ordered[0], Look(ordered), []
-    rows = {id(each): folded(name) for name, each in zip(names(ordered), ordered, strict=True)}
+    ordered = select_lines(every, lambda each: str(each.algorithm))
+    first, look, series = ordered[0], StyleMap(ordered), []
+    rows = {id(each): wrap_label(name) for name, each in zip(names(ordered), ordered, strict=True)}
     values = []
     for name, each in zip(names(ordered), ordered, strict=True):
         low, high = each.range("ms_per_iteration")
@@ -136,7 +133,7 @@ def on_one_number_of_nodes(settings: Sequence[Setting], pairs: Sequence[Pair]) -
     where = (first.clock, first.model, first.data, timed_models([first]), first.cluster)
     times = [float(x) for each in series for x in each.x]
     title = f"{CLOCK[first.clock]} per iteration in ms"
-    wide = max(times) > WIDE * min(times)
+    wide = max(times) > MAX_AXIS_RATIO * min(times)
     on = counted(first.nodes, "node")
     return Plot(
         file_name("time per iteration", *filter(None, where)),
@@ -155,7 +152,7 @@ def on_one_number_of_nodes(settings: Sequence[Setting], pairs: Sequence[Pair]) -
     )
 
 
-def speed_up(settings: Sequence[Setting]) -> Iterator[Plot]:
+def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
     for (model, data, clock, timed, cluster), members in by_machines(settings).items():
         every = [
             (label, line)
@@ -164,9 +161,9 @@ def speed_up(settings: Sequence[Setting]) -> Iterator[Plot]:
         ]
         if not every:
             continue
-        lines = few(every, algorithm_of)
+        lines = select_lines(every, algorithm_of)
         hidden = [label for label, line in every if (label, line) not in lines]
-        look = Look([each for _, line in lines for each in line])
+        look = StyleMap([each for _, line in lines for each in line])
         one_start = len({int(line[0].nodes) for _, line in lines}) == 1
         speeds, efficiencies = [], []
         for label, line in lines:

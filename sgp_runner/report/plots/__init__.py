@@ -1,0 +1,1 @@
+"""Plots as data: what is shown, in which style, with which labels."""

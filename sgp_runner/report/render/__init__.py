@@ -1,0 +1,1 @@
+"""Tables and plots as a page, pictures, files and terminal output."""
