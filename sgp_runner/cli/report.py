@@ -86,10 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(asked: argparse.Namespace) -> int:
-    from sgp_runner.recording.console import published_table, show
+    from sgp_runner.recording.console import show
     from sgp_runner.replay.retiming import retime_all
-    from sgp_runner.report.rank.tables import raw_pair
-    from sgp_runner.report.render.terminal import show_rankings
+    from sgp_runner.report.render.terminal import published_grid, show_rankings
     from sgp_runner.report.render.write import write_report
 
     load_plugins(asked.plugin)
@@ -101,7 +100,7 @@ def report(asked: argparse.Namespace) -> int:
     made = write_report([*asked.folders, *retimed], asked.out, asked.target)
     show_rankings(made.settings, asked.target)
     if made.pairs:
-        show(published_table([raw_pair(pair) for pair in made.pairs]))
+        show(published_grid(made.pairs))
     for sentence in made.skipped:
         say("sgp-report", sentence)
     print(f"\nreport in {made.page}", flush=True)

@@ -1,13 +1,13 @@
-"""Tables on stdout: the results of a run, comparisons of sweeps, and published figures."""
+"""Results on stdout: the table of a run, and runs in a few words."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rich.box import ROUNDED, SIMPLE_HEAD, Box
+from rich.box import ROUNDED
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -46,8 +46,12 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         [f"results in {short_path(Path(str(summary['run_dir'])))}"] if "run_dir" in summary else []
     )
     notes = "\n".join(text for text in (_text(summary, "label"), *results) if text)
-    table = _table(
-        _title(summary), Text(notes, style="dim", no_wrap=True, overflow="ignore"), ROUNDED
+    table = Table(
+        title=Text(_title(summary), style="bold"),
+        caption=Text(notes, style="dim", no_wrap=True, overflow="ignore") if notes else None,
+        box=ROUNDED,
+        title_justify="left",
+        caption_justify="left",
     )
     table.show_header = False
     table.add_column(no_wrap=True, style="dim")
@@ -108,42 +112,6 @@ def outcome(row: Mapping[str, object]) -> str:
     if row.get("metric") != "accuracy":
         quality = f"{_metric_name(row)} {quality}"
     return f"{quality} in {duration(number(row.get('time_s')) or 0.0)}{clock}"
-
-
-def published_table(rows: Sequence[Mapping[str, object]]) -> Table:
-    """Make the table of published figures beside ours.
-
-    Keys of a row: ``row metric published ours error_percent ours_is``.
-    """
-
-    table = _table(
-        "Published beside ours", Text("errors in percent of the published figure"), SIMPLE_HEAD
-    )
-    table.show_edge, table.pad_edge, table.collapse_padding = False, False, True
-    table.add_column("row", overflow="fold")
-    table.add_column("metric", overflow="fold")
-    for name in ("published", "ours", "error"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("ours is")
-    for row in rows:
-        error = number(row["error_percent"])
-        figures = [f"{number(row[key]):.4g}" for key in ("published", "ours")]
-        figures += ["" if error is None else f"{error:+.1f} %"]
-        table.add_row(
-            str(row["row"]), str(row["metric"]), *figures, Text(str(row["ours_is"]), "dim")
-        )
-    return table
-
-
-def _table(title: str, notes: Text, box: Box) -> Table:
-
-    return Table(
-        title=Text(title, style="bold"),
-        caption=notes if notes.plain else None,
-        box=box,
-        title_justify="left",
-        caption_justify="left",
-    )
 
 
 def _title(summary: Mapping[str, object]) -> str:

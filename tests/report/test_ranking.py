@@ -11,12 +11,13 @@ import pytest
 from helpers.report_runs import write_run
 from rich.console import Console
 
-from sgp_runner.report.rank import tables
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.read.settings import RunGroup, settings_in
 from sgp_runner.report.render.terminal import grid
+from sgp_runner.report.render.text_tables import csv as as_csv
+from sgp_runner.report.render.text_tables import markdown
 
 SLOW = [[0.5], [0.7], [0.9]]
 FAST = [[0.7], [0.9], [0.92]]
@@ -247,14 +248,14 @@ def test_the_table_is_the_same_on_the_terminal_and_as_csv_and_markdown(tmp_path:
         "2  AR-SGD         270         270     1.00×    90.0 %      3 kB",
         "   low          never                          30.0 %      3 kB",
     ]
-    assert tables.markdown(table).splitlines()[4:] == [
+    assert markdown(table).splitlines()[4:] == [
         "| # | algorithm | seconds | over seeds | speed-up | accuracy | sent per node |",
         "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
         "| 1 | SGP | 163 | 162 – 164 | 1.66× | 92.0 % | 3 kB |",
         "| 2 | AR-SGD | 270 | 270 | 1.00× | 90.0 % | 3 kB |",
         "|  | low | never |  |  | 30.0 % | 3 kB |",
     ]
-    rows = list(csv.DictReader(io.StringIO(tables.csv(table))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
     assert [row["rank"] for row in rows] == ["1", "2", ""]
     shown = ("cluster", "seeds", "to_target_seconds", "to_target_seconds_max", "over")
     assert [rows[0][key] for key in shown] == [

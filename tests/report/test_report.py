@@ -17,17 +17,15 @@ from helpers.report_runs import COMMIT, write_run
 from rich.console import Console
 
 from sgp_runner.cli.report import main, parser
-from sgp_runner.recording.console import published_table
 from sgp_runner.report.plots.figure import Series, Style
 from sgp_runner.report.plots.sections import Section, sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings, target_of
-from sgp_runner.report.rank.tables import raw_pair
 from sgp_runner.report.read.comparison import pairs_of
 from sgp_runner.report.read.published import PATH, published
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.read.settings import RunGroup, labels, settings_in
-from sgp_runner.report.render.terminal import grid
+from sgp_runner.report.render.terminal import grid, published_grid
 from sgp_runner.report.render.write import write_report
 
 SGP_1 = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
@@ -298,7 +296,7 @@ def test_tables_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
     write_run(tmp_path, "c", row="slowmo_imagenet_local_sgd_slowmo", ms_per_iteration=300.0)
     settings = settings_of(tmp_path)
     tables = [grid(table) for table in ranked_tables(rankings(settings))]
-    tables.append(published_table([raw_pair(pair) for pair in pairs_of(settings)]))
+    tables.append(published_grid(pairs_of(settings)))
     for table in tables:
         console = Console(width=80, record=True, file=io.StringIO())
         console.print(table)

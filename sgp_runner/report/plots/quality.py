@@ -10,7 +10,7 @@ from typing import Literal
 
 from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
 from sgp_runner.report.plots.labels import labelled
-from sgp_runner.report.plots.style import StyleMap, select_lines, ticks_between
+from sgp_runner.report.plots.style import MAX_AXIS_RATIO, StyleMap, select_lines, ticks_between
 from sgp_runner.report.rank.ranking import Ranking, Target
 from sgp_runner.report.read.names import (
     CLOCK,
@@ -32,7 +32,6 @@ ERROR = "error in %"
 AXIS_END_MEDIANS = 3  # times the median: where an axis may end
 LINES_PER_CUT_LINE = 4  # an axis may end before one line in so many
 ERROR_AXIS_ACCURACY = 0.9  # where half of the accuracies end above it, errors are shown
-MAX_AXIS_RATIO = 10  # times: a range that needs a logarithmic axis
 MAX_LOSS_RATIO = 5  # times: a range of losses or errors that has one
 BAND_NOTE = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 

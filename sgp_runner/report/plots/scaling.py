@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
 from sgp_runner.report.plots.labels import labelled
-from sgp_runner.report.plots.quality import MAX_AXIS_RATIO
-from sgp_runner.report.plots.style import StyleMap, nodes_axis, select_lines, ticks_between
+from sgp_runner.report.plots.style import StyleMap, axis_over, nodes_axis, select_lines
+from sgp_runner.report.read.comparison import Pair
 from sgp_runner.report.read.names import (
     CLOCK,
     file_name,
@@ -26,9 +25,6 @@ from sgp_runner.report.read.names import (
 from sgp_runner.report.read.runs import PUBLISHED
 from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import counted
-
-if TYPE_CHECKING:
-    from sgp_runner.report.read.comparison import Pair
 
 
 def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterator[Plot]:
@@ -68,18 +64,13 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
                 )
             )
         shown = [float(y) for each in series for y in each.y]
-        wide = max(shown) > MAX_AXIS_RATIO * min(shown)
         plot = Plot(
             file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
             f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
             f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; "
             f"bars: from the lowest seed to the highest.{' Stars: published.' if theirs else ''}",
             nodes_axis(members),
-            Axis(
-                f"{CLOCK[clock]} per iteration in ms", "log", ticks_between(min(shown), max(shown))
-            )
-            if wide
-            else Axis(f"{CLOCK[clock]} per iteration in ms", from_zero=True),
+            axis_over(f"{CLOCK[clock]} per iteration in ms", shown),
             series,
             "y",
         )
@@ -109,16 +100,14 @@ def on_one_number_of_nodes(settings: Sequence[RunGroup], pairs: Sequence[Pair]) 
     every = sorted(settings, key=lambda each: each.mean("ms_per_iteration"))
     ordered = select_lines(every, lambda each: str(each.algorithm))
     first, look, series = ordered[0], StyleMap(ordered), []
-    rows = {id(each): wrap_label(name) for name, each in zip(names(ordered), ordered, strict=True)}
-    values = []
+    rows, values = {}, []
     for name, each in zip(names(ordered), ordered, strict=True):
         low, high = each.range("ms_per_iteration")
-        mean = each.mean("ms_per_iteration")
-        style = look.of(each, line=False)
-        seeds = counted(len(each.seeds), "seed")
-        place = rows[id(each)]
-        series.append(Series(name, style, [mean], [place], [low], [high], [seeds]))
-        values.append(Label(f"{three_digits(mean)} ms", None, None, place))
+        mean, row = each.mean("ms_per_iteration"), wrap_label(name)
+        style, seeds = look.of(each, line=False), counted(len(each.seeds), "seed")
+        series.append(Series(name, style, [mean], [row], [low], [high], [seeds]))
+        values.append(Label(f"{three_digits(mean)} ms", None, None, row))
+        rows[id(each)] = row
     pairs = [pair for pair in pairs if id(pair.setting) in rows]
     if pairs:
         series.append(
@@ -132,21 +121,19 @@ def on_one_number_of_nodes(settings: Sequence[RunGroup], pairs: Sequence[Pair]) 
         )
     where = (first.clock, first.model, first.data, timed_models([first]), first.cluster)
     times = [float(x) for each in series for x in each.x]
-    title = f"{CLOCK[first.clock]} per iteration in ms"
-    wide = max(times) > MAX_AXIS_RATIO * min(times)
+    axis = axis_over(f"{CLOCK[first.clock]} per iteration in ms", times)
+    bars = axis.scale == "linear"
     on = counted(first.nodes, "node")
     return Plot(
         file_name("time per iteration", *filter(None, where)),
         f"time per iteration on {on} · {kinds(ordered)}{on_cluster(ordered)}",
-        f"{CLOCK[first.clock].capitalize()}. {'Points' if wide else 'Bars'}: mean over the seeds; "
+        f"{CLOCK[first.clock].capitalize()}. {'Bars' if bars else 'Points'}: mean over the seeds; "
         f"lines: from the lowest seed to the highest.{' Stars: published.' if pairs else ''}",
-        Axis(title, "log", ticks_between(min(times), max(times)))
-        if wide
-        else Axis(title, from_zero=True),
+        axis,
         Axis("", "category"),
         series,
         "x",
-        bars=not wide,
+        bars=bars,
         labels=values,
         rest=[name for name, each in zip(names(every), every, strict=True) if each not in ordered],
     )

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
 from sgp_runner.report.plots.quality import against_bytes, against_epochs, against_time
 from sgp_runner.report.plots.scaling import per_iteration, speed_up
 from sgp_runner.report.plots.style import MAX_LINES
 from sgp_runner.report.plots.time_to_target import to_target
-from sgp_runner.report.read.comparison import COMPARABLE, UNITS
+from sgp_runner.report.rank.ranking import Ranking
+from sgp_runner.report.read.comparison import COMPARABLE, UNITS, Pair
 from sgp_runner.report.read.names import file_name, group_by, three_digits, wrap_label
 from sgp_runner.report.read.runs import PUBLISHED
 from sgp_runner.report.read.settings import RunGroup
-
-if TYPE_CHECKING:
-    from sgp_runner.report.rank.ranking import Ranking
-    from sgp_runner.report.read.comparison import Pair
 
 OURS = "#3381ef"  # beside published figures, in the colour of the text
 MARKS = {"simulated, fitted to it": "square", "simulated, predicted": "diamond"}

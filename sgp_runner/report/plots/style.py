@@ -11,6 +11,7 @@ from sgp_runner.report.read.names import BASELINE, Item, group_by
 from sgp_runner.report.read.settings import RunGroup
 
 MAX_LINES = 8  # lines or rows of a plot
+MAX_AXIS_RATIO = 10  # of greatest to least: a wider range needs a logarithmic axis
 
 
 class StyleMap:
@@ -58,6 +59,14 @@ class StyleMap:
 
 def nodes_axis(settings: Sequence[RunGroup]) -> Axis:
     return Axis("nodes", "log", sorted({int(each.nodes) for each in settings}))
+
+
+def axis_over(title: str, values: Sequence[float]) -> Axis:
+    """Return an axis from zero, or a logarithmic one over a range of `MAX_AXIS_RATIO` or more."""
+    low, high = min(values), max(values)
+    if high > MAX_AXIS_RATIO * low > 0:
+        return Axis(title, "log", ticks_between(low, high))
+    return Axis(title, from_zero=True)
 
 
 def ticks_between(low: float, high: float) -> list[float]:

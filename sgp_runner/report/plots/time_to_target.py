@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sgp_runner.report.plots.figure import Axis, Label, Plot, Series
-from sgp_runner.report.plots.quality import MAX_AXIS_RATIO
-from sgp_runner.report.plots.style import MAX_LINES, StyleMap, select_lines, ticks_between
+from sgp_runner.report.plots.style import MAX_LINES, StyleMap, axis_over, select_lines
 from sgp_runner.report.rank.ranking import Ranking, Row
 from sgp_runner.report.read.names import (
     BASELINE,
@@ -68,7 +67,7 @@ def networks(rankings: Sequence[Ranking]) -> Plot:
         f"fastest to {first.target.words} on each network · {first.task}",
         f"The target is {first.target.rule}. The fastest setting on each network, and the one that "
         "its speed-up is over; lines: from the fastest seed to the slowest.",
-        time_axis(f"{clock} in {unit}", [row.time / size for pair in pairs for row in pair]),
+        axis_over(f"{clock} in {unit}", [row.time / size for pair in pairs for row in pair]),
         Axis("", "category"),
         series,
         "x",
@@ -104,7 +103,7 @@ def time_to_target(ranking: Ranking) -> Plot:
     drawn = [row.setting for row in there]
     look = StyleMap(drawn)
     clock = f"{CLOCK[ranking.clock]} in {unit}"
-    axis = time_axis(clock, [row.time / size for row in there])
+    axis = axis_over(clock, [row.time / size for row in there])
     wide = axis.scale == "log"
     never = [row.name for row in ranking.rows if not row.times]
     note = f"The target is {ranking.target.rule}. {'Points' if wide else 'Bars'}: mean over the "
@@ -143,14 +142,6 @@ def time_to_target(ranking: Ranking) -> Plot:
         labels=labels,
         rest=[f"{row.name}: {duration(row.time)}" for row in ranked if row not in there],
     )
-
-
-def time_axis(title: str, times: Sequence[float]) -> Axis:
-    """Return an axis from zero, or a logarithmic one over a range of `MAX_AXIS_RATIO` or more."""
-    low, high = min(times), max(times)
-    if high > MAX_AXIS_RATIO * low > 0:
-        return Axis(title, "log", ticks_between(low, high))
-    return Axis(title, from_zero=True)
 
 
 def value_of(row: Row, size: float, unit: str, with_speed: bool) -> str:

@@ -5,18 +5,15 @@ Columns that all rows share are in the note instead: the number of nodes, and se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from sgp_runner.report.rank.ranking import Ranking, Row
 from sgp_runner.report.rank.tables import Cell, Table, joined, quality_text, text
 from sgp_runner.report.read.names import CLOCK, file_name, three_digits, time_unit
+from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import counted, num_bytes
-
-if TYPE_CHECKING:
-    from sgp_runner.report.rank.ranking import Ranking, Row
-    from sgp_runner.report.read.settings import RunGroup
 
 RANK, ALGORITHM = "#", "algorithm"
 NEVER = "never"
@@ -33,39 +30,53 @@ def ranked_tables(rankings: Sequence[Ranking]) -> list[Table]:
 
 def of_ranking(ranking: Ranking, name: str) -> Table:
     """Return the table of a ranking."""
-    fastest = min((row.time for row in ranking.rows if row.times), default=1.0)
-    unit, size = ("ms", 0.001) if ranking.target is None else time_unit(fastest)
-    several = any(len(row.times) > 1 for row in ranking.rows)
-    nodes = {int(row.setting.nodes) for row in ranking.rows}
-    overs = {row.over for row in ranking.rows if row.over}
-    head = [RANK, ALGORITHM, *(["nodes"] if len(nodes) > 1 else [])]
-    head += [unit, *(["over seeds"] if several else []), "speed-up"]
-    computing = any(each.utilisation == each.utilisation for each in ranking.settings)
-    hours = computing and ranking.target is None and any(map(has_hours, ranking.settings))
-    head += ["computing"] if computing else []
-    head += ["hours"] if hours else []
+    rows, target = ranking.rows, ranking.target
+    fastest = min((row.time for row in rows if row.times), default=1.0)
+    unit, size = ("ms", 0.001) if target is None else time_unit(fastest)
+    nodes = {int(row.setting.nodes) for row in rows}
+    overs = {row.over for row in rows if row.over}
     metric = ranking.settings[0].metric
-    head += [] if ranking.target is None else [metric or "quality"]
-    head += ["sent per iteration" if ranking.target is None else "sent per node"]
-    cells = []
-    for row in ranking.rows:
-        line = [text("" if row.rank is None else row.rank), algorithm_cell(row)]
-        line += [text(row.setting.nodes)] if len(nodes) > 1 else []
-        line += [time_cell(row, size)]
-        line += [text(range_text(row.times, size))] if several else []
-        line += [speed_cell(row, overs)]
-        line += [text(percent_text(row.setting.utilisation))] if computing else []
-        line += [text(hours_text(row.setting))] if hours else []
-        if ranking.target is not None:
-            line += [text(quality_text(row.setting.mean("quality"), metric))]
-        cells.append([*line, text(sent_text(row, per_iteration=ranking.target is None))])
-    note = note_of(ranking, nodes, overs)
-    raw = pd.DataFrame([raw_row(ranking, row) for row in ranking.rows]).astype({"rank": "Int64"})
+    computing = any(each.utilisation == each.utilisation for each in ranking.settings)
+    hours = computing and target is None and any(map(has_hours, ranking.settings))
+    columns: list[tuple[str, Callable[[Row], Cell], bool]] = [
+        (RANK, lambda row: text("" if row.rank is None else row.rank), True),
+        (ALGORITHM, lambda row: text(row.setting.algorithm, row.note), True),
+        ("nodes", lambda row: text(row.setting.nodes), len(nodes) > 1),
+        (unit, lambda row: time_cell(row, size), True),
+        (
+            "over seeds",
+            lambda row: text(range_text(row.times, size)),
+            any(len(row.times) > 1 for row in rows),
+        ),
+        ("speed-up", lambda row: speed_cell(row, overs), True),
+        ("computing", lambda row: text(percent_text(row.setting.utilisation)), computing),
+        ("hours", lambda row: text(hours_text(row.setting)), hours),
+        (
+            metric or "quality",
+            lambda row: text(quality_text(row.setting.mean("quality"), metric)),
+            target is not None,
+        ),
+        (
+            "sent per iteration" if target is None else "sent per node",
+            lambda row: text(sent_text(row, per_iteration=target is None)),
+            True,
+        ),
+    ]
+    shown = [(head, cell) for head, cell, wanted in columns if wanted]
+    raw = pd.DataFrame([raw_row(ranking, row) for row in rows]).astype({"rank": "Int64"})
     if computing:
-        raw["compute_utilisation"] = [row.setting.utilisation for row in ranking.rows]
+        raw["compute_utilisation"] = [row.setting.utilisation for row in rows]
     if hours:
-        raw["hours"] = [row.setting.mean("hours") for row in ranking.rows]
-    return Table(name, title_of(ranking), note, raw, head, cells, (ALGORITHM,))
+        raw["hours"] = [row.setting.mean("hours") for row in rows]
+    return Table(
+        name,
+        title_of(ranking),
+        note_of(ranking, nodes, overs),
+        raw,
+        [head for head, _ in shown],
+        [[cell(row) for _, cell in shown] for row in rows],
+        (ALGORITHM,),
+    )
 
 
 def title_of(ranking: Ranking) -> str:
@@ -91,10 +102,6 @@ def note_of(ranking: Ranking, nodes: set[int], overs: set[str]) -> str:
     if len(overs) == 1:
         sentences += [f"Speed-up over {overs.copy().pop()}."]
     return " ".join(sentences)
-
-
-def algorithm_cell(row: Row) -> Cell:
-    return text(row.setting.algorithm, row.note)
 
 
 def time_cell(row: Row, size: float) -> Cell:

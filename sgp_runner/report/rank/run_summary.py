@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sgp_runner.report.read.names import group_by
-from sgp_runner.report.read.settings import words
+from sgp_runner.report.read.settings import RunGroup, words
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import number
-
-if TYPE_CHECKING:
-    from sgp_runner.report.read.settings import RunGroup
 
 HAVE_COLUMNS = ("algo.name", "model.name", "data.name", "network.name", "nodes")
 MAIN = ("cluster.name", "cluster.bandwidth", "optim.lr", "batch_size", "epochs")

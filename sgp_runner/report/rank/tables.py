@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
 
-from sgp_runner.report.plots.figure import GLYPHS
 from sgp_runner.report.rank.run_summary import columns, differing
-from sgp_runner.report.read.comparison import COMPARABLE, UNITS
+from sgp_runner.report.read.comparison import COMPARABLE, UNITS, Pair
 from sgp_runner.report.read.names import CLOCK
 from sgp_runner.report.read.runs import PUBLISHED, TIMING
-from sgp_runner.report.read.settings import CLUSTER, MAX_OVERRIDE_LENGTH, labels, words
+from sgp_runner.report.read.settings import CLUSTER, MAX_OVERRIDE_LENGTH, RunGroup, labels, words
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import duration, num_bytes, percent
 
-if TYPE_CHECKING:
-    from sgp_runner.report.read.comparison import Pair
-    from sgp_runner.report.read.settings import RunGroup
-
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
 WORDS = ("kind", "cluster", "seeds", "commit")
 LOG = "metrics.jsonl"
 # Maps the folder of a run and the name of a file in it (or "") to a path relative to the report.
@@ -292,46 +284,6 @@ def raw_pair(pair: Pair) -> dict[str, object]:
 def beside(facts: Container[object], settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings without those whose columns would have the names of ``facts``."""
     return {key: value for key, value in settings.items() if key not in facts}
-
-
-def inert(value: object) -> object:
-    """A text that no spreadsheet takes for a formula; other values as they are."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
-
-
-def csv(table: Table) -> str:
-    return str(table.raw.map(inert).rename(columns=inert).to_csv(index=False))
-
-
-def markdown(table: Table) -> str:
-    def line(words: Iterable[str]) -> str:
-        return "| " + " | ".join(words) + " |"
-
-    def row(cells: Sequence[Cell]) -> Iterator[str]:
-        for name, each in zip(table.head, cells, strict=True):
-            words = cell(each)
-            yield str(inert(words)) if name in table.words else words
-
-    def cell(each: Cell) -> str:
-        words = " ".join(
-            literal(link.text) if link.href is None else f"[{literal(link.text)}]({link.href})"
-            for link in each.links
-        )
-        words += f" ({literal(each.note)})" if each.note else ""
-        return f"{GLYPHS[each.kind]} {words}" if each.kind else words
-
-    def literal(text: str) -> str:
-        return re.sub(r"[\\|`<\[\]]", r"\\\g<0>", text)
-
-    rules = ["---" if name in table.words else "---:" for name in table.head]
-    lines = [
-        f"# {table.title}",
-        "",
-        *([table.note, ""] if table.note else []),
-        line(literal(str(inert(name))) for name in table.head),
-        line(rules),
-    ]
-    return "\n".join([*lines, *(line(row(cells)) for cells in table.cells)]) + "\n"
 
 
 def value_text(settings: Mapping[str, object], key: str) -> str:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from sgp_runner.report.read.published import Published, published
 from sgp_runner.report.read.runs import REAL, TIMING
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from sgp_runner.report.read.settings import RunGroup
+from sgp_runner.report.read.settings import RunGroup
 
 COMPARABLE = {
     "hours": "training time",

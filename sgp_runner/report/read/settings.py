@@ -6,17 +6,14 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
-from sgp_runner.report.read.runs import FINISHED, RETIMED
+from sgp_runner.report.read.runs import FINISHED, RETIMED, Runs
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import bit_rate, counted, number
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from sgp_runner.report.read.runs import Runs
 
 MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}

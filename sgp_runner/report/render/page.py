@@ -6,16 +6,13 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sgp_runner.report.plots.figure import GLYPHS
+from sgp_runner.report.plots.sections import Section
+from sgp_runner.report.rank.run_summary import WhatWasRun
+from sgp_runner.report.rank.tables import Table
 from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 from sgp_runner.report.render.interactive import figure
-
-if TYPE_CHECKING:
-    from sgp_runner.report.plots.sections import Section
-    from sgp_runner.report.rank.run_summary import WhatWasRun
-    from sgp_runner.report.rank.tables import Table
 
 ASSETS = Path(__file__).parents[1] / "page"
 MEANINGS = {

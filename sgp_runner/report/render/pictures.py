@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from sgp_runner.report.plots.figure import MAX_MARKERS, Axis, Label, Plot, Series
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from sgp_runner.report.render.chart import Chart
 
 Points: TypeAlias = list[float | str]
 FORMATS = ("png", "svg")
@@ -27,8 +29,8 @@ SHAPES = {
     "triangle-left": "<",
     "triangle-right": ">",
     "hexagon": "h",
+    "star": "*",
 }
-SHAPES |= {"star": "*"}
 DASHES: dict[str, Any] = {
     "solid": "-",
     "dash": "--",
@@ -40,10 +42,17 @@ TITLE_WIDTH = 70  # characters
 LINE_INCHES = 0.17  # inches that a line of a label takes
 
 
+class Chart(Figure):
+    """A figure without a window, which notebooks show."""
+
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
+        self.savefig(out, format="png", dpi=100)
+        return out.getvalue()
+
+
 def save(plot: Plot, folder: Path) -> None:
     """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same plot."""
-    from matplotlib import rc_context
-
     with rc_context({"svg.hashsalt": plot.name}):
         figure = drawn(plot)
         for kind in FORMATS:
@@ -56,12 +65,8 @@ def save(plot: Plot, folder: Path) -> None:
 
 def drawn(plot: Plot) -> Chart:
     """Draw a plot."""
-    import textwrap
 
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    from sgp_runner.report.render.chart import Chart
 
     with rc_context({"font.size": 10}):
         names = {str(y) for series in plot.series for y in series.y}

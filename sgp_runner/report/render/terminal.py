@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as Grid
 from rich.text import Text
 
 from sgp_runner.recording.console import show
-from sgp_runner.report.rank.ranked_table import ranked_tables
+from sgp_runner.report.rank.ranked_table import RANK, ranked_tables
 from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.rank.tables import Cell, Table, of_pairs
+from sgp_runner.report.read.comparison import Pair
+from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.report.render.terminal_plot import terminal_plot
 from sgp_runner.utils.messages import logger
-
-if TYPE_CHECKING:
-    from sgp_runner.report.rank.tables import Cell, Table
-    from sgp_runner.report.read.settings import RunGroup
 
 
 def show_rankings(settings: Sequence[RunGroup], target: float | None = None) -> None:
@@ -45,8 +44,16 @@ def grid(table: Table) -> Grid:
         else:
             out.add_column(name.replace(" per ", "\nper "), justify="right", no_wrap=True)
     for number, row in enumerate(table.cells):
-        out.add_row(*map(shown, row), style="bold" if number == 0 else None)
+        best = number == 0 and table.head[0] == RANK
+        out.add_row(*map(shown, row), style="bold" if best else None)
     return out
+
+
+def published_grid(pairs: Sequence[Pair]) -> Grid:
+    """Draw the published figures beside ours, without sources, seeds and commits."""
+    table = of_pairs(pairs, lambda folder, file: "")
+    cells = [[replace(cell, note="") for cell in row[:6]] for row in table.cells]
+    return grid(replace(table, head=table.head[:6], cells=cells))
 
 
 def shown(cell: Cell) -> Text:

@@ -10,18 +10,14 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from sgp_runner.report.plots.quality import ERROR_AXIS_ACCURACY
+from sgp_runner.report.rank.ranking import Ranking, Row
 from sgp_runner.report.read.names import title
 from sgp_runner.utils.units import HOUR, MINUTE, counted, duration
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from sgp_runner.report.rank.ranking import Ranking, Row
 
 WIDTH, HEIGHT = 70, 16  # characters between the axes
 MARGIN = 8  # characters of a label

@@ -12,12 +12,13 @@ from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import what_was_run
-from sgp_runner.report.rank.tables import csv, markdown, tables
+from sgp_runner.report.rank.tables import tables
 from sgp_runner.report.read.comparison import Pair, pairs_of
 from sgp_runner.report.read.runs import Runs, read_runs
 from sgp_runner.report.read.settings import RunGroup, labels, settings_in
 from sgp_runner.report.render.page import render
 from sgp_runner.report.render.pictures import save_all
+from sgp_runner.report.render.text_tables import csv, markdown
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import counted
