@@ -1,4 +1,4 @@
-"""What the plots of all sections share: styles, axes, and which lines are drawn."""
+"""Share styles, axes and the choice of lines between the plots of all sections."""
 
 from __future__ import annotations
 

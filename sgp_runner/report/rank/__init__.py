@@ -1,1 +1,1 @@
-"""What is compared: rankings by time to a target, and the tables of a report."""
+"""Rankings by time to a target, and the tables of a report."""
