@@ -24,7 +24,7 @@ from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
-from sgp_runner.core.worker import Silent, Worker
+from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.build import timing_problem
 from sgp_runner.simulator.backend import simulate_times
 
@@ -68,11 +68,14 @@ def study(model: str, method: str, travelling: float) -> Run:
     ).run
 
 
-class Ends(Silent):
+class Ends:
     """Times at which the first node ends its steps."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+
+    def start_of_step(self, worker: Worker) -> None:
+        pass
 
     def end_of_step(self, worker: Worker) -> None:
         if worker.rank == 0:

@@ -99,6 +99,6 @@ def test_the_examples_run_simulated_and_real(extended: Path) -> None:
 
 def test_the_folders_are_those_of_the_package() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    table = text[text.index("| package |") : text.index("Beside the package")]
+    table = text[text.index("| package |") : text.index("Outside the package")]
     packages = {path.parent.name for path in (ROOT / "sgp_runner").glob("*/__init__.py")}
     assert set(re.findall(r"`(\w+)/`", table)) == packages

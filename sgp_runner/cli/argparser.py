@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.signals import INTERRUPTED
 
@@ -56,6 +57,7 @@ def say(command: str, sentence: str) -> None:
 
 def exit_code(command: str, work: Callable[[], int]) -> int:
     """Run ``work`` and return its exit code; 1 for an error, 2 for ConfigError, 130 for Ctrl-C."""
+    show_messages()
     try:
         return work()
     except ConfigError as error:

@@ -17,9 +17,6 @@ OF_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"}
 def begin(command: str, deferred: bool = False) -> None:
     hear(command, deferred)
     os.environ.update(SAFE_PATH)
-    from sgp_runner.utils.messages import show_messages
-
-    show_messages()
 
 
 def sgp_run() -> NoReturn:

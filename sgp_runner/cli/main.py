@@ -28,6 +28,7 @@ from sgp_runner.utils.errors import (
     Stopped,
 )
 from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched, launched_rank
+from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.secrets import redacted, refuse_secrets
 from sgp_runner.utils.signals import INTERRUPTED, answer, defer, exit_code, hearing
 
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     130: Ctrl-C; during training, the same command resumes the run
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    show_messages()
     try:
         defer_among_others()
         code = act(words)

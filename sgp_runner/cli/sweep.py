@@ -35,6 +35,7 @@ from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import hearing, interruptible
 from sgp_runner.utils.units import counted
@@ -310,7 +311,7 @@ def check_number(values: Mapping[str, int]) -> None:
 
 def announce(runs: int) -> None:
     if runs >= MANY_RUNS:
-        print(f"{runs:,} runs; their settings are checked first", flush=True)
+        logger.info(f"{runs:,} runs; their settings are checked first")
 
 
 def narrowed(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
+
+from sgp_runner.utils.messages import logger
 
 
 @functools.cache
 def warn_of_new_name(old: str, new: str) -> None:
     """Say the new name, once in a process."""
-    print(f"warning: {old} is now called {new}.", file=sys.stderr, flush=True)
+    logger.warning(f"{old} is now called {new}.")
 
 
 def renamed(old: str, new: str) -> Any:

@@ -203,7 +203,7 @@ def report(world: World) -> StallTimeout:
         for rank in range(world.size)
     ]
     lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
-    logger.error("\n".join(["The run stalled:", *lines]))
+    logger.critical("\n".join(["The run stalled:", *lines]))
     silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
     sentence = f"the run stalled (network.timeout_seconds): rank {world.process_rank} {own}"
     sentence += f"; rank {silent} does not answer." if silent else "."

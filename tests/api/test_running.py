@@ -404,7 +404,7 @@ def test_nothing_runs_if_one_combination_cannot_work() -> None:
 def test_a_run_that_is_not_verbose_prints_nothing(
     network: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    sgp.run(f"algo=sgp nodes=2 epochs=1 model=linear network={network} logger=jsonl", verbose=False)
+    sgp.run(f"algo=sgp nodes=2 epochs=1 model=mlp network={network} logger=jsonl", verbose=False)
     assert capfd.readouterr() == ("", "")
 
 

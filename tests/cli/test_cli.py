@@ -145,7 +145,11 @@ BAD: list[tuple[str, str, str]] = [
         "algo.topology.peers",
         "is not a whole number or a mapping such as {0: 2}.",
     ),
-    ("algo=slowmo algo.base=osgp algo.base.tau=-1", "algo.base.tau", "-1 must be 0 or more steps."),
+    (
+        "algo=slowmo algo.base=osgp algo.base.tau=-1",
+        "algo.base.tau",
+        "must not be negative, but is -1.",
+    ),
     (
         "algo=slowmo algo.base=gap_aware",
         "algo.base",

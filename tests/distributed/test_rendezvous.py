@@ -66,7 +66,7 @@ def test_a_rank_says_what_it_waits_for_and_gives_up(
     waits = waits.format(port=port)
     pattern = rf"{re.escape(waits)}, for \d+ s \(network.start_timeout_seconds\): {re.escape(fix)}"
     assert re.fullmatch(pattern, str(refused.value))
-    assert capsys.readouterr().err == f"{waits}\n"
+    assert capsys.readouterr().err == f"warning: {waits}\n"
 
 
 def test_rank_0_refuses_an_address_that_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

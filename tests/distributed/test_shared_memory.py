@@ -109,6 +109,6 @@ def test_the_end_of_shared_memory_is_one_sentence_and_messages_take_tcp(
     assert sender.place(numbers(), 1) == NOWHERE
     assert sender.empty_like(numbers()) is None
     assert capsys.readouterr().err == (
-        "rank 0 has no memory to share (No space left on device): its messages go over TCP, as "
-        "with network.shared_memory=false.\n"
+        "warning: rank 0 has no memory to share (No space left on device): its messages go over "
+        "TCP, as with network.shared_memory=false.\n"
     )

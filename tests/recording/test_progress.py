@@ -225,6 +225,8 @@ from test_console import SUMMARY
 from test_progress import counting, follow, nothing
 from sgp_runner.recording.console import show, summary_table
 from sgp_runner.recording.progress import ConsoleListener
+from sgp_runner.utils.messages import show_messages
+show_messages()
 done, work = counting(4)
 with ConsoleListener("SGP · mlp", "simulated", 2, work, nothing) as listener:
     follow(listener, done)

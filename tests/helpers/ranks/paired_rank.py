@@ -15,7 +15,9 @@ from sgp_runner.config.schema import load_experiment
 from sgp_runner.distributed.processes import DistributedWorld
 from sgp_runner.recording.recorder import write_summary
 from sgp_runner.session.rank import run_rank
+from sgp_runner.utils.messages import show_messages
 
+show_messages()
 for config_file in sys.argv[1:]:
     experiment = instrumented(load_experiment(Path(config_file), None))
     summary = run_rank(experiment, DistributedWorld(experiment.run.gpus_per_node, paired=True))

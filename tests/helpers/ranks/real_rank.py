@@ -17,6 +17,7 @@ from sgp_runner.config.schema import load_experiment
 from sgp_runner.recording.recorder import write_summary
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import Aborted, Diverged, Evicted, RankFailed, Stopped
+from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.signals import SAVED
 
 
@@ -37,6 +38,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":  # processes that decode images import this file
+    show_messages()
     code = main()
     sys.stdout.flush()
     if code or "OMPI_COMM_WORLD_RANK" not in os.environ:  # MPI wants to be told of a good end
