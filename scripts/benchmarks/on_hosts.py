@@ -22,7 +22,7 @@ PRELOAD = [
     "sgp_runner.config.schema",
     "sgp_runner.session.rank",
     "sgp_runner.session.start",
-    "sgp_runner.distributed.processes",
+    "sgp_runner.distributed.torch_world",
 ]
 PORTS = count(20_000)
 TIMEOUT_SECONDS = 120.0
@@ -141,11 +141,11 @@ def send_around(bits_per_second: float, num_bytes: int, out: str) -> int:
     import torch
 
     from sgp_runner.core.scheduler import RealClock, Scheduler
-    from sgp_runner.distributed.link import Link
-    from sgp_runner.distributed.processes import DistributedWorld
     from sgp_runner.distributed.rank import connect
+    from sgp_runner.distributed.torch_world import TorchWorld
+    from sgp_runner.distributed.traffic_shaper import Link
 
-    world = DistributedWorld(link=Link(bits_per_second))
+    world = TorchWorld(link=Link(bits_per_second))
     world.connect(world.size)
     clock = RealClock()
     scheduler = Scheduler(clock)

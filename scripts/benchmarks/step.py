@@ -57,8 +57,11 @@ OVERLAP = "Its all-reduce is part of the backward pass, and so of the computatio
 PARTS = {
     "compute": ("sgp_runner/core/problem.py:backward", "sgp_runner/core/flat.py:take_"),
     "update": ("sgp_runner/core/optim/sgd.py:direction",),
-    "send": ("sgp_runner/distributed/gloo.py:send",),
-    "wait": ("sgp_runner/core/scheduler.py:advance", "sgp_runner/distributed/gloo.py:finish"),
+    "send": ("sgp_runner/distributed/gloo_transport.py:send",),
+    "wait": (
+        "sgp_runner/core/scheduler.py:advance",
+        "sgp_runner/distributed/gloo_transport.py:finish",
+    ),
     "mix": ("sgp_runner/algorithms/", "sgp_runner/core/gossip.py", "sgp_runner/core/push_sum.py"),
     "the rest": (),
 }

@@ -91,7 +91,7 @@ class Rank:
         self.paused, self.recording = 0.0, False
         self.step_snapshot: State | None = None
         times = Timetable(faults)
-        node_rank = world.place.node_rank
+        node_rank = world.layout.node_rank
         self.slow, self.awake = times.slow(node_rank), times.awake(node_rank)
         # With faults, a slow node must not wait for the others while its gradient is timed.
         self.overlaps = world.workers is not None and not faults.any

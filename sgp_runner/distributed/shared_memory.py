@@ -24,7 +24,7 @@ from weakref import finalize
 
 import torch
 
-from sgp_runner.distributed.values import STRANGER
+from sgp_runner.distributed.json_collectives import STRANGER
 from sgp_runner.utils.errors import RankFailed
 from sgp_runner.utils.messages import logger
 

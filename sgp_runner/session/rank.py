@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sgp_runner.distributed.backend import RankBackend
 from sgp_runner.distributed.networks import RealNetwork
+from sgp_runner.distributed.rank_backend import RankBackend
 from sgp_runner.distributed.watchdog import (
     CAME,
     POLL_SECONDS,

@@ -166,7 +166,7 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> N
         "compute": "core/problem.py:backward",
         "update": "core/optim/sgd.py:direction",
         "mix": "core/gossip.py:split",
-        "send": "distributed/gloo.py:send",
+        "send": "distributed/gloo_transport.py:send",
     }
     assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {
         name: name for name in parts

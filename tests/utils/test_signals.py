@@ -118,9 +118,9 @@ def test_a_signal_after_training_waits_for_the_last_evaluation(name: str, tmp_pa
         ("sgp_runner.distributed.launch:wait_for", "", "self", "SIGINT"),
         ("sgp_runner.session.rank_process:main", "1", "self", "SIGUSR2"),
         ("sgp_runner.utils.signals:hear_as_rank", "1", "self", "SIGUSR2"),
-        ("sgp_runner.distributed.processes:DistributedWorld.connect", "1", "launcher", "SIGUSR2"),
-        ("sgp_runner.distributed.processes:DistributedWorld.make_groups", "1", "self", "SIGINT"),
-        ("sgp_runner.distributed.backend:RankBackend.conclude", "1", "self", "SIGUSR2"),
+        ("sgp_runner.distributed.torch_world:TorchWorld.connect", "1", "launcher", "SIGUSR2"),
+        ("sgp_runner.distributed.torch_world:TorchWorld.make_groups", "1", "self", "SIGINT"),
+        ("sgp_runner.distributed.rank_backend:RankBackend.conclude", "1", "self", "SIGUSR2"),
     ],
 )
 def test_all_ranks_end_where_they_do_not_train(

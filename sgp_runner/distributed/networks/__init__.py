@@ -79,7 +79,7 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
         raise ConfigError(
             "batch_size", f"{parts}: use batch_size={nearby}, or another multiple of gpus_per_node."
         )
-    if gossip == "shards" and run.gpus_per_node > 1 and leads(run, "auto"):
+    if gossip == "shards" and run.gpus_per_node > 1 and leader_mode(run, "auto"):
         what = "has a server" if run.algo.servers else "is asynchronous"
         raise ConfigError(
             "network.gossip",
@@ -94,7 +94,7 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
         )
 
 
-def leads(run: Run, gossip: str) -> bool:
+def leader_mode(run: Run, gossip: str) -> bool:
     """Whether the first device of a node runs the algorithm alone.
 
     Asynchronous algorithms and those with a server need that.

@@ -51,7 +51,7 @@ class Mpi:
             import mpi4py
 
             mpi4py.rc(thread_level="funneled", finalize=False)
-            from sgp_runner.distributed.mpi import MpiWorld
+            from sgp_runner.distributed.mpi_world import MpiWorld
         except (ImportError, RuntimeError) as error:  # the package, or a library for it to load
             raise ConfigError(
                 "network",

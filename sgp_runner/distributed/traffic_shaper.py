@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Link:
+class TrafficShaper:
     """The link of one node.
 
     bandwidth: bit/s in either direction

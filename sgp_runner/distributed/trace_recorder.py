@@ -125,7 +125,7 @@ class RecordedBudget:
         return number
 
 
-class Recorder:
+class TraceRecorder:
     """Records the run of one rank for replay, by wrapping the parts that the rank uses."""
 
     def __init__(self, experiment: Experiment, problem: Problem, world: World) -> None:
@@ -134,7 +134,7 @@ class Recorder:
             format=FORMAT,
             run=experiment.digest,
             execution=world.gather(uuid.uuid4().hex)[0],
-            rank=world.place.node_rank,
+            rank=world.layout.node_rank,
             ranks=world.size,
             host=platform.node(),
             code=code_version(),
