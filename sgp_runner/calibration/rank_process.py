@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sgp_runner.utils.signals import end_at_once, hear_as_rank
+from sgp_runner.utils.signals import end_at_once, install_in_rank
 
 
 def main(words: Sequence[str]) -> int:
@@ -15,5 +15,5 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    hear_as_rank()
+    install_in_rank()
     end_at_once(main(sys.argv[1:]))

@@ -18,7 +18,7 @@ import torch
 
 from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.lock import held
-from sgp_runner.utils.signals import ENDING, end_at_once, hear_as_rank
+from sgp_runner.utils.signals import ENDING, end_at_once, install_in_rank
 from sgp_runner.utils.user_code import FINDER
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def start(
         if "OMP_NUM_THREADS" not in os.environ:  # which PyTorch has read
             torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
         os.environ.update(environment)
-        hear_as_rank()
+        install_in_rank()
         pthread_sigmask(SIG_SETMASK, before)
         end_at_once(main(words))
 

@@ -203,7 +203,7 @@ class RankBackend:
             runtime,
             runtime.gradients.buffers,
         )
-        self.watch.attend(runtime.clock)
+        self.watch.follow(runtime.clock)
         self.watch.begun = lambda: runtime.paused > 0
 
     def restore(self, observer: Observer | None) -> None:
@@ -233,7 +233,7 @@ class RankBackend:
         if self.record is not None:  # a replay needs the whole run, so nothing is saved
             return None
         saver = RankSaver(self.experiment, self.world, self.runtime, self.worker, observer)
-        self.watch.attend(self.runtime.clock, saver.on_tick)
+        self.watch.follow(self.runtime.clock, saver.on_tick)
         return saver
 
     def run(self) -> None:
@@ -421,7 +421,7 @@ def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None
         if trigger.signal is not None:
             world.alarm.set(passed_on(world.layout), str(trigger.signal))
 
-    watch.attend(None, pass_signal_on)
+    watch.follow(None, pass_signal_on)
     with trigger.listening():
         gradients.serve()
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.messages import logger, show_messages
-from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, hear
+from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, install
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -162,7 +162,7 @@ def work(connection: Connection, call: Callable[[], object], log: Path | None) -
     """Make the call in this process, and send its result."""
     print_to(log or Path(os.devnull))
     show_messages()
-    hear("")
+    install("")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # not Ctrl-C, for which the parent stops it
     Thread(target=end_with_parent, args=(connection,), daemon=True).start()
     code = 0

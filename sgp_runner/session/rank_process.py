@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from sgp_runner.utils.messages import logger, show_messages
-from sgp_runner.utils.signals import SAVED, end_at_once, hear_as_rank
+from sgp_runner.utils.signals import SAVED, end_at_once, install_in_rank
 
 
 def main(words: Sequence[str]) -> int:
@@ -59,6 +59,6 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    hear_as_rank()
+    install_in_rank()
     show_messages()
     end_at_once(main(sys.argv[1:]))
