@@ -549,7 +549,7 @@ def num_bytes() -> int:
 def calibrate(config: str, seconds: float) -> int:
     import torch
 
-    from sgp_runner.calibration.rank import main
+    from sgp_runner.calibration.probe_process import main
 
     torch.set_num_threads(1)
     return main([config], seconds=seconds)

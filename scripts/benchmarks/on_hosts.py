@@ -20,7 +20,7 @@ PRELOAD = [
     "sklearn.datasets",
     "hydra.utils",
     "sgp_runner.config.schema",
-    "sgp_runner.session.rank",
+    "sgp_runner.distributed.failures",
     "sgp_runner.session.start",
     "sgp_runner.distributed.torch_world",
 ]

@@ -157,7 +157,7 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> N
         return frame
 
     run = (
-        "session/rank.py:main",
+        "session/rank_process.py:main",
         "distributed/rank.py:run",
         "core/scheduler.py:step",
         "algorithms/sgp.py:run",

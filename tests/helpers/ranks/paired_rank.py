@@ -14,7 +14,7 @@ from helpers.experiments import instrumented
 from sgp_runner.config.schema import load_experiment
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.recording.recorder import write_summary
-from sgp_runner.session.rank import run_rank
+from sgp_runner.session.start import run_rank
 from sgp_runner.utils.messages import show_messages
 
 show_messages()
