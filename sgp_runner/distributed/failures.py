@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sgp_runner.distributed.networks import RealNetwork
+from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank_backend import RankBackend
 from sgp_runner.distributed.watchdog import (
     CAME,
@@ -21,7 +22,7 @@ from sgp_runner.distributed.watchdog import (
     watching,
 )
 from sgp_runner.distributed.world import World
-from sgp_runner.elastic.membership import listed
+from sgp_runner.elastic.membership import LossDetection, listed
 from sgp_runner.elastic.vote import LOST, Vote
 from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
 from sgp_runner.utils.descriptors import allow_many
@@ -63,7 +64,8 @@ def rank_backend(experiment: Experiment, world: World) -> Iterator[RankBackend]:
     run, rank, alarm = experiment.run, world.process_rank, world.alarm
     network = run.network
     assert isinstance(network, RealNetwork)
-    vote = Vote(alarm, rank, world.size, network.vote_seconds, network.silence_seconds)
+    detection = network.loss_detection if isinstance(network, Gloo) else LossDetection()
+    vote = Vote(alarm, rank, world.size, detection)
     alarm.add(CAME, 1)
     watch = Watchdog(
         world,

@@ -19,10 +19,6 @@ class RealNetwork(Network, Protocol):
     """A network between real processes."""
 
     @property
-    def vote_seconds(self) -> float: ...  # longest wait for answers of other ranks
-    @property
-    def silence_seconds(self) -> float: ...  # longest time without a heartbeat
-    @property
     def start_timeout_seconds(self) -> float: ...  # longest wait for a rank at the start
     def world(self, run: Run, process: Launched) -> World: ...
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.cluster.checks import check_positive
 from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
-from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
+from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS, LossDetection
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import rendezvous
 from sgp_runner.utils.units import BitsPerSecond, Seconds
@@ -81,6 +81,10 @@ class Gloo:
                 "network.bandwidth",
                 "slow links are imitated for nodes of one device: use gpus_per_node=1.",
             )
+
+    @property
+    def loss_detection(self) -> LossDetection:
+        return LossDetection(self.vote_seconds, self.silence_seconds)
 
     @property
     def slowed(self) -> bool:

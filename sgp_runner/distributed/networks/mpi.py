@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.distributed.networks import check_real
-from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import Seconds
 
@@ -28,8 +27,6 @@ class Mpi:
 
     timeout_seconds: Seconds = 1800
     start_timeout_seconds: Seconds = 300
-    vote_seconds: ClassVar[float] = VOTE_SECONDS
-    silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "mpi"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 

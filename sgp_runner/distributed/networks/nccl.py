@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
-from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import rendezvous
@@ -47,8 +46,6 @@ class Nccl:
     compile: bool = False
     timeout_seconds: Seconds = 1800
     start_timeout_seconds: Seconds = 300
-    vote_seconds: ClassVar[float] = VOTE_SECONDS
-    silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "nccl"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
