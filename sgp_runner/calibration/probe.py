@@ -14,24 +14,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from zlib import crc32
 
 import torch
+from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.push_sum import to_model, to_numerator
 from sgp_runner.core.state import NamedState
-from sgp_runner.core.worker import Progress
+from sgp_runner.core.worker import Progress, Worker
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.cores import present_cores
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.worker import Worker
 
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
@@ -20,10 +21,6 @@ from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.lock import held
 from sgp_runner.utils.signals import ENDING, end_at_once, install_in_rank
 from sgp_runner.utils.user_code import FINDER
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkProcess
-
 
 MOST_OF_NUMPY = 64  # threads that the OpenBLAS of its wheels starts when it is imported
 

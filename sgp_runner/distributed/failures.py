@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import RealNetwork
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank_backend import RankBackend
@@ -43,10 +44,6 @@ from sgp_runner.utils.launchers import kept_elsewhere
 from sgp_runner.utils.memory import keep_freed_memory
 from sgp_runner.utils.user_code import described
 from sgp_runner.utils.waits import left_behind
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
 
 # In the text of all errors of gloo, which have no type of their own: those that data parallelism
 # and broadcasts on a node raise name no rank.

@@ -29,25 +29,21 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from threading import Thread, Timer
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.distributed.json_collectives import STRANGER
-from sgp_runner.distributed.shared_memory import NOWHERE
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.shared_memory import NOWHERE, SharedMemory
+from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
+from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.distributed.rank_layout import RankLayout
-    from sgp_runner.distributed.shared_memory import SharedMemory
-    from sgp_runner.distributed.traffic_shaper import TrafficShaper
-    from sgp_runner.utils.shard import Shard
 
 T = TypeVar("T")
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
+from sgp_runner.core.state import State
 from sgp_runner.distributed.json_collectives import broadcast
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.state import State
-    from sgp_runner.distributed.world import World
 
 STOP, LOCAL, MEAN, SAVE, RESTORE = range(5)  # requests of a node's first device to the others
 NOWHERE = torch.empty(0)

@@ -19,14 +19,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from mpi4py import MPI
+from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
+from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.distributed.gloo_transport import DTYPES
@@ -36,11 +38,6 @@ from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.store import LocalStore
 from sgp_runner.utils.errors import StallTimeout
 from sgp_runner.utils.waits import raise_if_interrupted, waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.mailbox import Mailbox
 
 T = TypeVar("T")
 

@@ -28,22 +28,17 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from sgp_runner.core.comm import Transport
-from sgp_runner.distributed.gloo_transport import DTYPES
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.scheduler import Future
+from sgp_runner.distributed.gloo_transport import DTYPES, Collectives, GlooTransport
+from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.mailbox import Mailbox
-    from sgp_runner.core.scheduler import Future
-    from sgp_runner.distributed.gloo_transport import Collectives, GlooTransport
-    from sgp_runner.utils.shard import Shard
 
 MOST = 2**20  # exchanges in one step
 

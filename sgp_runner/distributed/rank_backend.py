@@ -8,12 +8,19 @@ from dataclasses import replace
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from sgp_runner.core.worker import OwnBudget
+from torch import Tensor
+
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.state import State
+from sgp_runner.core.worker import Budget, OwnBudget, StepListener
 from sgp_runner.distributed.gloo_transport import GlooTransport, named
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.saving import RankSaver, passed_on, restore
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.trace_recorder import TraceRecorder
@@ -21,6 +28,7 @@ from sgp_runner.distributed.watchdog import BUILT, Watchdog
 from sgp_runner.distributed.world import World, check_agreement
 from sgp_runner.elastic.build import build_problem, build_worker, divide_problem
 from sgp_runner.elastic.membership import (
+    Membership,
     common_epoch,
     kept,
     membership_of,
@@ -36,7 +44,14 @@ from sgp_runner.recording.checkpoint import (
     using,
 )
 from sgp_runner.recording.estimate import Work
-from sgp_runner.recording.observer import cost_of, position_in, results, spread, total_cost
+from sgp_runner.recording.observer import (
+    Observer,
+    cost_of,
+    position_in,
+    results,
+    spread,
+    total_cost,
+)
 from sgp_runner.recording.recorder import START, Position, num_whole_lines
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import (
@@ -48,19 +63,6 @@ from sgp_runner.utils.errors import (
 )
 from sgp_runner.utils.provenance import code_version
 from sgp_runner.utils.shard import Shard
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.state import State
-    from sgp_runner.core.worker import Budget, StepListener
-    from sgp_runner.distributed.rank_layout import RankLayout
-    from sgp_runner.elastic.membership import Membership
-    from sgp_runner.recording.observer import Observer
-
 
 MOST_IDLE_VOTES = 3
 COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from sgp_runner.distributed.store import LocalStore
 from sgp_runner.recording.checkpoint import in_words
@@ -23,9 +23,6 @@ from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import duration
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
 
 ANSWER = timedelta(minutes=5)  # of the store to one request
 FIRST_SECONDS, LATER_SECONDS = 10.0, 30.0  # of waiting until a rank says so, and says so again

@@ -19,25 +19,20 @@ run ends.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.state import State, futures_in
-from sgp_runner.distributed.rank import NO_STEP_LEFT, ServerBudget
+from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.world import World
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
+from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.unkept import Unkept
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.distributed.rank import Rank
-    from sgp_runner.distributed.rank_layout import RankLayout
-    from sgp_runner.distributed.world import World
-    from sgp_runner.recording.observer import Observer
 
 POLL_SECONDS = 0.01
 

@@ -15,20 +15,15 @@ awaited.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.functional import pad
 
 from sgp_runner.core.comm import Transport
+from sgp_runner.core.scheduler import Future
+from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.scheduler import Future
-    from sgp_runner.utils.shard import Shard
 
 NODE = "waits for the devices of its node"
 

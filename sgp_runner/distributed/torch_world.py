@@ -8,13 +8,16 @@ from contextlib import suppress
 from copy import copy
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU, Compute
+from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.gloo_transport import Collectives, GlooTransport, named
 from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.nccl_transport import NcclTransport
@@ -22,14 +25,9 @@ from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
 from sgp_runner.distributed.shared_memory import SharedMemory
+from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.utils.shard import WHOLE, Shard
 from sgp_runner.utils.waits import run_abandonable, waiting_for
-
-if TYPE_CHECKING:
-    from sgp_runner.core.comm import Transport
-    from sgp_runner.core.mailbox import Mailbox
-    from sgp_runner.core.scheduler import RealClock, Scheduler
-    from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
 FOREVER = timedelta(days=365)
 START_SECONDS = 300.0

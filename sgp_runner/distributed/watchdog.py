@@ -10,20 +10,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from sgp_runner.config.run import Run
+from sgp_runner.core.scheduler import RealClock
+from sgp_runner.distributed.world import World
+from sgp_runner.elastic.vote import Vote
 from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
 from sgp_runner.utils.launchers import kept_elsewhere, orphaned
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import duration
 from sgp_runner.utils.waits import interrupt, interruption, longest_wait, stall_report
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.scheduler import RealClock
-    from sgp_runner.distributed.world import World
-    from sgp_runner.elastic.vote import Vote
 
 POLL_SECONDS = 0.5
 VOTE_STARTED = "a vote on the live ranks has started"
