@@ -36,6 +36,7 @@ from sgp_runner.distributed.json_collectives import check_lengths, pack, unpack
 from sgp_runner.distributed.private_folder import private_folder
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.store import LocalStore
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import StallTimeout
 from sgp_runner.utils.waits import raise_if_interrupted, waiting_for
 
@@ -46,15 +47,9 @@ PATIENCE_SECONDS, MOST_PATIENT = 5.0, 12
 GOODBYE = -1  # tag of the last message from a rank
 
 
-class MpiWorld:
+class MpiWorld(World):
     """The processes that ``mpirun`` has started. Process rank 0 hosts the store."""
 
-    workers: None = None
-    node: None = None
-    node_cpu_group: None = None
-    shaper: None = None
-    leader_mode = False
-    in_order = False
     compute = ON_CPU
 
     def __init__(self, timeout_seconds: float) -> None:

@@ -26,6 +26,7 @@ from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
 from sgp_runner.distributed.shared_memory import SharedMemory
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.shard import WHOLE, Shard
 from sgp_runner.utils.waits import run_abandonable, waiting_for
 
@@ -44,7 +45,7 @@ GROUPS = (
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
 
 
-class TorchWorld:
+class TorchWorld(World):
     """The processes that a launcher has described in the environment as ``torchrun`` does.
 
     devices: number per node
@@ -56,8 +57,6 @@ class TorchWorld:
     shares_memory: whether messages between processes of one machine may go through its memory
     """
 
-    node: dist.ProcessGroup | None = None
-    node_cpu_group: dist.ProcessGroup | None = None
     memory: SharedMemory | None = None
 
     def __init__(
@@ -118,7 +117,7 @@ class TorchWorld:
     def make_groups(self, nodes: int) -> None:
         self.layout = layout = RankLayout(self.process_rank, nodes, self.devices)
         workers = range(nodes * self.devices)
-        self.running: Sequence[int] = [
+        self.running = [
             *workers[:: self.devices if self.leader_mode else 1],
             *range(len(workers), self.size),
         ]
@@ -134,6 +133,7 @@ class TorchWorld:
             node_cpu_group = dist.new_group(layout.node(rank), timeout=FOREVER)
             if rank == layout.node_rank:
                 self.node, self.node_cpu_group = node, node_cpu_group
+        self.in_order = self.paired or self.sharded
 
     def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
         group: dist.ProcessGroup = dist.new_group(
@@ -143,11 +143,6 @@ class TorchWorld:
             # NCCL requires all members to take part in the first call of a group.
             dist.all_reduce(torch.zeros(1, device=self.device), group=group)
         return group
-
-    @property
-    def in_order(self) -> bool:
-        """Whether paired transfers or agreements of devices need the same order everywhere."""
-        return self.paired or self.sharded
 
     @property
     def sharded(self) -> bool:

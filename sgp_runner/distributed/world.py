@@ -36,39 +36,25 @@ class World(Protocol):
     leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
     compute: how this process computes gradients
+    in_order: whether coroutines must wake in an order independent of the arrival of messages
     """
 
-    @property
-    def process_rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def alarm(self) -> Store: ...
-    @property
-    def layout(self) -> RankLayout: ...
-    @property
-    def workers(self) -> ProcessGroup | None: ...
-    @property
-    def node(self) -> ProcessGroup | None: ...
-    @property
-    def node_cpu_group(self) -> ProcessGroup | None: ...
-    @property
-    def shaper(self) -> TrafficShaper | None: ...
-    @property
-    def leader_mode(self) -> bool: ...
-    @property
-    def running(self) -> Sequence[int]: ...
-    @property
-    def compute(self) -> Compute: ...
+    process_rank: int
+    size: int
+    store: Store
+    alarm: Store
+    layout: RankLayout
+    running: Sequence[int]
+    compute: Compute
+    workers: ProcessGroup | None = None
+    node: ProcessGroup | None = None
+    node_cpu_group: ProcessGroup | None = None
+    shaper: TrafficShaper | None = None
+    leader_mode: bool = False
+    in_order: bool = False
 
     def connect(self, nodes: int) -> None:
         """Connect the processes of ``nodes`` gradient workers, which come first, and of servers."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether coroutines must wake in an order independent of the arrival of messages."""
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         """Return the transport between this rank, with its ``mailbox``, and the others."""
