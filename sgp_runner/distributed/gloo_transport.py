@@ -171,13 +171,14 @@ class GlooTransport(Transport):
             thread.start()
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
+        self.clock.sends(dst, tag, message.nbytes)
         header = [tag, message.numel(), DTYPES.index(message.dtype)]
         part, copied = message.view(-1)[self.part.of(message.numel())], None
         if part.is_cuda:
             part = part.to("cpu", non_blocking=True)  # to pinned memory
             copied = torch.cuda.current_stream(self.device).record_event()
         self.outbox.put(partial(self.start_to_send, dst, header, part, copied))
-        return message.numel() * message.element_size()
+        return message.nbytes
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
         message = None

@@ -152,8 +152,9 @@ class MpiTransport(Transport):
         clock.poll_with(self.progress, POLL_SECONDS)
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
+        self.clock.sends(dst, tag, message.nbytes)
         self.post(dst, message, tag)
-        return message.numel() * message.element_size()
+        return message.nbytes
 
     def before_receiving(self, src: int | None) -> None:
         self.clock.catch_up()

@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import Store
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.timetable import Timetable
-from sgp_runner.core.comm import Comm, Transport, all_reduce_bytes
+from sgp_runner.core.comm import Comm, all_reduce_bytes
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import Problem
@@ -49,18 +49,16 @@ def connect(
     world: World,
     scheduler: Scheduler,
     clock: RealClock,
-    wrap: Callable[[Transport], Transport] = lambda transport: transport,
 ) -> Comm:
-    """Return the communication of this process in ``world``, whose transport ``wrap`` wraps."""
+    """Return the communication of this process in ``world``."""
     mailbox = Mailbox(scheduler)
-    return Comm(mailbox, wrap(world.transport(scheduler, clock, mailbox)))
+    return Comm(mailbox, world.transport(scheduler, clock, mailbox))
 
 
 class Rank:
     """The runtime of one real rank, which sleeps as long as ``faults`` slow or pause it.
 
     clock: receives everything that reaches this rank
-    wrap: wraps the transport
     executor: computes gradients while the worker has other activities or messages to serve
     survives: whether the rank may have to continue without others, from a ``step_snapshot``
     listener: called at the start and end of each step
@@ -72,7 +70,6 @@ class Rank:
         world: World,
         faults: Faults,
         clock: RealClock | None = None,
-        wrap: Callable[[Transport], Transport] = lambda transport: transport,
         executor: Executor | None = None,
         survives: bool = False,
         listener: StepListener = NULL_LISTENER,
@@ -81,7 +78,7 @@ class Rank:
         self.clock = clock or RealClock()
         self.scheduler = Scheduler(self.clock, world.in_order)
         self.clock.describe = self.scheduler.waits
-        self.comm = connect(world, self.scheduler, self.clock, wrap)
+        self.comm = connect(world, self.scheduler, self.clock)
         self.gradients = Gradients(problem, world)
         self.thread = executor or ThreadPoolExecutor(1)
         self.listener, self.survives = listener, survives
@@ -200,11 +197,15 @@ class Rank:
 
 
 class SharedBudget:
-    """Budget of ``total`` gradients of all workers together, counted in the store of the run."""
+    """Budget of ``total`` gradients of all workers together, counted in the store of the run.
 
-    def __init__(self, store: Store, total: int) -> None:
-        self.store = store
-        self.total = total
+    note: called with each step that this worker is given, and with None at the end
+    """
+
+    def __init__(
+        self, store: Store, total: int, note: Callable[[int | None], None] = lambda number: None
+    ) -> None:
+        self.store, self.total, self.note = store, total, note
         self.spent = False
         self.before = 0  # gradients taken before an interruption
 
@@ -221,10 +222,11 @@ class SharedBudget:
     def next_step(self) -> int | None:
         number = self.before + self.store.add("gradients", 1) - 1
         self.spent = self.spent or number >= self.total - 1
-        if number < self.total:
-            return number
-        self.store.set(NO_STEP_LEFT, "")
-        return None
+        given = number if number < self.total else None
+        if given is None:
+            self.store.set(NO_STEP_LEFT, "")
+        self.note(given)
+        return given
 
 
 class ServerBudget:

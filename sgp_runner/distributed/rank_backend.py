@@ -177,24 +177,20 @@ class RankBackend:
         self.total = own.total
         shared = run.algo.asynchronous and world.layout.node_rank < run.nodes
         budget: Budget = own
-        if shared:
+        if shared and self.record is not None:
+            budget = SharedBudget(world.store, own.total, self.record.step)
+        elif shared:
             budget = SharedBudget(world.store, own.total)
         elif run.algo.asynchronous:
             budget = ServerBudget(world.store, own)
-        if self.record is None:
-            self.runtime = Rank(
-                problem, world, run.faults, survives=survives, listener=self.listener
-            )
-        else:
-            self.runtime = Rank(
-                problem,
-                world,
-                run.faults,
-                self.record.clock,
-                self.record.wrap,
-                listener=self.listener,
-            )
-            budget = self.record.budget(budget) if shared else budget
+        self.runtime = Rank(
+            problem,
+            world,
+            run.faults,
+            None if self.record is None else self.record.clock,
+            survives=survives,
+            listener=self.listener,
+        )
         runtime = self.runtime
         self.worker = build_worker(
             run,
