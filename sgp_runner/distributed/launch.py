@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.plugins import OPTION
 from sgp_runner.distributed.children import Child, start
 from sgp_runner.distributed.private_folder import private_folder
+from sgp_runner.distributed.store import LocalStore
 from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
 from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
@@ -60,10 +61,6 @@ def launch_with(
     experiment: Experiment, program: Sequence[str], fork: bool, path: Path
 ) -> dict[str, object]:
     """Launch with a store in the file ``path``; the ranks talk over the loopback interface."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-    from sgp_runner.distributed.store import LocalStore
-
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
     threads = str(max(1, (os.cpu_count() or 1) // ranks))

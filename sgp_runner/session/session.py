@@ -6,8 +6,7 @@ algorithm to its end, with a smaller membership after each loss of ranks, and co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
@@ -151,15 +150,11 @@ class Session:
             except UnusableCheckpoint as error:
                 backend.refuse(error)
 
-    @contextmanager
-    def recording(self, start: Position) -> Iterator[Recorder | None]:
-        rank = self.backend.original_rank
+    def recording(self, start: Position) -> AbstractContextManager[Recorder | None]:
+        rank, backend = self.backend.original_rank, self.backend
         if rank is None:
-            yield None
-            return
-        backend = self.backend
-        with recording(self.experiment, rank, backend.problem, backend.work, start) as recorder:
-            yield recorder
+            return nullcontext()
+        return recording(self.experiment, rank, backend.problem, backend.work, start)
 
     def train(self) -> dict[str, object] | None:
         """Run the algorithm to its end despite lost ranks, and return the summary."""
@@ -170,7 +165,10 @@ class Session:
                     if loss is not None:
                         self.shrink(loss)
                         loss = None  # whose traceback keeps old connections open
-                    self.run_algorithm()
+                    self.saver = self.backend.make_saver(self.observer)
+                    if self.saver is not None:
+                        self.saver.trigger.signal = self.signal
+                    self.backend.run()
                 results = self.backend.conclude(self.observer)
                 break
             except LOSSES as error:
@@ -182,12 +180,6 @@ class Session:
         if results is None or self.observer is None:
             return None
         return {**self.experiment.facts, **results, **self.observer.lost}
-
-    def run_algorithm(self) -> None:
-        self.saver = self.backend.make_saver(self.observer)
-        if self.saver is not None:
-            self.saver.trigger.signal = self.signal
-        self.backend.run()
 
     def listening(self) -> AbstractContextManager[None]:
         """Let signals stop the run once it is saved, if it can be saved."""
