@@ -18,7 +18,7 @@ from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.waits import waiting_for
 
-STOP, LOCAL, MEAN, SAVE, RESTORE = range(5)  # requests of a node's first device to the others
+STOP, LOCAL, MEAN, SAVE = range(4)  # requests of a node's first device to the others
 NOWHERE = torch.empty(0)
 
 
@@ -129,8 +129,6 @@ class Gradients:
                 self.compute(at, number, groups[request])
             elif request == SAVE:
                 self.gather_states()
-            elif request == RESTORE:
-                self.take(self.spread_states([self.state()] * self.world.layout.devices))
             else:
                 if (stop := self.send_stop(None)) is not None:
                     raise stop
@@ -149,18 +147,12 @@ class Gradients:
         self.agree(SAVE)
         return self.gather_states()
 
-    def load_state_dict(self, states: list[State]) -> None:
-        """Restore this device, and those that follow it, to their saved states."""
-        self.take(states)
-        if self.served:
-            self.agree(RESTORE)
-            self.spread_states(states)
-
     def state(self) -> State:
         scale = None if self.scale is None else (self.scale.factor.cpu(), self.scale.in_a_row.cpu())
         return {"model_buffers": [buffer.cpu() for buffer in self.buffers], "scale": scale}
 
-    def take(self, states: list[State]) -> None:
+    def load_state_dict(self, states: list[State]) -> None:
+        """Restore this device to its state among those of a node."""
         state = states[self.world.layout.device if len(states) > 1 else 0]
         for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
             own.copy_(saved)
@@ -208,16 +200,6 @@ class Gradients:
         with waiting_for("waits for the devices of its node"):
             dist.all_gather(parts, as_bytes(own), group=self.world.node_cpu_group)
         return [with_bytes(own, part) for part in parts]
-
-    def spread_states(self, states: list[State]) -> list[State]:
-        """Return the states of the first device, on all of them; own states give the shapes."""
-        data = torch.cat([as_bytes(state) for state in states])
-        with waiting_for("waits for the devices of its node"):
-            dist.broadcast(data, group=self.world.node_cpu_group, group_src=0)
-        return [
-            with_bytes(state, part)
-            for state, part in zip(states, data.chunk(len(states)), strict=True)
-        ]
 
     def compute(
         self, at: Tensor, number: int, group: dist.ProcessGroup | None, allow_parts: bool = False

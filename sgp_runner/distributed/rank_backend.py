@@ -124,8 +124,11 @@ class RankBackend:
         self.built = True
         self.saved = None if found is None else self.load(found)
         if world.leader_mode and layout.device:
+            gradients = Gradients(self.problem, world)
+            if self.saved is not None:
+                gradients.load_state_dict(self.saved["devices"])
             with closing(self.problem):
-                serve(self.experiment, Gradients(self.problem, world), self.watch)
+                serve(self.experiment, gradients, self.watch)
             world.gather(None)
             return None
         if run.record:
@@ -147,21 +150,23 @@ class RankBackend:
             self.problem.warm_up(layout.node_rank)
         check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
 
-    def load(self, found: Found) -> State | None:
-        """Return this process's part of a checkpoint, if it has one; rank 0's if it rejoins.
+    def load(self, found: Found) -> State:
+        """Return this process's part of a checkpoint, or that of the device that leads it.
 
-        Raises UnusableCheckpoint on all processes if the part of any does not fit.
+        A process that rejoins the run gets the part of rank 0. Raises UnusableCheckpoint on all
+        processes if the part of any does not fit.
         """
-        world, layout, own = self.world, self.world.layout, self.world.process_rank
+        world, layout = self.world, self.world.layout
+        own = world.process_rank - (layout.device if world.leader_mode else 0)
         number = 0 if own in found.back else found.original_ranks.index(own)
-        saved, reason = None, None
+        saved: State = {}
+        reason = None
         try:
-            if not (world.leader_mode and layout.device):
-                with using(found.path):
-                    saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
-                    check_fits(saved, self.problem, self.membership.run.optim)
-                    if not layout.device:
-                        position_in(saved["observer"])
+            with using(found.path):
+                saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
+                check_fits(saved, self.problem, self.membership.run.optim)
+                if not layout.device:
+                    position_in(saved["observer"])
         except UnusableCheckpoint as error:
             reason = error.reason
         for each in world.gather(reason):
