@@ -12,10 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, mean, median, quantiles
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sgp_runner.calibration.probe import Measured
+from sgp_runner.calibration.probe import Measured
 
 TRUST = 0.02  # least relative uncertainty of a median
 LEAST_CV = 0.01  # smaller variation of compute times is ignored

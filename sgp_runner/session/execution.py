@@ -10,12 +10,12 @@ import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sgp_runner.config.corrections import KEY, since
-from sgp_runner.config.experiment import flat, identity_of, settings_of
+from sgp_runner.config.experiment import Experiment, flat, identity_of, settings_of
 from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
+from sgp_runner.config.run import Run
 from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.checkpoint import for_longer, keep_only
@@ -34,10 +34,6 @@ from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.signals import cause, signal_state
 from sgp_runner.utils.user_code import described
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
 
 
 def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:

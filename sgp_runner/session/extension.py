@@ -7,9 +7,8 @@ bytes of a run that was as long from the start.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from sgp_runner.config.experiment import digest_of, identity_of, settings_of
+from sgp_runner.config.experiment import Experiment, digest_of, identity_of, settings_of
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.core.optim import ends_with_run
 from sgp_runner.recording.checkpoint import adopt, for_longer
@@ -17,9 +16,6 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.units import counted, number
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
 
 Settings = Mapping[str, object]
 

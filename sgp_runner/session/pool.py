@@ -16,16 +16,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.messages import logger, show_messages
 from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, install
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
 
 # Imported once by the server, without starting a thread.
 IMPORTED = (

@@ -25,10 +25,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from types import FrameType
+from types import FrameType
+from typing import NoReturn
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # ask a run to save and stop
 ENDING = (signal.SIGINT, *SIGNALS)
