@@ -24,24 +24,25 @@ from __future__ import annotations
 
 import gc
 import queue
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from threading import Thread, Timer
-from typing import Any, TypeVar, cast
+from threading import Thread
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
-from sgp_runner.core.scheduler import Future, RealClock, Scheduler
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.scheduler import Future, RealClock
 from sgp_runner.distributed.json_collectives import STRANGER
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.shared_memory import NOWHERE, SharedMemory
+from sgp_runner.distributed.torch_collectives import TorchCollectives, connection_to, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
-from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
+from sgp_runner.utils.errors import RankFailed
 from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
 
@@ -134,7 +135,7 @@ class GlooTransport(Transport):
         deliver: Callable[[int, int, Tensor], None],
         layout: RankLayout,
         part: Shard,
-        collectives: Collectives,
+        collectives: TorchCollectives,
         device: torch.device,
         upward: dist.ProcessGroup,
         downward: dist.ProcessGroup,
@@ -348,113 +349,3 @@ def check_header(process: int, length: int, dtype: int) -> None:
         raise RankFailed(
             f"process {process} announced a message of {length} numbers of type {dtype}: {STRANGER}"
         )
-
-
-def connection_to(rank: int) -> AbstractContextManager[None]:
-    return named(f"lost its connection to rank {rank}")
-
-
-@contextmanager
-def named(what: str) -> Iterator[None]:
-    """Turn errors of gloo into LostConnection: another process may be lost."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, MembershipChanged | Aborted | RankFailed):
-            raise
-        raise LostConnection(f"rank {dist.get_rank()} {what}") from error
-
-
-class Collectives:
-    """All-reduces and all-gathers over ``group``, of ``nodes`` nodes with equally many processes.
-
-    shaper: imitated link of this node, if any
-
-    Gloo reports the end of a collective on a thread of its own. On a GPU only the device waits,
-    when the outcome is awaited.
-    """
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        clock: RealClock,
-        group: dist.ProcessGroup,
-        nodes: int,
-        shaper: TrafficShaper | None = None,
-    ) -> None:
-        self.scheduler, self.clock = scheduler, clock
-        self.group, self.nodes, self.shaper = group, nodes, shaper
-
-    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        num_bytes, rounds = all_reduce_bytes(tensor, self.nodes), 2 * (self.nodes - 1)
-        ended = (
-            self.shaper.collective(num_bytes, rounds, self.group)
-            if self.shaper is not None
-            else None
-        )
-        work = dist.all_reduce(tensor, group=self.group, async_op=True)
-        assert work is not None
-        what = ("all-reduce", number, None)
-        return self.outcome(
-            what, tensor.is_cuda, work, ended, lambda: tensor.div_(self.group.size())
-        ), num_bytes
-
-    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        num_bytes, rounds = all_gather_bytes(tensor, self.nodes), self.nodes - 1
-        ended = (
-            self.shaper.collective(num_bytes, rounds, self.group)
-            if self.shaper is not None
-            else None
-        )
-        parts = [torch.empty_like(tensor) for _ in range(self.group.size())]
-        work = dist.all_gather(parts, tensor, group=self.group, async_op=True)
-        assert work is not None
-        what = ("all-gather", number, None)
-        return self.outcome(
-            what, tensor.is_cuda, work, ended, lambda: parts[:: len(parts) // self.nodes]
-        ), num_bytes
-
-    def outcome(
-        self,
-        what: tuple[Any, ...],
-        on_device: bool,
-        work: dist.Work,
-        ended: torch.futures.Future[float] | None,
-        value: Callable[[], T],
-    ) -> Future[T]:
-        """Return a future of ``value``, after ``work`` and, over an imitated link, ``ended``."""
-        lost = f"rank {dist.get_rank()} lost a connection in an {what[0]}"
-        if on_device:
-
-            def finish(_: T) -> T:
-                with named(f"lost a connection in an {what[0]}"):
-                    work.wait()
-                return value()
-
-            future: Future[T] = self.scheduler.future(what, finish)
-            self.scheduler.resolve(future, cast("T", None))
-            return future
-        future = self.scheduler.future(what)
-
-        def complete(done: torch.futures.Future[object]) -> None:
-            try:
-                done.value()
-            except RuntimeError:
-                self.clock.post_error(LostConnection(lost))
-                return
-            resolve = partial(self.end, what[1], future, value)
-            if ended is None or self.shaper is None:
-                self.clock.post(resolve)
-            else:
-                timer = Timer(
-                    max(0.0, ended.wait() - self.shaper.now()), self.clock.post, (resolve,)
-                )
-                timer.daemon = True
-                timer.start()
-
-        work.get_future().add_done_callback(complete)
-        return future
-
-    def end(self, number: int, future: Future[T], value: Callable[[], T]) -> None:
-        self.clock.ends(number)
-        self.scheduler.resolve(future, value())

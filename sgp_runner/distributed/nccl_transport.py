@@ -36,7 +36,8 @@ from torch import Tensor
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Future
-from sgp_runner.distributed.gloo_transport import DTYPES, Collectives, GlooTransport
+from sgp_runner.distributed.gloo_transport import DTYPES, GlooTransport
+from sgp_runner.distributed.torch_collectives import TorchCollectives
 from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
 
@@ -78,7 +79,7 @@ class NcclTransport(Transport):
         self,
         make_headers: Callable[[Callable[[int, int, Tensor], None]], GlooTransport],
         mailbox: Mailbox,
-        collectives: Collectives,
+        collectives: TorchCollectives,
         part: Shard,
         device: torch.device,
     ) -> None:

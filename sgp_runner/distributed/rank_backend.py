@@ -5,27 +5,22 @@ from __future__ import annotations
 import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from hashlib import sha256
-from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.worker import Budget, OwnBudget, StepListener
-from sgp_runner.distributed.gloo_transport import GlooTransport, named
+from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
-from sgp_runner.distributed.rank_layout import RankLayout
-from sgp_runner.distributed.saving import RankSaver, passed_on, restore
+from sgp_runner.distributed.saving import RankSaver, check_fits, passed_on, restore
+from sgp_runner.distributed.torch_collectives import named
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.trace_recorder import TraceRecorder
 from sgp_runner.distributed.watchdog import BUILT, Watchdog
-from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.distributed.world import World, check_agreement, check_alike, checksum
 from sgp_runner.elastic.build import build_problem, build_worker, divide_problem
 from sgp_runner.elastic.membership import (
     Membership,
@@ -64,8 +59,7 @@ from sgp_runner.utils.errors import (
 from sgp_runner.utils.provenance import code_version
 from sgp_runner.utils.shard import Shard
 
-MOST_IDLE_VOTES = 3
-COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
+MAX_IDLE_VOTES = 3
 
 
 class RankBackend:
@@ -96,9 +90,9 @@ class RankBackend:
         world = self.world
         check_agreement(world, "configuration", self.experiment.digest[:16])
         check_agreement(world, "code version", code_version())
-        name, names = world.gather(
-            proposed(self.candidates) if world.process_rank == 0 else ("", [])
-        )[0]
+        candidate = self.candidates.next("rank0.pt") if world.process_rank == 0 else None
+        own = None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
+        name, names = world.gather(own)[0] or ("", [])
         if name and self.experiment.run.record:
             raise ConfigError(
                 "record",
@@ -274,7 +268,7 @@ class RankBackend:
         idle = self.worker.steps_taken == self.steps_at_vote
         self.idle_votes = self.idle_votes + 1 if idle and not gone else 0
         self.steps_at_vote = self.worker.steps_taken
-        if self.idle_votes == MOST_IDLE_VOTES:
+        if self.idle_votes == MAX_IDLE_VOTES:
             raise RankFailed(why)  # all ranks live, but their connections do not hold
         before = self.membership.original_ranks
         return self.membership.without([before.index(rank) for rank in gone if rank in before])
@@ -392,30 +386,6 @@ class RankBackend:
         return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
 
 
-def proposed(candidates: Candidates) -> tuple[str, list[int]]:
-    """Return the checkpoint from which the run resumes ("" if none), and its original ranks."""
-    candidate = candidates.next("rank0.pt")
-    return ("", []) if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
-
-
-def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
-    """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
-    worker, start = saved["worker"], problem.start()
-    shapes = {name: each.shape for name, each in optim.buffers(start).items()}
-    model_shapes = [each.shape for each in problem.flat.fresh_buffers()]
-    counts = [worker[key] for key in COUNTS]
-    if worker["push_sum"].shape != (start.numel() + 1,):
-        raise ValueError("it has another number of parameters")
-    if {name: each.shape for name, each in worker["buffers"].items()} != shapes:
-        raise ValueError("it has another optimizer")
-    if [each.shape for each in worker["model_buffers"]] != model_shapes:
-        raise ValueError("it has other buffers of the model")
-    if not all(isinstance(each, int) for each in counts) or not isfinite(saved["now"]):
-        raise TypeError("its counts are no numbers")
-    if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
-        raise KeyError(*missing)
-
-
 def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None:
     """Serve the first device of this node until its algorithm has ended."""
     trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
@@ -427,21 +397,3 @@ def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None
     watch.follow(None, pass_signal_on)
     with trigger.listening():
         gradients.serve()
-
-
-def checksum(params: Tensor) -> str:
-    return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
-
-
-def check_alike(processes: list[Any], layout: RankLayout) -> None:
-    """Raise RankFailed unless all devices of a node ended with the same parameters."""
-    ends = [
-        each["checksum"]
-        for process, each in enumerate(processes)
-        if each is not None and layout.node_rank_of(process) == layout.node_rank
-    ]
-    if len(set(ends)) > 1:
-        raise RankFailed(
-            f"the devices of rank {layout.node_rank} ended with different parameters: "
-            f"{', '.join(ends)}"
-        )

@@ -19,10 +19,13 @@ run ends.
 from __future__ import annotations
 
 import time
+from math import isfinite
 from pathlib import Path
 from threading import Lock
 
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
@@ -35,6 +38,7 @@ from sgp_runner.recording.unkept import Unkept
 from sgp_runner.utils.waits import waiting_for
 
 POLL_SECONDS = 0.01
+COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
 
 
 class RankSaver:
@@ -223,3 +227,21 @@ def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | No
     runtime.clock.start = time.monotonic() - saved["now"]
     if observer is not None:
         observer.load_state_dict(saved["observer"])
+
+
+def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
+    """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
+    worker, start = saved["worker"], problem.start()
+    shapes = {name: each.shape for name, each in optim.buffers(start).items()}
+    model_shapes = [each.shape for each in problem.flat.fresh_buffers()]
+    counts = [worker[key] for key in COUNTS]
+    if worker["push_sum"].shape != (start.numel() + 1,):
+        raise ValueError("it has another number of parameters")
+    if {name: each.shape for name, each in worker["buffers"].items()} != shapes:
+        raise ValueError("it has another optimizer")
+    if [each.shape for each in worker["model_buffers"]] != model_shapes:
+        raise ValueError("it has other buffers of the model")
+    if not all(isinstance(each, int) for each in counts) or not isfinite(saved["now"]):
+        raise TypeError("its counts are no numbers")
+    if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
+        raise KeyError(*missing)

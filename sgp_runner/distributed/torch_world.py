@@ -18,13 +18,14 @@ from sgp_runner.core.comm import Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU, Compute
 from sgp_runner.core.scheduler import RealClock, Scheduler
-from sgp_runner.distributed.gloo_transport import Collectives, GlooTransport, named
+from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.nccl_transport import NcclTransport
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
 from sgp_runner.distributed.shared_memory import SharedMemory
+from sgp_runner.distributed.torch_collectives import TorchCollectives, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.shard import WHOLE, Shard
@@ -151,7 +152,9 @@ class TorchWorld(World):
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         part = Shard(self.layout.device, self.devices) if self.sharded else WHOLE
-        collectives = Collectives(scheduler, clock, self.averaging, self.layout.nodes, self.shaper)
+        collectives = TorchCollectives(
+            scheduler, clock, self.averaging, self.layout.nodes, self.shaper
+        )
 
         def gloo(
             deliver: Callable[[int, int, torch.Tensor], None], part: Shard, device: torch.device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sgp_runner.utils.errors import RankFailed
@@ -83,4 +84,22 @@ def check_agreement(world: World, what: str, value: str) -> None:
         raise RankFailed(
             f"the {what} is {values[0]} on rank 0 but {values[different[0]]} on {where}: "
             "start all ranks with the same command and code."
+        )
+
+
+def checksum(params: Tensor) -> str:
+    return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def check_alike(processes: list[Any], layout: RankLayout) -> None:
+    """Raise RankFailed unless all devices of a node ended with the same parameters."""
+    ends = [
+        each["checksum"]
+        for process, each in enumerate(processes)
+        if each is not None and layout.node_rank_of(process) == layout.node_rank
+    ]
+    if len(set(ends)) > 1:
+        raise RankFailed(
+            f"the devices of rank {layout.node_rank} ended with different parameters: "
+            f"{', '.join(ends)}"
         )
