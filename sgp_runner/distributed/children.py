@@ -66,10 +66,10 @@ def is_fresh() -> bool:
 def start(
     program: Sequence[str], words: Sequence[str], environment: Mapping[str, str], fork: bool
 ) -> Child:
-    """Start ``python program words`` in a session of its own.
+    """Start ``python program words`` in a new session.
 
     program: ``-m`` and a module, which has a function ``main`` of the words, or a script and words
-    fork: from this process, if it has computed nothing; PyTorch is imported once then
+    fork: from this process, if it has computed nothing, so that PyTorch is imported only once
     """
     if not fork or sys.platform != "linux" or not is_fresh():
         return subprocess.Popen(

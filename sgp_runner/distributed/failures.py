@@ -45,8 +45,8 @@ from sgp_runner.utils.memory import keep_freed_memory
 from sgp_runner.utils.user_code import described
 from sgp_runner.utils.waits import left_behind
 
-# In the text of all errors of gloo, which have no type of their own: those that data parallelism
-# and broadcasts on a node raise name no rank.
+# Part of the message of every error of gloo, which raises plain RuntimeErrors. Errors of data
+# parallelism and of broadcasts on a node name no rank.
 GLOO = "third_party/gloo"
 
 
@@ -57,7 +57,7 @@ def rank_backend(experiment: Experiment, world: World) -> Iterator[RankBackend]:
     An error in between stops every other rank.
     """
     keep_freed_memory()
-    allow_many()  # gloo keeps every connection to its ports, those of strangers too
+    allow_many()  # gloo keeps every connection to its ports, also from strangers
     run, rank, alarm = experiment.run, world.process_rank, world.alarm
     network = run.network
     assert isinstance(network, RealNetwork)

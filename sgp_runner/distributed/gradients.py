@@ -95,7 +95,7 @@ class Gradients:
     def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Gradient, Tensor]]:
         """Return `local` for another thread to call, done when that returns.
 
-        On CUDA the device has other work meanwhile.
+        On CUDA the device can do other work at the same time.
         """
         if (stream := self.stream) is None:
             return partial(self.local, at, number)
@@ -141,7 +141,7 @@ class Gradients:
             self.send_stop(stop)
 
     def state_dict(self) -> list[State]:
-        """Return the state of this device and of those that follow it."""
+        """Return the states of this device and its followers."""
         if not self.served:
             return [self.state()]
         self.agree(SAVE)
@@ -152,7 +152,7 @@ class Gradients:
         return {"model_buffers": [buffer.cpu() for buffer in self.buffers], "scale": scale}
 
     def load_state_dict(self, states: list[State]) -> None:
-        """Restore this device to its state among those of a node."""
+        """Restore this device from the states of its node."""
         state = states[self.world.layout.device if len(states) > 1 else 0]
         for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
             own.copy_(saved)

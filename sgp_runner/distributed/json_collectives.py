@@ -1,4 +1,4 @@
-"""Small values that ranks exchange besides training messages, as JSON.
+"""Collectives of small values, as JSON.
 
 Reading a pickle would run code that its sender chooses. ``None``, truth values, numbers, texts,
 lists and mappings are restored as they were, tuples as lists; floats may be infinite or NaN.
@@ -16,8 +16,8 @@ from torch.nn.functional import pad
 
 from sgp_runner.utils.errors import RankFailed
 
-MOST_BYTES = 2**24  # longest value
-STRANGER = "is it a rank of this run?"
+MAX_BYTES = 2**24  # longest value
+STRANGER_HINT = "is it a rank of this run?"
 
 
 def pack(value: object) -> Tensor:
@@ -31,17 +31,17 @@ def unpack(data: Tensor, rank: int) -> Any:
         return json.loads(data.numpy().tobytes())
     except (ValueError, RecursionError) as error:
         raise RankFailed(
-            f"rank {rank} sent something that is not JSON ({type(error).__name__}): {STRANGER}"
+            f"rank {rank} sent something that is not JSON ({type(error).__name__}): {STRANGER_HINT}"
         ) from error
 
 
 def check_lengths(lengths: list[int], ranks: list[int]) -> None:
     """Raise RankFailed for a value that is too long, before memory is allocated."""
     for length, rank in zip(lengths, ranks, strict=True):
-        if not 0 < length <= MOST_BYTES:
+        if not 0 < length <= MAX_BYTES:
             raise RankFailed(
                 f"rank {rank} announced a value of {length} bytes, "
-                f"more than {MOST_BYTES} or none: {STRANGER}"
+                f"more than {MAX_BYTES} or none: {STRANGER_HINT}"
             )
 
 

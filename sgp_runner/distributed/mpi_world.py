@@ -42,7 +42,7 @@ from sgp_runner.utils.waits import raise_if_interrupted, waiting_for
 
 T = TypeVar("T")
 
-POLL_SECONDS = 5e-5  # leaves the core of a waiting rank to those that compute
+POLL_SECONDS = 5e-5  # leaves the core of a waiting rank to computing ranks
 PATIENCE_SECONDS, MOST_PATIENT = 5.0, 12
 GOODBYE = -1  # tag of the last message from a rank
 
@@ -161,7 +161,7 @@ class MpiTransport(Transport):
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         request = self.workers.Iallreduce(MPI.IN_PLACE, tensor.numpy())
-        mean = self.outcome(
+        mean = self.result(
             ("all-reduce", number, None), request, lambda: tensor.div_(self.workers.size)
         )
         return mean, all_reduce_bytes(tensor, self.workers.size)
@@ -169,11 +169,11 @@ class MpiTransport(Transport):
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         parts = tensor.new_empty(self.workers.size, *tensor.shape)
         request = self.workers.Iallgather(memory(tensor), memory(parts))
-        return self.outcome(
+        return self.result(
             ("all-gather", number, None), request, lambda: [*parts]
         ), all_gather_bytes(tensor, self.workers.size)
 
-    def outcome(
+    def result(
         self, what: tuple[Any, ...], request: MPI.Request, value: Callable[[], T]
     ) -> Future[T]:
         future: Future[T] = self.scheduler.future(what)
@@ -203,7 +203,7 @@ class MpiTransport(Transport):
         self.outgoing.append((self.all_ranks.Isend(memory(message), dst, kind), message))
 
     def progress(self) -> None:
-        """Take in what has arrived, and release what has been sent."""
+        """Receive what has arrived, and release sent messages."""
         status = MPI.Status()
         while (arrival := self.all_ranks.Improbe(status=status)) is not None:
             tag, kind = divmod(status.tag, len(DTYPES))
@@ -226,10 +226,10 @@ class MpiTransport(Transport):
 
 
 def meet(timeout_seconds: float) -> None:
-    """Wait for all ranks to come together for the first time, when there is no store yet.
+    """Wait until all ranks have started.
 
-    Without a store a rank gives up by ending, upon which ``mpirun`` ends the others. Each rank is
-    more patient than the previous one, so that only one reports.
+    There is no store yet, so a rank gives up by ending, and ``mpirun`` ends the others. Each rank
+    waits longer than the previous one, so that only one reports.
     """
     world = MPI.COMM_WORLD
     seconds = timeout_seconds + min(world.rank, MOST_PATIENT) * PATIENCE_SECONDS

@@ -1,7 +1,7 @@
 """Runtime of a real rank: this process runs one rank; others run the same program.
 
-The scheduler and the algorithms are those of the simulator; only the clock, the gradients and the
-messages are real.
+The scheduler and the algorithms are the same as in the simulator; only the clock, the gradients and
+the messages are real.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Rank:
         self.overlaps = world.workers is not None and not faults.any
 
     def now(self) -> float:
-        """Seconds since the start; while a step is recorded, those at its end."""
+        """Return seconds since the start; while a step is recorded, the seconds at its end."""
         return self.paused - self.clock.start if self.recording else self.clock.now
 
     def start_of_step(self, worker: Worker) -> None:
@@ -146,7 +146,7 @@ class Rank:
     def paced(self, compute: Callable[[], tuple[Gradient, Tensor]]) -> Timed:
         """Compute a gradient as late as a slow node has it.
 
-        Another thread serves messages meanwhile.
+        Another thread serves messages at the same time.
         """
         began = self.clock.now
         result = compute()
@@ -230,10 +230,10 @@ class SharedBudget:
 
 
 class ServerBudget:
-    """Budget ``own`` of a server, whose end is in the store of the run.
+    """Budget ``own`` of a server, whose end is written to the store of the run.
 
-    Workers between steps must not wait for a server that has ended to save a checkpoint. One that
-    ends while it saves takes part, and says so afterwards.
+    Workers between steps must not wait for a server that has ended to save a checkpoint. A server
+    that ends while it saves takes part, and writes its end afterwards.
 
     ended: whether no step is left
     saving: whether the server takes part in a checkpoint

@@ -63,7 +63,7 @@ MAX_IDLE_VOTES = 3
 
 
 class RankBackend:
-    """One process rank among those of ``watch.world``."""
+    """One process rank of ``watch.world``."""
 
     def __init__(self, experiment: Experiment, watch: Watchdog) -> None:
         self.experiment, self.watch = experiment, watch
@@ -82,7 +82,7 @@ class RankBackend:
 
     @property
     def original_rank(self) -> int | None:
-        """Original rank, on the first device of a node, which records for all; None elsewhere."""
+        """Return the original rank on the first device of a node, which records; None elsewhere."""
         layout = self.world.layout
         return None if layout.device else self.membership.original_ranks[layout.node_rank]
 
@@ -351,7 +351,7 @@ class RankBackend:
             world.mean(worker.model.clone())
             check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
             return None
-        observer.recorder.check()  # while the other ranks still hear of it
+        observer.recorder.check()  # while the other ranks can still learn of an error
         run = self.membership.run
         own: dict[str, Any] = {
             "cost": cost_of(worker),

@@ -8,7 +8,7 @@ All ranks save together, quiesced and with no message pending between them:
    whenever it waits for a gradient.
 2. *Quiescing.* A rank that is ready keeps serving its other activities until all are, and until
    every message sent has been received.
-3. *Saving.* Each rank writes a file of its own; rank 0 writes the manifest for all of them. If the
+3. *Saving.* Each rank writes a file; rank 0 writes the manifest for all of them. If the
    first device of a node leads, its file holds the state of its followers, which pass signals on to
    it.
 
@@ -72,7 +72,7 @@ class RankSaver:
 
     @property
     def steps(self) -> int:
-        """Steps of the average worker; asynchronous workers count the gradients of all."""
+        """Return steps of the average worker; asynchronous workers count the gradients of all."""
         worker = self.worker
         return (worker.step + 1) // worker.size if self.asynchronous else worker.step + 1
 
@@ -171,7 +171,7 @@ class RankSaver:
             self.serve()
 
     def serve(self) -> None:
-        """Let this rank's other activities process what has arrived."""
+        """Let this rank's other activities process received messages."""
         self.runtime.clock.catch_up()
         self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)

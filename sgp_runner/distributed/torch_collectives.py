@@ -41,7 +41,7 @@ class TorchCollectives:
     nodes: number of nodes, each with equally many processes of the group
     shaper: imitated link of this node, if any
 
-    Gloo reports the end of a collective on a thread of its own. On a GPU only the device waits,
+    Gloo reports the end of a collective on another thread. On a GPU only the device waits,
     when the result is awaited.
     """
 

@@ -147,7 +147,7 @@ class TorchWorld(World):
 
     @property
     def sharded(self) -> bool:
-        """Whether each device of a node moves its part of every message."""
+        """Return whether each device of a node moves its part of every message."""
         return self.node is not None and not self.leader_mode
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:

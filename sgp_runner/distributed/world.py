@@ -1,4 +1,4 @@
-"""World: all processes of a real run and their operations besides sending messages."""
+"""World: all processes of a real run and their operations other than sending messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class World(Protocol):
     process_rank, size: this process and their number, servers included
     layout: the device and node of this process
     store: of this run
-    alarm: store where the first failing rank says so; a connection of its own, for the watchdog
+    alarm: store where the first failing rank writes it, over a separate connection
     workers: process group of the gradient workers for PyTorch's data parallelism; None without one
     node, node_cpu_group: process groups of this node's devices, for tensors on devices and for
         values on CPUs; None with one device
@@ -77,7 +77,7 @@ class World(Protocol):
 
 
 def check_agreement(world: World, what: str, value: str) -> None:
-    """Raise RankFailed on all ranks, naming those that differ, unless all have the same value."""
+    """Raise RankFailed on all ranks, with the ranks that differ, unless all values are equal."""
     values = world.gather(value)
     if different := [rank for rank, other in enumerate(values) if other != values[0]]:
         where = ("rank " if len(different) == 1 else "ranks ") + ", ".join(map(str, different))

@@ -199,7 +199,7 @@ def remove(made: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Describe an error in a sentence without secrets; those of other packages after their type."""
+    """Describe an error without secrets, with the type of an error of another package."""
     ours = type(error).__module__.startswith("sgp_runner.")
     return redacted(str(error)).strip() if ours else redacted(described(error))
 

@@ -21,7 +21,7 @@ Settings = Mapping[str, object]
 
 
 def shorter_run(experiment: Experiment) -> Settings | None:
-    """The settings of the run in the folder of ``experiment`` if only its ``epochs`` are fewer.
+    """Return the settings of the run in the folder if it differs in fewer ``epochs`` alone.
 
     Raises ConfigError if it cannot be extended.
     """
@@ -45,7 +45,7 @@ def shorter_run(experiment: Experiment) -> Settings | None:
 
 
 def obstacle(experiment: Experiment, there: Settings) -> str | None:
-    """The reason why the run with the settings ``there`` cannot be extended, if any."""
+    """Return the reason why the run with the settings ``there`` cannot be extended, if any."""
     run = experiment.run
     if run.network.clock != "simulated":
         return "only simulated runs can be"
@@ -60,7 +60,7 @@ def obstacle(experiment: Experiment, there: Settings) -> str | None:
 
 
 def extend(experiment: Experiment, there: Settings) -> None:
-    """Make the checkpoints of the shorter run those of ``experiment``."""
+    """Let ``experiment`` resume from the checkpoints of the shorter run."""
     adopt(experiment.checkpoints, digest_of(there), experiment.digest)
     before, now = there["epochs"], experiment.run.epochs
     logger.info(f"Extending the run from {counted(number(before) or 0.0, 'epoch')} to {now:g}.")

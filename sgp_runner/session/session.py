@@ -81,10 +81,10 @@ class Backend(Protocol):
         """
 
     def work(self) -> Work:
-        """Return how much of the run is done; called from a thread of its own."""
+        """Return how much of the run is done; called from another thread."""
 
     def now(self) -> float:
-        """Seconds since the start of the run."""
+        """Return seconds since the start of the run."""
 
     def settle(self) -> None:
         """Wait until devices have finished training computations, before something is recorded."""
@@ -97,7 +97,7 @@ class Backend(Protocol):
 
     @property
     def concluded(self) -> bool:
-        """Whether the run has its results, so that no loss matters any more."""
+        """Return whether the run has its results, so that no loss matters any more."""
 
 
 class Session:
@@ -195,7 +195,7 @@ class Session:
         return finishing() if run.network.clock == "simulated" else nullcontext()
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """Have the run saved at its next step, and stopped."""
+        """Save the run at its next step, and stop it."""
         self.signal = number
         if self.saver is not None:
             self.saver.trigger.signal = number

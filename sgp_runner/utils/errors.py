@@ -24,7 +24,7 @@ class TooManyAbsences(ConfigError):
 
 
 def printable(text: str) -> str:
-    """``text`` on one line, with unprintable characters escaped."""
+    """Return ``text`` on one line, with unprintable characters escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
@@ -53,7 +53,7 @@ def inside(key: str) -> Iterator[None]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string if none is.
+    """Return `` Did you mean 'x'?`` for the closest of ``choices``, or an empty string if none is.
 
     Upper and lower case are the same.
     """

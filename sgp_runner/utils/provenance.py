@@ -1,6 +1,6 @@
 """Provenance of a run, for ``environment.json``.
 
-Environment variables are omitted, as they hold secrets, except those that choose how libraries
+Environment variables are omitted, as they hold secrets, except the ones that choose how libraries
 compute.
 """
 

@@ -88,7 +88,7 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
 
 
 def leader_mode(run: Run, gossip: str) -> bool:
-    """Whether the first device of a node runs the algorithm alone.
+    """Return whether the first device of a node runs the algorithm alone.
 
     Asynchronous algorithms and those with a server need that.
     """

@@ -88,7 +88,7 @@ class Gloo:
 
     @property
     def slowed(self) -> bool:
-        """Whether links are imitated."""
+        """Return whether links are imitated."""
         return self.bandwidth is not None or self.latency_seconds > 0
 
     def check_start(self, run: Run, process: Launched | None) -> None:
