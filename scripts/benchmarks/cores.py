@@ -55,8 +55,8 @@ PARTS = {
         f"sgp_runner/{place}"
         for place in (
             "core/problem.py:gradient",
-            "simulator/processes.py:start",
-            "simulator/processes.py:finish",
+            "simulator/parallel.py:start",
+            "simulator/parallel.py:finish",
         )
     ),
     "evaluation": ("sgp_runner/recording/observer.py:evaluate",),

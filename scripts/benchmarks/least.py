@@ -39,8 +39,8 @@ class OwnMessage:
 def parts(words: list[str]) -> dict[str, float]:
     """Processor seconds by part; runs in a process of its own."""
     from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.core.budget import OwnBudget
     from sgp_runner.core.gossip import split
-    from sgp_runner.core.worker import OwnBudget
     from sgp_runner.utils.memory import keep_freed_memory
 
     keep_freed_memory()

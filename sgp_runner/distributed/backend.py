@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.core.worker import OwnBudget
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.distributed.gloo import GlooTransport, named
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.processes import DistributedWorld
@@ -53,10 +53,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.budget import Budget
     from sgp_runner.core.optim import Optimizer
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.state import State
-    from sgp_runner.core.worker import Budget, StepListener
+    from sgp_runner.core.worker import StepListener
     from sgp_runner.elastic.membership import Membership
     from sgp_runner.recording.observer import Observer
     from sgp_runner.utils.place import Place

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sgp_runner.config.experiment import Experiment
+    from sgp_runner.core.budget import Budget
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.scheduler import Future
-    from sgp_runner.core.worker import Budget, Worker
+    from sgp_runner.core.worker import Worker
     from sgp_runner.distributed.world import World
 
 Add = Callable[[list[object]], None]  # writes a line of the recording

@@ -26,11 +26,12 @@ import torch
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.config.schema import load_experiment
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.core.worker import OwnBudget, Steps
+from sgp_runner.core.worker import StepHooks
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
 from sgp_runner.elastic.build import build_problem, build_worker
@@ -331,7 +332,7 @@ class ReplayedRank:
         self.recording, self.algo = recording, run.algo
         rank, clock = recording.header.rank, ReplayClock(recording)
         world = cast("World", ReplayedWorld(network, rank))
-        steps = Steps()
+        steps = StepHooks()
         steps.recorder = each_step
         self.runtime = Rank(
             problem, world, Faults(), clock, executor=DeferredExecutor(clock), listener=steps

@@ -262,13 +262,13 @@ def on_machines(trained: Experiment, machines: Machines) -> Experiment:
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
     """Simulate the run without gradients, with its records in ``scratch``; return its costs."""
     from sgp_runner.core.scheduler import Deadlock
-    from sgp_runner.core.worker import Steps
+    from sgp_runner.core.worker import StepHooks
     from sgp_runner.recording.observer import Observer
     from sgp_runner.simulator.backend import simulate_times
 
     run = experiment.run
     problem = unlearned(run)
-    steps = Steps()
+    steps = StepHooks()
     simulation, workers = simulate_times(run, problem, wrap=WithoutPolls, listener=steps)
     with Recorder(scratch, 0, ()) as recorder:
         observer = Observer(run, problem, recorder)

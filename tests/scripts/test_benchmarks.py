@@ -218,7 +218,7 @@ def test_a_frame_belongs_to_the_innermost_part_of_a_run(bench: ModuleType) -> No
 
     run = ("/x/sgp_runner/cli/main.py:run", "/x/sgp_runner/simulator/backend.py:run")
     places = {
-        "gradients": "/x/sgp_runner/simulator/processes.py:finish",
+        "gradients": "/x/sgp_runner/simulator/parallel.py:finish",
         "evaluation": "/x/sgp_runner/recording/observer.py:evaluate",
         "algorithm and simulator": "/x/sgp_runner/algorithms/sgp.py:run",
         "imports": "<frozen importlib._bootstrap>:_find_and_load",
