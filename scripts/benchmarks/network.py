@@ -37,7 +37,7 @@ from benchmarks.hosts import Hosts
 from benchmarks.measure import Goal, Result, Table
 from benchmarks.on_hosts import Here, on_a_core, on_hosts
 from reproduce.archives import compressed, tar_of
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo

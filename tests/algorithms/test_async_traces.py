@@ -9,8 +9,8 @@ from helpers.tiny import machines, run, sgd
 
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import LogNormalTime
 from sgp_runner.topology.graphs import BipartiteExponential
 
 

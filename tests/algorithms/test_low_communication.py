@@ -30,7 +30,8 @@ from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.sparseloco import SparseLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
-from sgp_runner.cluster.machines import Cluster, GammaTime, LogNormalTime
+from sgp_runner.cluster.compute_variation import GammaTime, LogNormalTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.cosine import Chunks, CosineTopK
 from sgp_runner.core.codecs.random_k import RandomK
