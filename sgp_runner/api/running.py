@@ -147,12 +147,12 @@ def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
         def brought(key: str, value: Any) -> Value:
             title = title_of(key, value)
             if key == "model" and not is_choice(value):
-                from sgp_runner.models import in_memory as models
+                from sgp_runner.models import in_memory_model as models
 
                 value = stack.enter_context(models.kept(value))
                 add(InMemory(IN_MEMORY, type(value), value.type, None), key)
             elif key == "data" and not is_choice(value):
-                from sgp_runner.data import in_memory as sets
+                from sgp_runner.data import in_memory_data as sets
 
                 value = stack.enter_context(sets.kept(value, loss))
                 add(InMemory(IN_MEMORY, type(value), "this data set", None), key)

@@ -18,8 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster, ConstantTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.plugins import KEY
 from sgp_runner.config.schema import load_experiment, make_experiment

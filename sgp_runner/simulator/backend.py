@@ -8,7 +8,7 @@ from math import inf, log10
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from sgp_runner.cluster.machines import ASYNC_HOST_PASSES
+from sgp_runner.cluster.hardware import ASYNC_HOST_PASSES
 from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.scheduler import Deadlock
 from sgp_runner.core.timing_study import Study

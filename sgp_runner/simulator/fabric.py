@@ -20,8 +20,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster
-from sgp_runner.cluster.rates import Schedule
+from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.rates import WorkSchedule
 from sgp_runner.cluster.regions import region_of_each
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.mailbox import WrittenAfterSend
@@ -244,7 +244,7 @@ class Fabric:
         extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))
         return float(extra.max(axis=1).sum())
 
-    def occupy(self, ranks: range, start: float, seconds: float, course: Schedule) -> float:
+    def occupy(self, ranks: range, start: float, seconds: float, course: WorkSchedule) -> float:
         """Occupy the interfaces of ``ranks`` with a collective from ``start``, after their queues.
 
         It occupies the links of all regions too. Returns the end.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import Wire
 from sgp_runner.utils.seeding import seed_of
 

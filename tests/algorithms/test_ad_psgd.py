@@ -10,7 +10,7 @@ from helpers.tiny import START, machines, run
 
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.topology.graphs import (
     BipartiteExponential,
 )

@@ -12,7 +12,7 @@ from helpers.tiny import START, Result, gradient, run, sgd
 from sgp_runner.algorithms.choco_sgd import ChocoSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.local_sgd import LocalSGD
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK

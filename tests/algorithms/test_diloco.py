@@ -15,7 +15,7 @@ from helpers.tiny import START, D, Result, run, sgd
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.local_sgd import LocalSGD
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import (
     AdamW,
     Constant,

@@ -28,8 +28,8 @@ from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
+from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import LogNormalTime
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.optim import (

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.local_sgd import LocalSGD
-from sgp_runner.cluster.machines import LogNormalTime
+from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.core import flat
 from sgp_runner.simulator.engine import Gradient
 

@@ -9,7 +9,7 @@ from helpers.tiny import D, run
 
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.noloco import NoLoCo
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.topology.graphs import (
     Complete,
     RandomMatching,

@@ -13,8 +13,9 @@ from helpers.tiny import START, D, Result, machines, run
 
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster, LogNormalTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import (
     DirectedExponential,

@@ -19,7 +19,7 @@ from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import (
     Adam,
     Cosine,

@@ -13,7 +13,7 @@ from helpers.tiny import START, D, Result, run
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from helpers.tiny import D, Result, machines
+from sgp_runner.cluster.compute_variation import GammaTime, LogNormalTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster, GammaTime, LogNormalTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import (
     SGD,
     Schedule,

@@ -6,7 +6,7 @@ import numpy as np
 
 from helpers.tiny import START, Momentum, gradient, machines, run, sgd
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.cluster.machines import GammaTime, LogNormalTime
+from sgp_runner.cluster.compute_variation import GammaTime, LogNormalTime
 from sgp_runner.core.optim import (
     SGD,
     Adam,

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.cluster.compute_variation import ComputeTime, ConstantTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster, ComputeTime, ConstantTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.flat import FlatModule
