@@ -124,7 +124,7 @@ def replaced(path: Path, resume: str) -> str | None:
 
 
 @dataclass
-class Gathering:
+class EpochAverage:
     """The models of ``size`` workers at the end of one epoch, averaged as they come in.
 
     Those of ranks 2i and 2i + 1 are joined first, then pairs of pairs, and so on: the result does
@@ -156,7 +156,7 @@ class Gathering:
     def complete(self) -> bool:
         return len(self.metrics) == self.size
 
-    def outcome(self) -> tuple[Tensor, dict[str, float]]:
+    def result(self) -> tuple[Tensor, dict[str, float]]:
         """Return the mean model [D] and the `spread`, once all workers have come in."""
         ((_, mean, squares),) = self.parts.values()
         ranks = range(self.size)
@@ -243,7 +243,7 @@ class Observer:
         self.run, self.problem, self.recorder, self.settle = run, problem, recorder, settle
         self.started = time.monotonic() if started is None else started
         self.evaluated: dict[int, float] = {}  # original rank -> last evaluated epoch
-        self.gatherings: dict[float, Gathering] = {}  # by epoch
+        self.averages: dict[float, EpochAverage] = {}  # by epoch
         self.first_losses: dict[int, float] = {}  # original rank -> first recorded loss
         self.average: dict[str, float] = {}  # latest metrics of the averaged (or server) model
         self.membership = membership or full_membership(run)
@@ -258,7 +258,7 @@ class Observer:
         """
         before, after = {*self.membership.original_ranks}, {*membership.original_ranks}
         self.membership, self.problem = membership, problem
-        self.gatherings.clear()
+        self.averages.clear()
         self.evaluated = dict.fromkeys(membership.original_ranks, self.grid.before(epoch, 1))
         if records and before != after:
             kind = "lost" if before - after else "rejoined"
@@ -288,7 +288,7 @@ class Observer:
         return {
             "real_s": time.monotonic() - self.started,
             "evaluated": self.evaluated,
-            "gatherings": {epoch: vars(gathering) for epoch, gathering in self.gatherings.items()},
+            "gatherings": {epoch: vars(average) for epoch, average in self.averages.items()},
             "first_losses": self.first_losses,
             "average": self.average,
             "metrics_bytes": position.num_bytes,
@@ -299,7 +299,7 @@ class Observer:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         self.started -= saved["real_s"]
         self.evaluated = saved["evaluated"]
-        self.gatherings = gatherings_in(saved)
+        self.averages = averages_in(saved)
         self.first_losses = saved["first_losses"]
         self.average = saved["average"]
         self.membership = membership_of(self.run, saved["names"])
@@ -373,13 +373,11 @@ class Observer:
         return metrics
 
     def gather(self, worker: Worker, epoch: float, metrics: dict[str, float]) -> None:
-        gathering = self.gatherings.setdefault(epoch, Gathering(worker.size))
-        gathering.add(worker.rank, worker.model, float(worker.push_sum[-1]), metrics)
-        if gathering.complete:
-            self.gatherings = {
-                other: rest for other, rest in self.gatherings.items() if other > epoch
-            }
-            self.record_average(worker, epoch, *gathering.outcome())
+        average = self.averages.setdefault(epoch, EpochAverage(worker.size))
+        average.add(worker.rank, worker.model, float(worker.push_sum[-1]), metrics)
+        if average.complete:
+            self.averages = {other: rest for other, rest in self.averages.items() if other > epoch}
+            self.record_average(worker, epoch, *average.result())
 
     def record_average(
         self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]
@@ -396,15 +394,15 @@ class Observer:
         if not self.problem.trains:
             more = self.membership.run.study.extended(max(worker.now for worker in workers))
             return total_cost(costs, time.monotonic() - self.started) | more
-        self.gatherings.clear()
+        self.averages.clear()
         metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
         return total_cost(costs, time.monotonic() - self.started) | results(
             self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average
         )
 
 
-def gatherings_in(saved: Mapping[str, Any]) -> dict[float, Gathering]:
-    return {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
+def averages_in(saved: Mapping[str, Any]) -> dict[float, EpochAverage]:
+    return {epoch: EpochAverage(**average) for epoch, average in saved["gatherings"].items()}
 
 
 def position_in(saved: Mapping[str, Any]) -> Position:
@@ -412,7 +410,7 @@ def position_in(saved: Mapping[str, Any]) -> Position:
 
     Raises KeyError, TypeError or ValueError for a state that an observer cannot load.
     """
-    gatherings_in(saved)
+    averages_in(saved)
     if not all(isinstance(saved[key], dict) for key in ("evaluated", "first_losses", "average")):
         raise TypeError("it has no evaluations")
     if not math.isfinite(saved["real_s"]) or saved["metrics_bytes"] < 0:

@@ -124,7 +124,7 @@ def single_values(setting: Setting) -> list[str]:
 def machines(words: Sequence[str], search: Sequence[str]) -> Machines:
     """Return the machines of one combination of values."""
     from sgp_runner.config.overrides import compose
-    from sgp_runner.report.read.names import file_name
+    from sgp_runner.report.read.naming import file_name
 
     tree: Any = compose([*search, *words])[CLUSTER]
     names = {word.partition("=")[0]: word.partition("=")[2] for word in words}
