@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FORMAT = 3
 WAITING, ON_THE_SPOT = 0, -1  # places
-MOST_LINES = 1000  # buffered in memory
+MAX_BUFFERED_LINES = 1000  # buffered in memory
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -157,7 +157,7 @@ class Writer:
     def add(self, value: Mapping[str, object] | list[object]) -> None:
         self.lines.append(value)
         self.count += 1
-        if len(self.lines) == MOST_LINES:
+        if len(self.lines) == MAX_BUFFERED_LINES:
             self.flush()
 
     def flush(self) -> None:
