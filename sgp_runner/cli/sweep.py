@@ -351,8 +351,8 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
 
 def ranked(rows: Sequence[Row]) -> Runs | None:
     """Show the ranked tables of the runs that left records, and return these runs."""
+    from sgp_runner.report.read.run_groups import settings_in
     from sgp_runner.report.read.runs import read_runs
-    from sgp_runner.report.read.settings import settings_in
     from sgp_runner.report.render.terminal import show_rankings
 
     folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
-from sgp_runner.recording.observer import Observer, recording
+from sgp_runner.recording.observer import Observer
+from sgp_runner.recording.opening import open_recorder
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import finishing, stop_signals
@@ -158,7 +159,7 @@ class Session:
             yield None
             return
         backend = self.backend
-        with recording(self.experiment, rank, backend.problem, backend.work, start) as recorder:
+        with open_recorder(self.experiment, rank, backend.problem, backend.work, start) as recorder:
             yield recorder
 
     def train(self) -> dict[str, object] | None:
