@@ -12,7 +12,7 @@ from sgp_runner.config.plugins import named
 from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import Diverged, Stopped
-from sgp_runner.utils.signals import hearing
+from sgp_runner.utils.signals import signal_state
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -60,7 +60,7 @@ def run_job(job: Job, number: str) -> Row:
     except Stopped:
         raise
     except Exception as error:
-        if hearing.interrupted:  # a library has made another error of Ctrl-C
+        if signal_state.interrupted:  # a library has made another error of Ctrl-C
             raise
         print_traceback_if_wanted(error)
         print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)

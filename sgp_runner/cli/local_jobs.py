@@ -25,7 +25,7 @@ from sgp_runner.cli.jobs import Job, Row, failed_row, row_if_done, run_job
 from sgp_runner.config.size import estimated_bytes, parameters
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
-from sgp_runner.session.pool import Ended, Pool, Task
+from sgp_runner.session.pool import Ended, Pool, PoolTask
 from sgp_runner.simulator.engines import cores_for
 from sgp_runner.utils.cores import KEY, asked_cores, present_cores
 from sgp_runner.utils.errors import ConfigError, Stopped
@@ -94,14 +94,14 @@ def side_by_side(
             signals.append(number)
             pool.stop()
 
-        def tasks() -> Iterator[Task]:
+        def tasks() -> Iterator[PoolTask]:
             for number, job in enumerate(jobs):
                 lines.begin(job)
                 run = job.experiment.run
-                yield Task(
+                yield PoolTask(
                     number,
                     partial(on_cores, machine.cores_for(run), job, f"[{number + 1}/{total}]"),
-                    place=job.experiment.directory,
+                    lock_key=job.experiment.directory,
                     cores=machine.cores_for(run),
                     memory=estimated_bytes(run),
                     log=logs / f"{number + 1}.log",

@@ -30,7 +30,7 @@ from sgp_runner.utils.errors import (
 from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched, launched_rank
 from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.secrets import redacted, refuse_secrets
-from sgp_runner.utils.signals import INTERRUPTED, answer, defer, exit_code, hearing
+from sgp_runner.utils.signals import INTERRUPTED, defer, enable, exit_code, signal_state
 
 if TYPE_CHECKING:
     from sgp_runner.config.overrides import Setting
@@ -77,10 +77,10 @@ def defer_among_others() -> None:
     with suppress(LaunchError):  # a run says what is wrong
         process = launched()
         if process is not None and process.size > 1:
-            defer(speaks=process.rank == 0)
+            defer(reports=process.rank == 0)
             os.environ.update({**QUIET_LIBRARIES, **os.environ})  # before torch reads it
             return
-    answer()
+    enable()
 
 
 def is_of_plugin(error: SystemExit) -> bool:
@@ -94,7 +94,7 @@ def ending(error: BaseException) -> tuple[str, int]:
     """Return the sentence and the exit code of a command that ``error`` ends."""
     if isinstance(error, KeyboardInterrupt):
         return " ".join(["interrupted", *error.args]), INTERRUPTED
-    if hearing.interrupted:  # a library has made another error of it
+    if signal_state.interrupted:  # a library has made another error of it
         return "interrupted", INTERRUPTED
     match error:
         case ConfigError():
@@ -125,7 +125,7 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
         # Another rank reports for all; the launcher kills the others when the first one ends.
         time.sleep(SECONDS_TO_SPEAK)
     else:
-        hearing.command = ""  # a signal from now on adds no second sentence
+        signal_state.command = ""  # a signal from now on adds no second sentence
         print(f"sgp-run: {redacted(sentence)}", file=sys.stderr, flush=True)
     return code
 
@@ -231,7 +231,7 @@ def run(words: Sequence[str]) -> int:
 
     experiment = replace(make_experiment(compose(words)), started=STARTED)
     try:
-        summary = perform(experiment, fork=bool(hearing.command))
+        summary = perform(experiment, fork=bool(signal_state.command))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             f"before the end; what was recorded is in {experiment.directory}"

@@ -37,7 +37,7 @@ from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.signals import hearing, interruptible
+from sgp_runner.utils.signals import interruptible, signal_state
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
         )
         yield from enumerate(result.return_value for batch in batches for result in batch)
     except (Exception, KeyboardInterrupt) as error:
-        if hearing.interrupted or isinstance(error, KeyboardInterrupt):
+        if signal_state.interrupted or isinstance(error, KeyboardInterrupt):
             slurm.cancel(slurm.submissions(directory) - earlier)
             raise
         # Slurm's launcher gives up at the first lost job, while the others keep running.

@@ -11,8 +11,8 @@ from sgp_runner.core.flat import FlatModule
 from sgp_runner.data.dataset import read
 from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
-from sgp_runner.utils.place import WHOLE, Part
 from sgp_runner.utils.seeding import generator, seed_of
+from sgp_runner.utils.shard import WHOLE, Shard
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ class Problem:
     trains: bool  # False for timing studies, which have no gradients
     vectorizes: bool
     compute: Compute = ON_CPU
-    part: Part = WHOLE
+    part: Shard = WHOLE
     sums_of: Callable[[Tensor, list[Tensor]], list[Sequence[float]]] | None = None
     initial: Tensor | None = None
 

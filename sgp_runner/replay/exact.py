@@ -34,6 +34,7 @@ from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.core.worker import StepHooks
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.elastic.build import build_problem, build_worker
 from sgp_runner.recording.trace import (
     ON_THE_SPOT,
@@ -46,7 +47,6 @@ from sgp_runner.recording.trace import (
 from sgp_runner.replay.turns import Turns
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.memory import use_huge_pages
-from sgp_runner.utils.place import Place
 from sgp_runner.utils.provenance import code_version
 
 if TYPE_CHECKING:
@@ -280,13 +280,13 @@ class ReplayedWorld:
 
     workers: ClassVar[None] = None
     node: ClassVar[None] = None
-    hosts: ClassVar[None] = None
-    link: ClassVar[None] = None
-    leads: ClassVar[bool] = False
+    node_cpu_group: ClassVar[None] = None
+    shaper: ClassVar[None] = None
+    leader_mode: ClassVar[bool] = False
     in_order: ClassVar[bool] = False
 
     def __init__(self, network: ReplayNetwork, rank: int) -> None:
-        self.network, self.place = network, Place(rank, network.nodes)
+        self.network, self.layout = network, RankLayout(rank, network.nodes)
 
     def transport(
         self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox

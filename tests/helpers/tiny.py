@@ -30,7 +30,7 @@ from sgp_runner.models.vector import Diagonal
 from sgp_runner.simulator.engine import Engine, Loop
 from sgp_runner.simulator.machine_model import MachineModel
 from sgp_runner.simulator.simulation import Simulation
-from sgp_runner.utils.place import Part
+from sgp_runner.utils.shard import Shard
 
 D = 3
 STEPS = 12  # different samples per worker
@@ -57,7 +57,7 @@ class OneSample:
     def indices(self, worker: int, step: int) -> Tensor:
         return torch.tensor([worker * STEPS + step % STEPS])
 
-    def weight(self, worker: int, step: int, part: Part) -> float:
+    def weight(self, worker: int, step: int, part: Shard) -> float:
         return 1.0
 
 

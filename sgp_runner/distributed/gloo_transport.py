@@ -16,7 +16,7 @@ Gloo announces each receive to the sender, on the connection between the two and
 sends. Two processes that exchange long messages over one connection would take turns, so each
 direction has connections of its own, and so have headers.
 
-Over an imitated `Link` the sending thread waits for the link, and one more thread holds back what
+Over an imitated link the sending thread waits for the link, and one more thread holds back what
 has really arrived until its time.
 """
 
@@ -29,24 +29,21 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from threading import Thread, Timer
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.distributed.shared_memory import NOWHERE
-from sgp_runner.distributed.values import STRANGER
+from sgp_runner.distributed.json_collectives import STRANGER
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.shared_memory import NOWHERE, SharedMemory
+from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
+from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.distributed.link import Link
-    from sgp_runner.distributed.shared_memory import SharedMemory
-    from sgp_runner.utils.place import Part, Place
 
 T = TypeVar("T")
 
@@ -127,7 +124,7 @@ class GlooTransport(Transport):
     collectives: with their groups
     device: of the messages
     upward, downward: groups of all processes, for messages to higher and to lower ranks
-    link: the imitated link of this node, if any
+    shaper: the imitated link of this node, if any
     memory: shared with other processes of this machine, if any
     """
 
@@ -135,24 +132,26 @@ class GlooTransport(Transport):
         self,
         clock: RealClock,
         deliver: Callable[[int, int, Tensor], None],
-        place: Place,
-        part: Part,
+        layout: RankLayout,
+        part: Shard,
         collectives: Collectives,
         device: torch.device,
         upward: dist.ProcessGroup,
         downward: dist.ProcessGroup,
-        link: Link | None = None,
+        shaper: TrafficShaper | None = None,
         memory: SharedMemory | None = None,
     ) -> None:
         self.clock, self.deliver = clock, deliver
-        self.place, self.part, self.device = place, part, device
+        self.layout, self.part, self.device = layout, part, device
         self.collectives = collectives
         self.group = dist.group.WORLD  # kept, as the threads may outlive it
-        self.upward, self.downward, self.link, self.memory = upward, downward, link, memory
+        self.upward, self.downward, self.shaper, self.memory = upward, downward, shaper, memory
         self.abandoned = False
-        servers = dist.get_world_size() - place.nodes * place.devices
+        servers = dist.get_world_size() - layout.nodes * layout.devices
         self.others = [
-            rank for rank in range(place.nodes + servers) if place.process_of(rank) != place.process
+            rank
+            for rank in range(layout.nodes + servers)
+            if layout.process_of(rank) != layout.process
         ]
         self.outbox: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         self.announced: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
@@ -163,7 +162,7 @@ class GlooTransport(Transport):
             self.send_all,
             self.receive_headers,
             self.receive_all,
-            *([] if link is None else [partial(self.keep_back, link)]),
+            *([] if shaper is None else [partial(self.keep_back, shaper)]),
         ]
         self.threads = [
             Thread(target=self.report_errors, args=(each,), daemon=True) for each in work
@@ -183,7 +182,7 @@ class GlooTransport(Transport):
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
         message = None
         if self.memory is not None and not self.memory.readers.isdisjoint(
-            map(self.place.process_of, peers)
+            map(self.layout.process_of, peers)
         ):
             message = self.memory.empty_like(tensor)
         return torch.empty_like(tensor) if message is None else message
@@ -219,7 +218,7 @@ class GlooTransport(Transport):
         as long as one waits. So survivors send each other a last header. The last group of a rank
         that is left alone stays.
         """
-        processes = [self.place.process_of(rank) for rank in self.others]
+        processes = [self.layout.process_of(rank) for rank in self.others]
         arguments = self.group, processes, self.threads
         Thread(target=release_group, args=arguments, daemon=True).start()
 
@@ -234,15 +233,15 @@ class GlooTransport(Transport):
         if copied is not None:
             with waiting_for(f"waits for its device to copy a message to rank {dst}"):
                 copied.synchronize()
-        if self.link is not None:
-            self.link.wait_until(self.link.leave(part.nbytes))
-        process = self.place.process_of(dst)
+        if self.shaper is not None:
+            self.shaper.wait_until(self.shaper.leave(part.nbytes))
+        process = self.layout.process_of(dst)
         where = NOWHERE if self.memory is None else self.memory.place(part, process)
         with connection_to(dst):
             dist.send(torch.tensor([*header, where]), process, self.group, tag=HEADER)
         if where != NOWHERE:
             part = part[:0]  # nothing is left to move
-        group = self.upward if process > self.place.process else self.downward
+        group = self.upward if process > self.layout.process else self.downward
         return Transfer(dst, part, lambda piece: dist.isend(piece, process, group, tag=PAYLOAD))
 
     def receive_headers(self) -> None:
@@ -253,7 +252,7 @@ class GlooTransport(Transport):
                 process = dist.recv(header, group=self.group, tag=HEADER)
             if self.abandoned:
                 return
-            left = self.link.now() if self.link is not None else 0.0
+            left = self.shaper.now() if self.shaper is not None else 0.0
             tag, length, dtype, where = header.tolist()
             if dtype == GOODBYE:
                 goodbyes += 1
@@ -275,16 +274,16 @@ class GlooTransport(Transport):
         self, process: int, tag: int, length: int, dtype: torch.dtype, left: float
     ) -> Transfer:
         """Start to receive a message that ``left`` at that time, over an imitated link."""
-        src = self.place.node_rank_of(process)
+        src = self.layout.node_rank_of(process)
         message = torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda")
         part, arrive = message[self.part.of(length)], partial(self.arrived, src, tag, message)
-        group = self.upward if process < self.place.process else self.downward
+        group = self.upward if process < self.layout.process else self.downward
 
         def complete() -> None:
-            if self.link is None:
+            if self.shaper is None:
                 self.clock.post(arrive)
             else:
-                self.kept_back.put((self.link.arrive(part.nbytes, left), arrive))
+                self.kept_back.put((self.shaper.arrive(part.nbytes, left), arrive))
 
         return Transfer(
             src, part, lambda piece: dist.irecv(piece, process, group, tag=PAYLOAD), complete
@@ -296,16 +295,16 @@ class GlooTransport(Transport):
         """Deliver a message in shared memory, in its turn."""
         assert self.memory is not None
         src, message = (
-            self.place.node_rank_of(process),
+            self.layout.node_rank_of(process),
             self.memory.message(process, where, length, dtype),
         )
         arrive = partial(self.arrived, src, tag, message)
         return Transfer(src, message[:0], lambda piece: None, lambda: self.clock.post(arrive))
 
-    def keep_back(self, link: Link) -> None:
+    def keep_back(self, shaper: TrafficShaper) -> None:
         while (item := self.kept_back.get()) is not None:
             when, arrive = item
-            link.wait_until(when)
+            shaper.wait_until(when)
             self.clock.post(arrive)
 
     def arrived(self, src: int, tag: int, message: Tensor) -> None:
@@ -368,7 +367,7 @@ def named(what: str) -> Iterator[None]:
 class Collectives:
     """All-reduces and all-gathers over ``group``, of ``nodes`` nodes with equally many processes.
 
-    link: imitated link of this node, if any
+    shaper: imitated link of this node, if any
 
     Gloo reports the end of a collective on a thread of its own. On a GPU only the device waits,
     when the outcome is awaited.
@@ -380,15 +379,17 @@ class Collectives:
         clock: RealClock,
         group: dist.ProcessGroup,
         nodes: int,
-        link: Link | None = None,
+        shaper: TrafficShaper | None = None,
     ) -> None:
         self.scheduler, self.clock = scheduler, clock
-        self.group, self.nodes, self.link = group, nodes, link
+        self.group, self.nodes, self.shaper = group, nodes, shaper
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         num_bytes, rounds = all_reduce_bytes(tensor, self.nodes), 2 * (self.nodes - 1)
         ended = (
-            self.link.collective(num_bytes, rounds, self.group) if self.link is not None else None
+            self.shaper.collective(num_bytes, rounds, self.group)
+            if self.shaper is not None
+            else None
         )
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None
@@ -400,7 +401,9 @@ class Collectives:
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         num_bytes, rounds = all_gather_bytes(tensor, self.nodes), self.nodes - 1
         ended = (
-            self.link.collective(num_bytes, rounds, self.group) if self.link is not None else None
+            self.shaper.collective(num_bytes, rounds, self.group)
+            if self.shaper is not None
+            else None
         )
         parts = [torch.empty_like(tensor) for _ in range(self.group.size())]
         work = dist.all_gather(parts, tensor, group=self.group, async_op=True)
@@ -439,10 +442,12 @@ class Collectives:
                 self.clock.post_error(LostConnection(lost))
                 return
             resolve = partial(self.end, what[1], future, value)
-            if ended is None or self.link is None:
+            if ended is None or self.shaper is None:
                 self.clock.post(resolve)
             else:
-                timer = Timer(max(0.0, ended.wait() - self.link.now()), self.clock.post, (resolve,))
+                timer = Timer(
+                    max(0.0, ended.wait() - self.shaper.now()), self.clock.post, (resolve,)
+                )
                 timer.daemon = True
                 timer.start()
 

@@ -19,28 +19,25 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from mpi4py import MPI
+from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
+from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.distributed.gloo import DTYPES
+from sgp_runner.distributed.gloo_transport import DTYPES
+from sgp_runner.distributed.json_collectives import check_lengths, pack, unpack
 from sgp_runner.distributed.private_folder import private_folder
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.store import LocalStore
-from sgp_runner.distributed.values import check_lengths, pack, unpack
 from sgp_runner.utils.errors import StallTimeout
-from sgp_runner.utils.place import Place
 from sgp_runner.utils.waits import raise_if_interrupted, waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.mailbox import Mailbox
 
 T = TypeVar("T")
 
@@ -54,9 +51,9 @@ class MpiWorld:
 
     workers: None = None
     node: None = None
-    hosts: None = None
-    link: None = None
-    leads = False
+    node_cpu_group: None = None
+    shaper: None = None
+    leader_mode = False
     in_order = False
     compute = ON_CPU
 
@@ -96,7 +93,7 @@ class MpiWorld:
             cores = os.cpu_count() or 1
             bound_to = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
             torch.set_num_threads(max(1, min(bound_to, cores // self.local)))
-        self.place = Place(self.process_rank, nodes)
+        self.layout = RankLayout(self.process_rank, nodes)
         wait_for(self.all_ranks)
         self.group = self.all_ranks.Split(0 if self.process_rank < nodes else MPI.UNDEFINED)
 
@@ -116,7 +113,7 @@ class MpiWorld:
         parts = torch.split(data, lengths.tolist())
         return [unpack(part, rank) for part, rank in zip(parts, ranks, strict=True)]
 
-    def consult(self, value: object) -> list[Any]:
+    def all_gather_workers(self, value: object) -> list[Any]:
         return self.gather(value)
 
     def mean(self, tensor: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The mapping of processes to devices of nodes, and of devices to parts of a message."""
+"""Mapping of the processes of a real run to nodes, devices and servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Place:
+class RankLayout:
     """One process of a real run.
 
     ``nodes * devices`` processes compute gradients, those of a node one after the other; each
@@ -23,12 +23,12 @@ class Place:
 
     @property
     def node_rank(self) -> int:
-        """The rank that algorithms use: first the nodes, then the servers."""
+        """Return the rank that algorithms use: first the nodes, then the servers."""
         return self.node_rank_of(self.process)
 
     @property
     def device(self) -> int:
-        """The device within its node; 0 for a server."""
+        """Return the device within its node; 0 for a server."""
         return 0 if self.is_server else self.process % self.devices
 
     def node_rank_of(self, process: int) -> int:
@@ -38,7 +38,7 @@ class Place:
         )
 
     def process_of(self, rank: int) -> int:
-        """The peer at node rank ``rank``: the same device of that node, or the server."""
+        """Return the peer at node rank ``rank``: the same device of that node, or the server."""
         return (
             rank * self.devices + self.device
             if rank < self.nodes
@@ -46,24 +46,5 @@ class Place:
         )
 
     def node(self, rank: int) -> list[int]:
-        """The processes of one node."""
+        """Return the processes of one node."""
         return list(range(rank * self.devices, (rank + 1) * self.devices))
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of ``count`` consecutive parts of a whole, all of equal length but the last ones."""
-
-    index: int = 0
-    count: int = 1
-
-    def length(self, total: int) -> int:
-        """Length of the longest part."""
-        return -(-total // self.count)
-
-    def of(self, total: int) -> slice:
-        length = self.length(total)
-        return slice(min(self.index * length, total), min((self.index + 1) * length, total))
-
-
-WHOLE = Part()

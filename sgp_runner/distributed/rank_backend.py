@@ -8,19 +8,28 @@ from dataclasses import replace
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from sgp_runner.core.budget import OwnBudget
-from sgp_runner.distributed.gloo import GlooTransport, named
+from torch import Tensor
+
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.budget import Budget, OwnBudget
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.state import State
+from sgp_runner.core.worker import StepListener
+from sgp_runner.distributed.gloo_transport import GlooTransport, named
 from sgp_runner.distributed.gradients import Gradients
-from sgp_runner.distributed.processes import DistributedWorld
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
-from sgp_runner.distributed.recorded import Recorder
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.saving import RankSaver, passed_on, restore
+from sgp_runner.distributed.torch_world import TorchWorld
+from sgp_runner.distributed.trace_recorder import TraceRecorder
 from sgp_runner.distributed.watchdog import BUILT, Watchdog
 from sgp_runner.distributed.world import World, check_agreement
 from sgp_runner.elastic.build import build_problem, build_worker, divide_problem
 from sgp_runner.elastic.membership import (
+    Membership,
     common_epoch,
     kept,
     membership_of,
@@ -36,7 +45,14 @@ from sgp_runner.recording.checkpoint import (
     using,
 )
 from sgp_runner.recording.estimate import Work
-from sgp_runner.recording.observer import cost_of, position_in, results, spread, total_cost
+from sgp_runner.recording.observer import (
+    Observer,
+    cost_of,
+    position_in,
+    results,
+    spread,
+    total_cost,
+)
 from sgp_runner.recording.recorder import START, Position, num_whole_lines
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import (
@@ -46,22 +62,8 @@ from sgp_runner.utils.errors import (
     MembershipChanged,
     RankFailed,
 )
-from sgp_runner.utils.place import Part
 from sgp_runner.utils.provenance import code_version
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.budget import Budget
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.state import State
-    from sgp_runner.core.worker import StepListener
-    from sgp_runner.elastic.membership import Membership
-    from sgp_runner.recording.observer import Observer
-    from sgp_runner.utils.place import Place
-
+from sgp_runner.utils.shard import Shard
 
 MOST_IDLE_VOTES = 3
 COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
@@ -77,7 +79,7 @@ class RankBackend:
         self.steps_at_vote = -1  # steps of the worker at the latest vote
         self.idle_votes = 0  # latest votes that missed no rank, without a step between them
         self.abandoned: list[GlooTransport] = []  # that survivors may still wait for
-        self.record: Recorder | None = None
+        self.record: TraceRecorder | None = None
         self.candidates = Candidates(experiment)  # that process rank 0 proposes
         self.built = False
 
@@ -88,8 +90,8 @@ class RankBackend:
     @property
     def original_rank(self) -> int | None:
         """Original rank, on the first device of a node, which records for all; None elsewhere."""
-        place = self.world.place
-        return None if place.device else self.membership.original_ranks[place.node_rank]
+        layout = self.world.layout
+        return None if layout.device else self.membership.original_ranks[layout.node_rank]
 
     def open(self) -> Found | None:
         world = self.world
@@ -117,33 +119,33 @@ class RankBackend:
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position | None:
         self.membership, self.found, self.listener = membership, found, listener
-        world, run, place = self.world, membership.run, self.world.place
+        world, run, layout = self.world, membership.run, self.world.layout
         if not self.built:
             self.make_problem()
         self.built = True
         self.saved = None if found is None else self.load(found)
-        if world.leads and place.device:
+        if world.leader_mode and layout.device:
             with closing(self.problem):
                 serve(self.experiment, Gradients(self.problem, world), self.watch)
             world.gather(None)
             return None
         if run.record:
-            self.record = Recorder(self.experiment, self.problem, world)
+            self.record = TraceRecorder(self.experiment, self.problem, world)
         self.make_worker()
         if world.process_rank == 0:
             world.alarm.set(BUILT, "")
-        if found is None or self.saved is None or place.device:
+        if found is None or self.saved is None or layout.device:
             return START
         if world.process_rank in found.back:
             return Position(num_whole_lines(self.experiment.directory, world.process_rank))
         return position_in(self.saved["observer"])
 
     def make_problem(self) -> None:
-        world, place = self.world, self.world.place
+        world, layout = self.world, self.world.layout
         problem = build_problem(self.membership.run, world.compute)
-        self.problem: Problem = replace(problem, part=Part(place.device, place.devices))
-        if not place.is_server:
-            self.problem.warm_up(place.node_rank)
+        self.problem: Problem = replace(problem, part=Shard(layout.device, layout.devices))
+        if not layout.is_server:
+            self.problem.warm_up(layout.node_rank)
         check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
 
     def load(self, found: Found) -> State | None:
@@ -151,15 +153,15 @@ class RankBackend:
 
         Raises UnusableCheckpoint on all processes if the part of any does not fit.
         """
-        world, place, own = self.world, self.world.place, self.world.process_rank
+        world, layout, own = self.world, self.world.layout, self.world.process_rank
         number = 0 if own in found.back else found.original_ranks.index(own)
         saved, reason = None, None
         try:
-            if not (world.leads and place.device):
+            if not (world.leader_mode and layout.device):
                 with using(found.path):
                     saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
                     check_fits(saved, self.problem, self.membership.run.optim)
-                    if not place.device:
+                    if not layout.device:
                         position_in(saved["observer"])
         except UnusableCheckpoint as error:
             reason = error.reason
@@ -174,7 +176,7 @@ class RankBackend:
         survives = self.experiment.run.on_failure == "continue"
         own = OwnBudget(run.total_steps(problem))
         self.total = own.total
-        shared = run.algo.asynchronous and world.place.node_rank < run.nodes
+        shared = run.algo.asynchronous and world.layout.node_rank < run.nodes
         budget: Budget = own
         if shared:
             budget = SharedBudget(world.store, own.total)
@@ -198,13 +200,13 @@ class RankBackend:
         self.worker = build_worker(
             run,
             problem,
-            world.place.node_rank,
+            world.layout.node_rank,
             runtime.comm,
             budget,
             runtime,
             runtime.gradients.buffers,
         )
-        self.watch.attend(runtime.clock)
+        self.watch.follow(runtime.clock)
         self.watch.begun = lambda: runtime.paused > 0
 
     def restore(self, observer: Observer | None) -> None:
@@ -234,7 +236,7 @@ class RankBackend:
         if self.record is not None:  # a replay needs the whole run, so nothing is saved
             return None
         saver = RankSaver(self.experiment, self.world, self.runtime, self.worker, observer)
-        self.watch.attend(self.runtime.clock, saver.on_tick)
+        self.watch.follow(self.runtime.clock, saver.on_tick)
         return saver
 
     def run(self) -> None:
@@ -279,11 +281,11 @@ class RankBackend:
 
     def start_over(self, before: Membership) -> float:
         """Bring this rank to the start of the smaller membership; return its epoch."""
-        assert isinstance(self.world, DistributedWorld) and self.snapshot is not None
+        assert isinstance(self.world, TorchWorld) and self.snapshot is not None
         run, snapshot = self.membership.run, self.snapshot
         old, old_runtime = self.worker, self.runtime
         dropped = old.steps_taken - snapshot["steps_taken"]
-        world = self.watch.world = self.world.among(
+        world = self.watch.world = self.world.subset(
             [before.original_ranks.index(name) for name in self.membership.original_ranks]
         )
         with named("lost a connection while the remaining ranks connected"):
@@ -315,7 +317,7 @@ class RankBackend:
         take_over(self.worker, snapshot, num_bytes_sent, epoch)
         self.snapshot = step_snapshot(self.worker)  # before another rank can be lost
         if self.membership.run.algo.servers:
-            assert isinstance(self.world, DistributedWorld)
+            assert isinstance(self.world, TorchWorld)
             self.world.broadcast(self.worker.params, self.world.size - 1)
             self.snapshot = step_snapshot(self.worker)
 
@@ -353,7 +355,7 @@ class RankBackend:
         worker, world = self.worker, self.world
         if observer is None:
             world.mean(worker.model.clone())
-            check_alike(world.gather({"checksum": checksum(worker.params)}), world.place)
+            check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
             return None
         observer.recorder.check()  # while the other ranks still hear of it
         run = self.membership.run
@@ -369,7 +371,7 @@ class RankBackend:
             world.mean(mean)
             own["square"] = float((worker.model - mean).norm()) ** 2
         processes = world.gather(own)
-        check_alike(processes, world.place)
+        check_alike(processes, world.layout)
         if self.original_rank != 0:
             return None
         ranks = [each for each in processes if each is not None and "cost" in each]
@@ -420,9 +422,9 @@ def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None
 
     def pass_signal_on() -> None:
         if trigger.signal is not None:
-            world.alarm.set(passed_on(world.place), str(trigger.signal))
+            world.alarm.set(passed_on(world.layout), str(trigger.signal))
 
-    watch.attend(None, pass_signal_on)
+    watch.follow(None, pass_signal_on)
     with trigger.listening():
         gradients.serve()
 
@@ -431,15 +433,15 @@ def checksum(params: Tensor) -> str:
     return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
-def check_alike(processes: list[Any], place: Place) -> None:
+def check_alike(processes: list[Any], layout: RankLayout) -> None:
     """Raise RankFailed unless all devices of a node ended with the same parameters."""
     ends = [
         each["checksum"]
         for process, each in enumerate(processes)
-        if each is not None and place.node_rank_of(process) == place.node_rank
+        if each is not None and layout.node_rank_of(process) == layout.node_rank
     ]
     if len(set(ends)) > 1:
         raise RankFailed(
-            f"the devices of rank {place.node_rank} ended with different parameters: "
+            f"the devices of rank {layout.node_rank} ended with different parameters: "
             f"{', '.join(ends)}"
         )

@@ -8,25 +8,20 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.budget import Budget
 from sgp_runner.core.comm import Transport
-from sgp_runner.core.scheduler import RealClock
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.scheduler import Future, RealClock
+from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.world import World
 from sgp_runner.recording.trace import FORMAT, ON_THE_SPOT, WAITING, Header, Writer
 from sgp_runner.utils.errors import CannotWrite
 from sgp_runner.utils.provenance import code_version
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.budget import Budget
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.scheduler import Future
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.distributed.world import World
 
 Add = Callable[[list[object]], None]  # writes a line of the recording
 
@@ -126,7 +121,7 @@ class RecordedBudget:
         return number
 
 
-class Recorder:
+class TraceRecorder:
     """Records the run of one rank for replay, by wrapping the parts that the rank uses."""
 
     def __init__(self, experiment: Experiment, problem: Problem, world: World) -> None:
@@ -135,7 +130,7 @@ class Recorder:
             format=FORMAT,
             run=experiment.digest,
             execution=world.gather(uuid.uuid4().hex)[0],
-            rank=world.place.node_rank,
+            rank=world.layout.node_rank,
             ranks=world.size,
             host=platform.node(),
             code=code_version(),

@@ -9,7 +9,7 @@ from helpers.paths import RANKS
 from helpers.variants import check_same_end, simulate_all
 
 from sgp_runner.distributed.launch import launch
-from sgp_runner.distributed.link import Link
+from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
 
@@ -27,7 +27,7 @@ class Hands:
 
 def test_messages_wait_for_each_other_in_both_directions() -> None:
     clock = Hands()
-    link = Link(bandwidth=800.0, latency_seconds=0.5, now=clock)  # 100 bytes a second
+    link = TrafficShaper(bandwidth=800.0, latency_seconds=0.5, now=clock)  # 100 bytes a second
     assert [link.leave(200), link.leave(100), link.leave(0)] == [10.0, 12.0, 13.0]
     clock.now = 20.0
     assert [link.leave(50), link.leave(50)] == [
@@ -45,7 +45,7 @@ def test_messages_wait_for_each_other_in_both_directions() -> None:
 
 def test_the_achieved_rate_is_exactly_the_one_asked_for() -> None:
     clock = Hands()
-    sender, receiver = Link(1e6, 0.25, clock), Link(1e6, 0.25, clock)
+    sender, receiver = TrafficShaper(1e6, 0.25, clock), TrafficShaper(1e6, 0.25, clock)
     ends = []
     for _ in range(1000):
         left = sender.leave(1250)  # 10 ms
@@ -57,7 +57,7 @@ def test_the_achieved_rate_is_exactly_the_one_asked_for() -> None:
 
 def test_an_all_reduce_takes_both_directions() -> None:
     clock = Hands()
-    link = Link(bandwidth=800.0, latency_seconds=0.5, now=clock)
+    link = TrafficShaper(bandwidth=800.0, latency_seconds=0.5, now=clock)
     link.leave(200)  # until 12
     assert link.reduce(300, rounds=6) == 12.0 + 3.0 + 6 * 0.5
     assert link.leave(1) == 18.0
@@ -65,7 +65,7 @@ def test_an_all_reduce_takes_both_directions() -> None:
 
 
 def test_without_a_bandwidth_only_latency_counts() -> None:
-    link = Link(latency_seconds=0.5, now=Hands())
+    link = TrafficShaper(latency_seconds=0.5, now=Hands())
     assert (link.leave(10**9), link.leave(10**9), link.arrive(10**9, 10.0)) == (10.0, 10.0, 10.5)
 
 

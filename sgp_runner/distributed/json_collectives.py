@@ -7,16 +7,14 @@ lists and mappings are restored as they were, tuples as lists; floats may be inf
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.functional import pad
 
 from sgp_runner.utils.errors import RankFailed
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MOST_BYTES = 2**24  # longest value
 STRANGER = "is it a rank of this run?"

@@ -8,58 +8,66 @@ from contextlib import suppress
 from copy import copy
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU, Compute
-from sgp_runner.distributed.gloo import Collectives, GlooTransport, named
-from sgp_runner.distributed.paired import PairedTransport
+from sgp_runner.core.scheduler import RealClock, Scheduler
+from sgp_runner.distributed.gloo_transport import Collectives, GlooTransport, named
+from sgp_runner.distributed.json_collectives import all_gather
+from sgp_runner.distributed.nccl_transport import NcclTransport
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
 from sgp_runner.distributed.shared_memory import SharedMemory
-from sgp_runner.distributed.values import all_gather
-from sgp_runner.utils.place import WHOLE, Part, Place
+from sgp_runner.distributed.traffic_shaper import TrafficShaper
+from sgp_runner.utils.shard import WHOLE, Shard
 from sgp_runner.utils.waits import run_abandonable, waiting_for
-
-if TYPE_CHECKING:
-    from sgp_runner.core.comm import Transport
-    from sgp_runner.core.mailbox import Mailbox
-    from sgp_runner.core.scheduler import RealClock, Scheduler
-    from sgp_runner.distributed.link import Link
 
 FOREVER = timedelta(days=365)
 START_SECONDS = 300.0
-GROUPS = ("speakers", "all_ranks", "ways", "workers", "averaging", "node", "hosts", "memory")
+GROUPS = (
+    "algorithm_group",
+    "all_ranks",
+    "p2p_groups",
+    "workers",
+    "averaging",
+    "node",
+    "node_cpu_group",
+    "memory",
+)
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
 
 
-class DistributedWorld:
+class TorchWorld:
     """The processes that a launcher has described in the environment as ``torchrun`` does.
 
     devices: number per node
-    leads: whether the first device runs the algorithm and the others only compute gradients
+    leader_mode: whether the first device runs the algorithm and the others only compute gradients
     backend: of the groups that move tensors between devices
-    paired: whether messages move in `PairedTransport`'s exchanges instead of over gloo
-    link: the imitated link of this node, which then has one device
+    paired: whether messages move in `NcclTransport`'s exchanges instead of over gloo
+    shaper: the imitated link of this node, which then has one device
     start_seconds: how long the ranks may take to find each other
     shares_memory: whether messages between processes of one machine may go through its memory
     """
 
     node: dist.ProcessGroup | None = None
-    hosts: dist.ProcessGroup | None = None
+    node_cpu_group: dist.ProcessGroup | None = None
     memory: SharedMemory | None = None
 
     def __init__(
         self,
         devices: int = 1,
-        leads: bool = False,
+        leader_mode: bool = False,
         compute: Compute = ON_CPU,
         backend: str = "gloo",
         paired: bool = False,
-        link: Link | None = None,
+        shaper: TrafficShaper | None = None,
         start_seconds: float = START_SECONDS,
         shares_memory: bool = False,
     ) -> None:
@@ -70,8 +78,8 @@ class DistributedWorld:
         self.alarm = PrefixStore(f"alarm {attempt}", self.stores[1])
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
         self.devices, self.compute, self.backend = devices, compute, backend
-        self.paired, self.link, self.shares_memory = paired, link, shares_memory
-        self.leads = leads and devices > 1
+        self.paired, self.shaper, self.shares_memory = paired, shaper, shares_memory
+        self.leader_mode = leader_mode and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -108,24 +116,24 @@ class DistributedWorld:
         return own
 
     def make_groups(self, nodes: int) -> None:
-        self.place = place = Place(self.process_rank, nodes, self.devices)
+        self.layout = layout = RankLayout(self.process_rank, nodes, self.devices)
         workers = range(nodes * self.devices)
         self.running: Sequence[int] = [
-            *workers[:: self.devices if self.leads else 1],
+            *workers[:: self.devices if self.leader_mode else 1],
             *range(len(workers), self.size),
         ]
-        self.speakers = dist.new_group(list(self.running), timeout=FOREVER)
-        self.all_ranks, *self.ways = (
+        self.algorithm_group = dist.new_group(list(self.running), timeout=FOREVER)
+        self.all_ranks, *self.p2p_groups = (
             dist.new_group(list(range(self.size)), timeout=FOREVER) for _ in range(3)
         )
         self.workers = self.averaging = self.group(workers)
-        if self.leads:
+        if self.leader_mode:
             self.averaging = self.group(workers[:: self.devices])
         for rank in range(nodes if self.devices > 1 else 0):  # all processes make every group
-            node = self.group(place.node(rank))
-            hosts = dist.new_group(place.node(rank), timeout=FOREVER)
-            if rank == place.node_rank:
-                self.node, self.hosts = node, hosts
+            node = self.group(layout.node(rank))
+            node_cpu_group = dist.new_group(layout.node(rank), timeout=FOREVER)
+            if rank == layout.node_rank:
+                self.node, self.node_cpu_group = node, node_cpu_group
 
     def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
         group: dist.ProcessGroup = dist.new_group(
@@ -144,31 +152,31 @@ class DistributedWorld:
     @property
     def sharded(self) -> bool:
         """Whether each device of a node moves its part of every message."""
-        return self.node is not None and not self.leads
+        return self.node is not None and not self.leader_mode
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
-        part = Part(self.place.device, self.devices) if self.sharded else WHOLE
-        collectives = Collectives(scheduler, clock, self.averaging, self.place.nodes, self.link)
+        part = Shard(self.layout.device, self.devices) if self.sharded else WHOLE
+        collectives = Collectives(scheduler, clock, self.averaging, self.layout.nodes, self.shaper)
 
         def gloo(
-            deliver: Callable[[int, int, torch.Tensor], None], part: Part, device: torch.device
+            deliver: Callable[[int, int, torch.Tensor], None], part: Shard, device: torch.device
         ) -> GlooTransport:
             return GlooTransport(
                 clock,
                 deliver,
-                self.place,
+                self.layout,
                 part,
                 collectives,
                 device,
-                self.ways[0],
-                self.ways[1],
-                self.link,
-                self.memory if part is WHOLE and self.link is None else None,
+                self.p2p_groups[0],
+                self.p2p_groups[1],
+                self.shaper,
+                self.memory if part is WHOLE and self.shaper is None else None,
             )
 
         base: Transport
         if self.paired:
-            base = PairedTransport(
+            base = NcclTransport(
                 lambda deliver: gloo(deliver, WHOLE, torch.device("cpu")),
                 mailbox,
                 collectives,
@@ -179,8 +187,8 @@ class DistributedWorld:
             base = gloo(mailbox.deliver, part, self.device)
         if not self.sharded:
             return base
-        assert self.node is not None and self.hosts is not None
-        return ShardedTransport(base, part, self.node, self.hosts)
+        assert self.node is not None and self.node_cpu_group is not None
+        return ShardedTransport(base, part, self.node, self.node_cpu_group)
 
     def gather(self, value: object) -> list[Any]:
         with named("lost a connection while all ranks met"):
@@ -188,10 +196,11 @@ class DistributedWorld:
                 lambda: all_gather(value, self.all_ranks), "waits for all ranks to come together"
             )
 
-    def consult(self, value: object) -> list[Any]:
+    def all_gather_workers(self, value: object) -> list[Any]:
         with named("lost a connection while all nodes met"):
             return run_abandonable(
-                lambda: all_gather(value, self.speakers), "waits for all nodes to come together"
+                lambda: all_gather(value, self.algorithm_group),
+                "waits for all nodes to come together",
             )
 
     def mean(self, tensor: torch.Tensor) -> None:
@@ -209,7 +218,7 @@ class DistributedWorld:
                 lambda: dist.broadcast(tensor, source, group=self.all_ranks), "waits for a model"
             )
 
-    def among(self, present: Sequence[int]) -> DistributedWorld:
+    def subset(self, present: Sequence[int]) -> TorchWorld:
         """Return a world of the processes ``present``, including this one; pending waits remain."""
         smaller = copy(self)
         smaller.process_rank, smaller.size = list(present).index(self.process_rank), len(present)

@@ -15,18 +15,15 @@ import math
 import time
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from sgp_runner.core.comm import all_reduce_bytes
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-
-class Link:
+class TrafficShaper:
     """The link of one node.
 
     bandwidth: bit/s in either direction

@@ -28,28 +28,23 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from sgp_runner.core.comm import Transport
-from sgp_runner.distributed.gloo import DTYPES
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.scheduler import Future
+from sgp_runner.distributed.gloo_transport import DTYPES, Collectives, GlooTransport
+from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.mailbox import Mailbox
-    from sgp_runner.core.scheduler import Future
-    from sgp_runner.distributed.gloo import Collectives, GlooTransport
-    from sgp_runner.utils.place import Part
 
 MOST = 2**20  # exchanges in one step
 
 
 @dataclass
-class Exchange:
+class TransferBatch:
     """Messages that go out and come in together.
 
     outgoing: (dst, message)
@@ -72,7 +67,7 @@ class Exchange:
         self.outgoing.clear()
 
 
-class PairedTransport(Transport):
+class NcclTransport(Transport):
     """Transport of this process.
 
     make_headers: makes a transport of whole messages between hosts, given its delivery callback
@@ -84,26 +79,26 @@ class PairedTransport(Transport):
         make_headers: Callable[[Callable[[int, int, Tensor], None]], GlooTransport],
         mailbox: Mailbox,
         collectives: Collectives,
-        part: Part,
+        part: Shard,
         device: torch.device,
     ) -> None:
         self.headers = make_headers(self.header_arrived)
         self.mailbox, self.collectives, self.part, self.device = mailbox, collectives, part, device
-        self.clock, self.place = self.headers.clock, self.headers.place
+        self.clock, self.layout = self.headers.clock, self.headers.layout
         self.group = collectives.group
         self.arrived: dict[int, list[tuple[int, Tensor]]] = {}  # headers by number of exchange
-        self.exchanges: dict[int, Exchange] = {}  # by id() of their incoming messages
+        self.exchanges: dict[int, TransferBatch] = {}  # by id() of their incoming messages
         self.steps = 0
         self.in_step = 0  # exchanges of this step
-        self.open: Exchange | None = None  # still taking messages
-        self.pending: deque[Exchange] = deque()  # complete, not started
+        self.open: TransferBatch | None = None  # still taking messages
+        self.pending: deque[TransferBatch] = deque()  # complete, not started
         self.stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
         if self.open is None:
-            self.open = Exchange(self.steps * MOST + self.in_step)
+            self.open = TransferBatch(self.steps * MOST + self.in_step)
             self.in_step += 1
         header = torch.tensor([message.numel(), DTYPES.index(message.dtype), tag])
         self.headers.send(dst, self.open.number, header)
@@ -181,7 +176,7 @@ class PairedTransport(Transport):
             exchange.headers = self.arrived.pop(exchange.number)
             self.start(exchange)
 
-    def start(self, exchange: Exchange) -> None:
+    def start(self, exchange: TransferBatch) -> None:
         with self.side_stream(exchange):
             batch = [
                 self.transfer(dist.isend, dst, message.view(-1))
@@ -202,10 +197,10 @@ class PairedTransport(Transport):
     def transfer(self, verb: Callable[..., object], rank: int, message: Tensor) -> dist.P2POp:
         """Return the operation that moves this process's part of a message to or from ``rank``."""
         return dist.P2POp(
-            verb, message[self.part.of(message.numel())], self.place.process_of(rank), self.group
+            verb, message[self.part.of(message.numel())], self.layout.process_of(rank), self.group
         )
 
-    def side_stream(self, exchange: Exchange) -> AbstractContextManager[object]:
+    def side_stream(self, exchange: TransferBatch) -> AbstractContextManager[object]:
         if self.stream is None:
             return nullcontext()
         assert exchange.written is not None

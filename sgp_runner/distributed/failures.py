@@ -1,4 +1,4 @@
-"""One rank of a real run among its others."""
+"""Failures of one rank of a real run, and how the other ranks learn of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
-from sgp_runner.distributed.backend import RankBackend
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import RealNetwork
+from sgp_runner.distributed.networks.gloo import Gloo
+from sgp_runner.distributed.rank_backend import RankBackend
 from sgp_runner.distributed.watchdog import (
     CAME,
     POLL_SECONDS,
@@ -21,10 +23,9 @@ from sgp_runner.distributed.watchdog import (
     watching,
 )
 from sgp_runner.distributed.world import World
-from sgp_runner.elastic.membership import listed
+from sgp_runner.elastic.membership import LossDetection, listed
 from sgp_runner.elastic.vote import LOST, Vote
 from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
-from sgp_runner.session.session import Session
 from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import (
     Aborted,
@@ -44,26 +45,24 @@ from sgp_runner.utils.memory import keep_freed_memory
 from sgp_runner.utils.user_code import described
 from sgp_runner.utils.waits import left_behind
 
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
-
 # In the text of all errors of gloo, which have no type of their own: those that data parallelism
 # and broadcasts on a node raise name no rank.
 GLOO = "third_party/gloo"
 
 
-def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
-    """Run this process's rank; return the summary on process rank 0, None on the others.
+@contextmanager
+def rank_backend(experiment: Experiment, world: World) -> Iterator[RankBackend]:
+    """Connect this process's rank and yield its backend; disconnect after the run.
 
-    An error here stops every other rank.
+    An error in between stops every other rank.
     """
     keep_freed_memory()
     allow_many()  # gloo keeps every connection to its ports, those of strangers too
     run, rank, alarm = experiment.run, world.process_rank, world.alarm
     network = run.network
     assert isinstance(network, RealNetwork)
-    vote = Vote(alarm, rank, world.size, network.vote_seconds, network.silence_seconds)
+    detection = network.loss_detection if isinstance(network, Gloo) else LossDetection()
+    vote = Vote(alarm, rank, world.size, detection)
     alarm.add(CAME, 1)
     watch = Watchdog(
         world,
@@ -74,23 +73,16 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
     )
     with watching(watch, run), noticing_a_lost_store(watch), staying_for_the_others(world):
         try:
-            try:
+            with explaining_losses(experiment, watch):
                 world.connect(run.nodes)
-                summary = Session(experiment, RankBackend(experiment, watch)).run()
+                yield RankBackend(experiment, watch)
                 if (number := signal_for_all(world)) is not None:
                     end_all(world, number, watch.sentence)
                 close(watch.world, run)
-            except (LostConnection, MembershipChanged) as error:  # without recovery
-                raise loss_error(experiment, vote, error) from error
-            except CannotSave as stop:
-                end_all(world, stop.number, watch.sentence)
-            except RuntimeError as error:
-                if GLOO not in str(error):
-                    raise
-                lost = LostConnection(f"rank {rank} lost a connection")
-                raise loss_error(experiment, vote, lost) from error
-        except (Aborted, Evicted):  # the store may be gone, and the other ranks may continue
-            raise
+        except CannotSave as stop:
+            end_all(world, stop.number, watch.sentence)
+        except (Aborted, Evicted, StallTimeout, KeyboardInterrupt):
+            raise  # the other ranks need no report, or have it
         except Stopped as stop:
             alarm.set("stopped", json.dumps([stop.number, stop.saved]))
             with suppress(LostConnection, MembershipChanged):
@@ -99,10 +91,6 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
         except ConfigError as error:  # the same on every rank
             alarm.set("setting", error.key)
             alarm.set("failed", error.sentence)
-            raise
-        except StallTimeout:  # already reported
-            raise
-        except KeyboardInterrupt:
             raise
         except BaseException as error:
             # Only the first error is reported; others may be its consequences.
@@ -119,7 +107,20 @@ def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
                 alarm.set(LOST, "")
             alarm.set("failed", sentence)
             raise RankFailed(sentence) from error
-    return summary
+
+
+@contextmanager
+def explaining_losses(experiment: Experiment, watch: Watchdog) -> Iterator[None]:
+    """Raise RankLost, or the error that explains it, after a loss without recovery."""
+    try:
+        yield
+    except (LostConnection, MembershipChanged) as error:
+        raise loss_error(experiment, watch.vote, error) from error
+    except RuntimeError as error:
+        if GLOO not in str(error):
+            raise
+        lost = LostConnection(f"rank {watch.world.process_rank} lost a connection")
+        raise loss_error(experiment, watch.vote, lost) from error
 
 
 def close(world: World, run: Run) -> None:
