@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.config.plugins import OPTION
+from sgp_runner.config.plugins.loading import OPTION
 from sgp_runner.distributed.children import Child, start
 from sgp_runner.distributed.private_folder import private_folder
 from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL

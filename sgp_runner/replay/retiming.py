@@ -93,7 +93,7 @@ def machines_in(words: Sequence[str], config_dir: str | None = None) -> list[Mac
     config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
     """
     from sgp_runner.config.overrides import configs, parse, search_in
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
 
     for word in words:
         key, _, values = word.partition("=")
