@@ -34,7 +34,7 @@ from sgp_runner.cli.search import apply, key_of, lowest, searches
 from sgp_runner.cli.sweep import is_sweep, plan
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import compose, configs, parse, search_in
-from sgp_runner.config.plugins import named
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.schema import make_experiment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -80,7 +80,7 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
     config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
     """
     from sgp_runner.config.overrides import compose, configs, parse, search_in, typed
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
 
     for argument in argv:
         key, _, values = argument.partition("=")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sgp_runner.config.corrections import KEY, since
 from sgp_runner.config.experiment import flat, identity_of, settings_of
 from sgp_runner.config.logger import NeedsPackages
-from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
+from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.checkpoint import extendable, keep_only
