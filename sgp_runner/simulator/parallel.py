@@ -40,7 +40,7 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 
 @dataclass(frozen=True)
-class Slot:
+class GradientMemory:
     """Shared memory of one gradient: ``params`` [D], ``buffers`` and, computed, ``value`` [D]."""
 
     params: Tensor
@@ -48,10 +48,10 @@ class Slot:
     buffers: Sequence[Tensor]
 
 
-def make_slot(problem: Problem) -> Slot:
+def make_slot(problem: Problem) -> GradientMemory:
     start = problem.start()
     params, value, *buffers = shared([start, start, *problem.flat.initial])
-    return Slot(params, value, buffers)
+    return GradientMemory(params, value, buffers)
 
 
 def shared(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -71,7 +71,7 @@ def shared(tensors: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def serve(problem: Problem, slots: Sequence[Slot], connection: Connection) -> None:
+def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connection) -> None:
     """Compute gradients in a forked process, until the other end of ``connection`` is closed."""
     import torch
 
@@ -96,7 +96,7 @@ def serve(problem: Problem, slots: Sequence[Slot], connection: Connection) -> No
 
 
 def perform(
-    problem: Problem, slot: Slot, rank: int | None, step: int, processes: int
+    problem: Problem, slot: GradientMemory, rank: int | None, step: int, processes: int
 ) -> float | list[Sequence[float]]:
     """Compute the gradient of a rank's step and return its loss.
 
