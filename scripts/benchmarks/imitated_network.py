@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.hosts import Here
 from benchmarks.measure import Table
 from benchmarks.network import Bench, Network, columns
-from benchmarks.on_hosts import Here
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "imitated_network"
 NETWORKS = Network(4, 100e6, 8, imitated=True), Network(4, 300e6, 12, imitated=True)
@@ -31,6 +31,6 @@ def measure(
     """Compare predictions and measurements; arguments as in section network."""
     with TemporaryDirectory() as folder:
         first, second, *benches = (
-            Bench(Here(each.nodes), each, Path(folder), OUT) for each in (*at, *networks)
+            Bench(Here(), each, Path(folder), OUT) for each in (*at, *networks)
         )
         yield from columns((first, second), benches, seconds)

@@ -66,7 +66,7 @@ def prepared(words: Sequence[str]) -> Experiment:
     """Make the experiment whose machines are measured, in a folder of calibrations, not of runs."""
     from sgp_runner.cli.options import read
     from sgp_runner.config.overrides import compose, configs, parse
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
     from sgp_runner.config.schema import make_experiment
 
     command = read(words)

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from sgp_runner import STARTED
+from sgp_runner._version import __version__
+from sgp_runner.cli import STARTED
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.options import Command, read
 from sgp_runner.utils.errors import (
@@ -85,9 +86,9 @@ def defer_among_others() -> None:
 
 def is_of_plugin(error: SystemExit) -> bool:
     """Return whether code of the user wants to end the command, which is no success."""
-    from sgp_runner.utils.user_code import place
+    from sgp_runner.utils.user_code import user_code_line
 
-    return bool(place(error))
+    return bool(user_code_line(error))
 
 
 def ending(error: BaseException) -> tuple[str, int]:
@@ -154,8 +155,6 @@ def act(words: Sequence[str]) -> int:
 
         return new(words[1:])
     if "--version" in words:
-        from sgp_runner import __version__
-
         put(f"sgp-run {__version__}")
         return 0
     if "--shell-completion" in words or "-sc" in words:
@@ -205,7 +204,7 @@ def load_typed_plugins() -> None:
 
     A package that does not work completes nothing.
     """
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
 
     option = re.compile(r"--plugin[= ](\S+)(?=\s)")
     line = os.environ.get("COMP_LINE", "")
@@ -216,7 +215,7 @@ def load_typed_plugins() -> None:
 
 def load_plugins(words: Sequence[str]) -> Command:
     """Parse the command line and load the plug-ins that it names."""
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
 
     command = read(words)
     command.settings = named(command.settings, command.plugins)

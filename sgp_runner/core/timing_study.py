@@ -78,7 +78,7 @@ def make_problem(
     dtype: torch.dtype,
     shapes: Shapes | None = None,
 ) -> Problem:
-    """A problem with the parameters of ``model`` and the length of an epoch; reads no data.
+    """Return a problem with the parameters of ``model`` and the length of an epoch; reads no data.
 
     study: its length is that of all ``epochs``.
     shapes: of parameters without values in place of the model's own.

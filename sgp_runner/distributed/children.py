@@ -19,7 +19,7 @@ import torch
 from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.lock import held
 from sgp_runner.utils.signals import ENDING, end_at_once, install_in_rank
-from sgp_runner.utils.user_code import FINDER
+from sgp_runner.utils.user_code import FILES
 
 MAX_NUMPY_THREADS = 64  # threads that the OpenBLAS of its wheels starts when it is imported
 
@@ -60,7 +60,7 @@ def is_fresh() -> bool:
     """
     of_numpy = min(present_cores(), asked_cores() or MAX_NUMPY_THREADS) - 1
     threads = len(os.listdir("/proc/self/task"))
-    return not FINDER.of_plugin and threads <= threading.active_count() + of_numpy
+    return not FILES and threads <= threading.active_count() + of_numpy
 
 
 def start(

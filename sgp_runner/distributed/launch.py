@@ -13,7 +13,7 @@ from types import FrameType
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.plugins import OPTION
+from sgp_runner.config.plugins.loading import OPTION
 from sgp_runner.distributed.children import Child, start
 from sgp_runner.distributed.private_folder import private_folder
 from sgp_runner.distributed.store import LocalStore

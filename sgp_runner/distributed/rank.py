@@ -19,19 +19,14 @@ from torch.distributed.distributed_c10d import Store
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.timetable import Timetable
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.comm import Comm, all_reduce_bytes
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler, resolved
 from sgp_runner.core.state import State
-from sgp_runner.core.worker import (
-    NULL_LISTENER,
-    OwnBudget,
-    StepListener,
-    Worker,
-    activity_name,
-)
+from sgp_runner.core.worker import NULL_LISTENER, StepListener, Worker, activity_name
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import step_snapshot

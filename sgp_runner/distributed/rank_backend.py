@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
-from sgp_runner.core.worker import Budget, OwnBudget, StepListener
+from sgp_runner.core.worker import StepListener
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget

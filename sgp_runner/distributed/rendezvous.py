@@ -18,7 +18,7 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from sgp_runner.distributed.store import LocalStore
-from sgp_runner.recording.checkpoint import in_words
+from sgp_runner.recording.checkpoint import rank_list
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.utils.messages import logger
@@ -136,7 +136,7 @@ def wait_for_ranks(store: Store, rank: int, size: int, where: str, seconds: floa
 
     def reason() -> str | None:
         absent = [each for each in range(size) if not here.check([str(each)])]
-        return f"{in_words(absent)} of {size} did not come" if absent else None
+        return f"{rank_list(absent)} of {size} did not come" if absent else None
 
     fix = f"start all {size} with the same MASTER_ADDR and MASTER_PORT"
     try:

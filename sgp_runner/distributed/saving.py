@@ -34,7 +34,7 @@ from sgp_runner.distributed.world import World
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
 from sgp_runner.recording.observer import Observer
-from sgp_runner.recording.unkept import Unkept
+from sgp_runner.recording.unsaved_state import UnsavedState
 from sgp_runner.utils.waits import waiting_for
 
 POLL_SECONDS = 0.01
@@ -64,7 +64,7 @@ class RankSaver:
         self.pauses = 0
         self.saving = False
         self.unchecked = False  # whether a server has saved in the midst of a step
-        self.unkept = Unkept(
+        self.unsaved_state = UnsavedState(
             experiment.run.algo.title,
             runtime.scheduler,
             lambda: world.alarm.add("unkept", 1) == 1,
@@ -98,9 +98,9 @@ class RankSaver:
     # Called on the scheduler's thread.
 
     def start_of_step(self, worker: Worker) -> None:
-        self.unkept.begin(worker)
+        self.unsaved_state.begin(worker)
         if self.unchecked:
-            self.unkept.check(worker)
+            self.unsaved_state.check(worker)
             self.unchecked = False
         if self.saving:  # a server finishes pending gradients
             return
@@ -180,7 +180,7 @@ class RankSaver:
         """Write the checkpoint; return its path and the signal received by any rank, if one was."""
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
-        self.unkept.check(self.worker)
+        self.unsaved_state.check(self.worker)
         if self.observer is not None:
             self.observer.recorder.check()  # a checkpoint without its records is worth nothing
         draft = Draft(self.experiment.checkpoints, world.all_gather_workers(self.steps)[0])

@@ -14,12 +14,12 @@ from pathlib import Path
 from sgp_runner.config.corrections import KEY, since
 from sgp_runner.config.experiment import Experiment, flat, identity_of, settings_of
 from sgp_runner.config.logger import NeedsPackages
-from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
+from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.config.size import check_memory
-from sgp_runner.recording.checkpoint import for_longer, keep_only
-from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
+from sgp_runner.recording.checkpoint import extendable, keep_only
+from sgp_runner.recording.divergence import FILE, record_divergence, refuse_to_repeat
 from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
@@ -87,11 +87,11 @@ def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, o
         remove(made)
         raise
     except Diverged as error:
-        raise leave_word(experiment, error) from error
+        raise record_divergence(experiment, error) from error
     if summary is not None:
         conclude(experiment, summary)
         keeps = experiment.run.checkpoint.keep_last
-        kept = for_longer(experiment.checkpoints, experiment.digest)[:1] if keeps else []
+        kept = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
         keep_only(kept, experiment.checkpoints)
     late, signal_state.late = signal_state.late, None
     if late is not None:

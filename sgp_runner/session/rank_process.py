@@ -36,7 +36,7 @@ def main(
     from dataclasses import replace
     from pathlib import Path
 
-    from sgp_runner.config.plugins import without_options
+    from sgp_runner.config.plugins.loading import without_options
     from sgp_runner.config.schema import load_experiment
     from sgp_runner.distributed.launch import STARTED
     from sgp_runner.recording.recorder import write_summary

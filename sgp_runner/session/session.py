@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
-from sgp_runner.recording.observer import Observer, recording
+from sgp_runner.recording.observer import Observer
+from sgp_runner.recording.opening import open_recorder
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import finishing, stop_signals
@@ -154,7 +155,7 @@ class Session:
         rank, backend = self.backend.original_rank, self.backend
         if rank is None:
             return nullcontext()
-        return recording(self.experiment, rank, backend.problem, backend.work, start)
+        return open_recorder(self.experiment, rank, backend.problem, backend.work, start)
 
     def train(self) -> dict[str, object] | None:
         """Run the algorithm to its end despite lost ranks, and return the summary."""

@@ -246,7 +246,7 @@ def end(code: int) -> NoReturn:
     """
     signal_state.code = code
     user_code = sys.modules.get("sgp_runner.utils.user_code")
-    if user_code is not None and user_code.FINDER.of_plugin:
+    if user_code is not None and user_code.FILES:
         atexit._run_exitfuncs()  # the last of which is `exit_with_code`
     sys.exit(code)
 

@@ -27,7 +27,8 @@ from sgp_runner.calibration.fit import (
 from sgp_runner.calibration.probe import FILE, Measured, Probe, measuring
 from sgp_runner.calibration.profile import CalibratedSetting, profile
 from sgp_runner.cli.calibrate import prepared
-from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
+from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.config.overrides import search_in
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.networks.gloo import Gloo

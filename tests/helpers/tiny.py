@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.cluster.compute_variation import ComputeTime, ConstantTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster, ComputeTime, ConstantTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.flat import FlatModule
 from sgp_runner.core.optim import SGD, Adam, Constant, Horizon, Schedule
 from sgp_runner.core.problem import Problem
-from sgp_runner.core.worker import OwnBudget, Steps, Worker
+from sgp_runner.core.worker import StepHooks, Worker
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.tasks import Regression
 from sgp_runner.models.vector import Diagonal
@@ -139,7 +141,7 @@ def run(
     """``steps`` of every node (on average, for asynchronous algorithms)."""
     problem, optim, cluster = tiny_problem(), optim or sgd(), cluster or machines()
     algo.check(nodes, optim)
-    listener = Steps()
+    listener = StepHooks()
     model = MachineModel(
         cluster,
         faults or Faults({}, {}),

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.report.read.runs import FINISHED, TIMING
-from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import BYTE_UNITS, HOUR, MINUTE, counted
 
 Item = TypeVar("Item")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from sgp_runner.data.dataset import Batch, Dataset, Split, Task, TensorSplit
+from sgp_runner.data.dataset import Batch, Dataset, LearningTask, Split, TensorSplit
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification, Regression, _chunks
 from sgp_runner.utils.errors import ConfigError
@@ -64,7 +64,7 @@ class InMemoryData:
 
 
 @dataclass(frozen=True)
-class OwnLoss(Task):
+class OwnLoss(LearningTask):
     """A loss of the user's.
 
     function: of outputs and targets of a batch; its mean, a scalar
@@ -179,7 +179,7 @@ def taken(given: Any, loss: Loss | None) -> tuple[InMemoryData, Dataset]:
     return config, dataset
 
 
-def task_of(loss: Loss | None, classes: bool) -> Task:
+def task_of(loss: Loss | None, classes: bool) -> LearningTask:
     if loss is None:
         return Classification() if classes else Regression()
     if not callable(loss):

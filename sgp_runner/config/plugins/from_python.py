@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgp_runner.config import choices
-from sgp_runner.config.interfaces import INTERFACES, check_class, place_of
-from sgp_runner.config.plugins import PYTHON
+from sgp_runner.config.plugins.interfaces import INTERFACES, check_class, place_of
+from sgp_runner.config.plugins.loading import PYTHON
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.fingerprint import code_hash
 

@@ -1,17 +1,7 @@
-"""Plug-ins: choices of the user's own, in a file or a package.
-
-A file has one class of a kind (``algo=./gossip_pga.py``), which becomes the choice of its name. A
-package (``--plugin mypkg``, or installed with an entry point of the group `GROUP`) has a YAML file
-per choice, in ``configs/GROUP/``, and names their classes in ``CHOICES`` of its ``__init__.py``:
-``{"algo": {"gossip_pga": "mypkg.gossip_pga:GossipPGA"}}``.
-
-Code is imported only if the command line names it or it is installed. A stored configuration has
-the name and the hash of each plug-in that it uses, and they only refuse a run: they import nothing.
-"""
+"""Loading of plug-ins: from a name on a command line to choices."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
@@ -26,19 +16,11 @@ from types import ModuleType
 from typing import Any
 
 from sgp_runner.config import choices
-from sgp_runner.config.interfaces import check_class, classes_in, no_class
+from sgp_runner.config.plugins.importer import FINDER, Code, code_of_file, code_of_package
+from sgp_runner.config.plugins.interfaces import check_class, classes_in, no_class
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.provenance import version_of_files
-from sgp_runner.utils.reading import MOST_YAML, parse_settings, read_text
-from sgp_runner.utils.user_code import (
-    FINDER,
-    Code,
-    code_of_file,
-    code_of_package,
-    described,
-    nearby,
-    place,
-)
+from sgp_runner.utils.user_code import described, nearby, user_code_line
 
 CONTRACT = 1  # of `sgp_runner.plugin`
 GROUP = "sgp_runner.plugins"  # of entry points
@@ -109,7 +91,7 @@ class Plugin:
             if found.partition(":")[0] not in self.code.modules:
                 raise ConfigError(
                     OPTION,
-                    f"{nearby_source(self.source)}: '{found}' of its CHOICES is not "
+                    f"{nearby(self.source)}: '{found}' of its CHOICES is not "
                     f"'module:Class' with a module of {self.name}.",
                 )
             with explained(self.source):
@@ -159,17 +141,8 @@ def explained(source: str) -> Iterator[None]:
     except BaseException as error:
         reason = described(error)
         if isinstance(error, SyntaxError):
-            reason = f"SyntaxError: {error.msg}{place(error)}"
-        raise ConfigError(
-            OPTION, f"{nearby_source(source)} cannot be imported: {reason}."
-        ) from error
-
-
-def nearby_source(source: str) -> str:
-    return nearby(source) if os.sep in source else source
-
-
-# Loading.
+            reason = f"SyntaxError: {error.msg}{user_code_line(error)}"
+        raise ConfigError(OPTION, f"{nearby(source)} cannot be imported: {reason}.") from error
 
 
 def named(words: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
@@ -211,7 +184,7 @@ def choice_in(source: str, group: str, key: str) -> str:
                 raise ConfigError(key, error.sentence) from error
             raise
         if (group, plugin.name) not in choices.EXTENSIONS:
-            raise no_class(plugin.module, nearby_source(plugin.source), group, key)
+            raise no_class(plugin.module, nearby(plugin.source), group, key)
         return plugin.name
     if group not in VALUES:
         raise ConfigError(
@@ -269,7 +242,7 @@ def check_free(group: str, name: str, source: str, key: str) -> None:
     if name in choices.groups()[group]:
         raise ConfigError(
             key,
-            f"{group}={name} is there already: rename the '{name}' of {nearby_source(source)}, "
+            f"{group}={name} is there already: rename the '{name}' of {nearby(source)}, "
             f"for example my_{name}.",
         )
 
@@ -370,106 +343,6 @@ def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
     }
 
 
-# Composition by Hydra.
-
-
-def nodes() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Group, name and contents of each choice that has no YAML file in a package."""
-    for (group, name), extension in choices.EXTENSIONS.items():
-        if isinstance(extension, Values):
-            yield group, name, read_values(extension.source, group)
-        elif group == "base" and not has_yaml(extension, group, name):
-            yield group, name, {"defaults": [f"/algo/{name}@_here_"]}
-        elif not has_yaml(extension, group, name):
-            cls = extension.class_of(group, name)
-            assert cls is not None
-            yield group, name, node_of(cls, group, name)
-
-
-def has_yaml(extension: choices.Extension, group: str, name: str) -> bool:
-    """Whether a package has a YAML file for this choice."""
-    folder = extension.configs if isinstance(extension, Plugin) else None
-    return folder is not None and (folder / group / f"{name}.yaml").is_file()
-
-
-def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
-    """The YAML file of a choice that is not this package's; ``search``: folders of presets."""
-    extension = choices.EXTENSIONS.get((group, choice))
-    if isinstance(extension, Values):
-        return Path(extension.source)
-    files = (Path(folder, group, f"{choice}.yaml") for folder in (*folders(), *map(Path, search)))
-    return next(filter(Path.is_file, files), None)
-
-
-def read_values(source: str, key: str) -> dict[str, Any]:
-    try:
-        tree = parse_settings(read_text(source, MOST_YAML))
-    except (OSError, ValueError) as error:
-        raise ConfigError(key, f"{nearby(source)} cannot be read: {error}.") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(key, f"{nearby(source)} has no settings.")
-    check_plain(tree, "" if key == choices.PRESET else key, nearby(source))
-    return tree
-
-
-def check_plain(value: object, key: str, where: str) -> None:
-    """Raise ConfigError for values that YAML has but settings do not, such as sets."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if not isinstance(name, str | int | float):
-                raise ConfigError(key or where, f"'{name}' in {where} cannot name a setting.")
-            check_plain(inner, f"{key}.{name}" if key else str(name), where)
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            check_plain(inner, f"{key}[{i}]", where)
-    elif not isinstance(value, str | int | float | None):
-        raise ConfigError(
-            key,
-            f"a {type(value).__name__} in {where} is not a setting: write text, a number, true, "
-            "false, null, a list or a mapping.",
-        )
-
-
-def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:
-    """The contents of a YAML file of this choice, whose parts are those of the class's defaults."""
-    parts, values = [], {}
-    for field in dataclasses.fields(cls):
-        inner = choices.group_of(f"{group}.{field.name}")
-        if inner is not None:
-            tree = default_part(inner, field)
-            parts.append({f"/{inner}@{field.name}": tree.pop("name", None)})
-            values.update({field.name: tree} if tree else {})
-    return {"defaults": [*parts, "_self_"], "name": name, **values}
-
-
-def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """The default of a field that is a part, such as ``topology: Topology = Ring()``, as a tree."""
-    part: Any = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        part = field.default_factory()
-    choice = choices.choice_of(group, type(part))
-    if choice is None:
-        return {}
-    own = {
-        each.name: list(value) if isinstance(value, tuple) else value
-        for each in dataclasses.fields(part)
-        if (value := getattr(part, each.name)) != each.default
-    }
-    return {**own, "name": choice}
-
-
-def folders() -> list[Path]:
-    """The folders of YAML files of packages."""
-    return [
-        plugin.configs
-        for plugin in LOADED.values()
-        if plugin.configs is not None and plugin.configs.is_dir()
-    ]
-
-
-# Identity.
-
-
 def hashes(used: Iterable[choices.Extension]) -> dict[str, str]:
     """The hash of each plug-in, as it is stored in a configuration."""
     found = {plugin.name: plugin.hash for plugin in sorted(used, key=lambda each: each.name)}
@@ -495,7 +368,7 @@ def check_stored(stored: object) -> None:
         if plugin.hash != hash_there:
             raise ConfigError(
                 f"{KEY}.{name}",
-                f"{nearby_source(plugin.source)} has changed since this run: its hash was "
+                f"{nearby(plugin.source)} has changed since this run: its hash was "
                 f"{str(hash_there)[:12]} and is {plugin.hash[:12]}; "
                 "restore it, or start another run.",
             )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, inf, log, log2
-from typing import TYPE_CHECKING, Literal, Protocol
+from math import ceil, inf, log2
+from typing import Literal
 
 from sgp_runner.cluster.checks import check_positive, check_power, check_ranks, check_rate
+from sgp_runner.cluster.compute_variation import ComputeTime
 from sgp_runner.cluster.regions import Region, check_regions, crossings, left_in
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds, bit_rate, counted, num_bytes
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
 
 # Copies per asynchronous gradient: to the host, into the model there, the model back to the device.
 ASYNC_HOST_PASSES = 3
@@ -22,56 +20,6 @@ HOST_KEYS = ("ranks_per_host", "passing_seconds_per_byte", "mixing_seconds_per_b
 VALIDATED = ("nodes", "bandwidth", "least_bytes", "most_bytes")
 
 Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
-
-
-class ComputeTime(Protocol):
-    """Variation of compute time around its mean (both in seconds)."""
-
-    def sample(self, mean: float, random: Generator, count: int) -> list[float]: ...
-
-
-@dataclass(frozen=True)
-class ConstantTime:
-    """Always the mean."""
-
-    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
-        return [mean] * count
-
-
-@dataclass(frozen=True)
-class LogNormalTime:
-    """Log-normal around the mean.
-
-    cv: coefficient of variation
-    """
-
-    cv: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_positive("cluster.compute_time.cv", self.cv)
-        check_power("cluster.compute_time.cv", self.cv, 2)
-
-    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
-        variance = log(1 + self.cv**2)
-        times = mean * random.lognormal(-variance / 2, variance**0.5, count)
-        return list(map(float, times))
-
-
-@dataclass(frozen=True)
-class GammaTime:
-    """Gamma around the mean (Barkai et al. 2020: shape 100).
-
-    shape: of the law; its coefficient of variation is 1 / sqrt(shape)
-    """
-
-    shape: float = 100.0
-
-    def __post_init__(self) -> None:
-        check_positive("cluster.compute_time.shape", self.shape)
-        check_power("cluster.compute_time.shape", self.shape, -1)
-
-    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
-        return list(map(float, mean * random.gamma(self.shape, 1 / self.shape, count)))
 
 
 @dataclass(frozen=True)

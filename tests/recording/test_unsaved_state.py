@@ -10,7 +10,7 @@ from helpers import tiny
 
 from sgp_runner.cli.main import main
 from sgp_runner.core.worker import Worker
-from sgp_runner.recording.unkept import Unkept
+from sgp_runner.recording.unsaved_state import UnsavedState
 
 FILE = """from collections import deque
 from dataclasses import dataclass
@@ -106,11 +106,11 @@ def warnings(capsys: pytest.CaptureFixture[str], **code: str) -> list[str]:
     """The warnings of 12 steps on 2 nodes, with a checkpoint at each."""
     module: dict[str, Any] = {"__name__": __name__}
     exec(compile(text(**code), "mine.py", "exec", dont_inherit=True), module)
-    watched: list[Unkept] = []
+    watched: list[UnsavedState] = []
 
     def at_step(result: tiny.Result, worker: Worker) -> None:
         if not watched:
-            watched.append(Unkept("Mine", result.simulation.scheduler))
+            watched.append(UnsavedState("Mine", result.simulation.scheduler))
         watched[0].begin(worker)
         if worker.step >= 1:
             watched[0].check(worker)

@@ -37,7 +37,7 @@ ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 RESUMABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR
 
 
-class Unkept:
+class UnsavedState:
     """Warns once in a run, at a checkpoint.
 
     title: of the algorithm

@@ -1,52 +1,40 @@
-"""Codecs by literal values, and the ring that carries them."""
+"""Pipe-SGD against its recursion, and its compressed all-reduce."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from helpers.tiny import START, gradient, machines, run, sgd
+from helpers.recursion import OPTIM, STEPS, Oracle, assert_equal
+from helpers.tiny import START, Momentum, gradient, machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
-from sgp_runner.algorithms.pipe_sgd import CODECS, PipeSGD
-from sgp_runner.core.codecs.casts import Truncate16
-from sgp_runner.core.codecs.quantised import Quantize8
+from sgp_runner.algorithms.pipe_sgd import PipeSGD
 
 
-def quantize8(values: torch.Tensor) -> torch.Tensor:
-    return Quantize8().to_message(values, [], 0)
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("depth", [2, 3, 5])
+def test_pipe_sgd_applies_the_mean_gradient_of_k_minus_1_steps_ago(depth: int, n: int) -> None:
+    oracle, momentum, gradients = Oracle(n), Momentum(OPTIM), []
+    for k in range(STEPS):
+        gradients.append(oracle.mean_g(k))
+        if k >= depth - 1:
+            oracle.x = oracle.x - momentum.step(gradients[k - (depth - 1)], oracle.x[0])
+    for g in gradients[STEPS - (depth - 1) :]:  # what is left in the pipeline
+        oracle.x = oracle.x - momentum.step(g, oracle.x[0])
+    assert_equal(run(PipeSGD(depth=depth), n, STEPS, OPTIM).x, oracle.x)
 
 
-def dequantize8(message: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return Quantize8().from_message(message, [], like, 0)
-
-
-def test_truncation_drops_bits_towards_zero() -> None:
-    values = torch.tensor([1.0, -1.0, 1.0078124, -1.0078124, 3.1415927, 0.0])
-    # bfloat16 has steps of 2^-7 between 1 and 2; rounding would give +-1.0078125 for the third and
-    # fourth
-    assert Truncate16().to_message(values, [], 0).tolist() == [1.0, -1.0, 1.0, -1.0, 3.140625, 0.0]
-
-
-def test_quantisation_is_linear_in_the_largest_magnitude() -> None:
-    values = torch.tensor([2.54, -2.54, 0.02, 0.011, 0.009, 0.0])
-    message = quantize8(values)
-    assert message.dtype == torch.int8
-    assert message[:-4].tolist() == [127, -127, 1, 1, 0, 0]
-    assert dequantize8(message, values).tolist() == pytest.approx(
-        [2.54, -2.54, 0.02, 0.02, 0.0, 0.0]
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_zeros_and_nothing_survive_quantisation(dtype: torch.dtype) -> None:
-    for length in (0, 3):
-        values = torch.zeros(length, dtype=dtype)
-        assert torch.equal(dequantize8(quantize8(values), values), values)
-
-
-def test_the_smallest_numbers_survive_quantisation() -> None:
-    assert quantize8(torch.tensor([1e-37, -5e-38, 0.0]))[:-4].tolist() == [127, -64, 0]
+def test_pipe_sgd_warms_up_synchronously() -> None:
+    """Four steps per epoch; with one epoch of warm-up steps 0 to 3 are synchronous, and step 4
+    applies nothing yet.
+    """
+    oracle, momentum, gradients = Oracle(2), Momentum(OPTIM), []
+    for k in range(STEPS):
+        gradients.append(oracle.mean_g(k))
+        if k != 4:
+            oracle.x = oracle.x - momentum.step(gradients[k if k < 4 else k - 1], oracle.x[0])
+    oracle.x = oracle.x - momentum.step(gradients[-1], oracle.x[0])
+    assert_equal(run(PipeSGD(depth=2, warmup_epochs=1), 2, STEPS, OPTIM).x, oracle.x)
 
 
 @pytest.mark.parametrize("compression", ["truncate16", "quantize8"])
@@ -109,11 +97,3 @@ def test_clipping_comes_after_averaging() -> None:
     assert np.linalg.norm(clipped - start) == pytest.approx(1e-3, rel=1e-2)
     loose = run(PipeSGD(depth=1, clip=1e6), 2, 3, sgd(lr=0.1)).x
     assert np.array_equal(loose, run(PipeSGD(depth=1), 2, 3, sgd(lr=0.1)).x)
-
-
-def test_every_codec_decodes_to_the_type_it_is_told() -> None:
-    for codec in CODECS.values():
-        like = torch.linspace(-1, 1, 7, dtype=torch.float64)
-        decoded = codec.from_message(codec.to_message(like, [(7,)], 0), [(7,)], like, 0)
-        assert decoded.dtype == torch.float64
-        assert torch.allclose(decoded, like, atol=1 / 127)

@@ -1,7 +1,7 @@
 """Gradients and evaluations on several cores, by processes.
 
 A process is a fork of this one, so it has the model and the data; what a gradient reads and writes
-is in memory that both share, and a message names only its place, its rank and its step. An
+is in memory that both share, and a message names only its slot, its rank and its step. An
 evaluation is divided into passes that do not depend on the number of processes. Each process
 computes with one thread, so results have the same bytes wherever they are computed.
 """
@@ -40,7 +40,7 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 
 @dataclass(frozen=True)
-class Place:
+class GradientMemory:
     """Shared memory of one gradient: ``params`` [D], ``buffers`` and, computed, ``value`` [D]."""
 
     params: Tensor
@@ -48,14 +48,14 @@ class Place:
     buffers: Sequence[Tensor]
 
 
-def make_place(problem: Problem) -> Place:
+def make_slot(problem: Problem) -> GradientMemory:
     start = problem.start()
     params, value, *buffers = shared([start, start, *problem.flat.initial])
-    return Place(params, value, buffers)
+    return GradientMemory(params, value, buffers)
 
 
 def shared(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """New tensors of these shapes and types, in memory that is shared with forked processes."""
+    """Return new tensors of these shapes and types, in memory shared with forked processes."""
     import torch
 
     begins, size = [], 0
@@ -71,7 +71,7 @@ def shared(tensors: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def serve(problem: Problem, places: Sequence[Place], connection: Connection) -> None:
+def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connection) -> None:
     """Compute gradients in a forked process, until the other end of ``connection`` is closed."""
     import torch
 
@@ -85,10 +85,10 @@ def serve(problem: Problem, places: Sequence[Place], connection: Connection) -> 
             library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         while True:
             number, *what = connection.recv()
-            answer = None
+            received = None
             with suppress(Exception):  # the other process meets the same error, and reports it
-                answer = perform(problem, places[number], *what)
-            connection.send((number, answer))
+                received = perform(problem, slots[number], *what)
+            connection.send((number, received))
     except (EOFError, OSError):
         pass
     finally:
@@ -96,7 +96,7 @@ def serve(problem: Problem, places: Sequence[Place], connection: Connection) -> 
 
 
 def perform(
-    problem: Problem, place: Place, rank: int | None, step: int, processes: int
+    problem: Problem, slot: GradientMemory, rank: int | None, step: int, processes: int
 ) -> float | list[Sequence[float]]:
     """Compute the gradient of a rank's step and return its loss.
 
@@ -104,14 +104,14 @@ def perform(
     ``step``-th on.
     """
     if rank is None:
-        return problem.sums(place.params, [*place.buffers], slice(step, None, processes))
-    value, loss = problem.gradient(place.params, [*place.buffers], rank, step)
-    place.value.copy_(value)
+        return problem.sums(slot.params, [*slot.buffers], slice(step, None, processes))
+    value, loss = problem.gradient(slot.params, [*slot.buffers], rank, step)
+    slot.value.copy_(value)
     return float(loss)
 
 
 @dataclass(frozen=True)
-class Result:
+class Computed:
     """A gradient ``value`` [D] with its loss, and the buffers that its forward pass has updated."""
 
     value: Tensor
@@ -123,18 +123,18 @@ class Assistant:
     """A process that computes gradients, at most ``QUEUED`` at a time, and parts of evaluations."""
 
     def __init__(self, problem: Problem, others: Sequence[Connection]) -> None:
-        self.places = [make_place(problem) for _ in range(QUEUED + 1)]  # the last to evaluate
+        self.slots = [make_slot(problem) for _ in range(QUEUED + 1)]  # the last to evaluate
         self.free = list(range(QUEUED))
         self.sums: list[Sequence[float]] | None = None
         self.evaluates = False
-        self.asked: dict[int, Gradient] = {}  # by place
+        self.asked: dict[int, Gradient] = {}  # by slot
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
 
         def work() -> None:
             for each in (*others, self.connection):
                 each.close()
-            serve(problem, self.places, theirs)
+            serve(problem, self.slots, theirs)
 
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
@@ -163,26 +163,26 @@ class Assistant:
     def request(
         self, number: int, params: Tensor, buffers: Sequence[Tensor], *what: int | None
     ) -> None:
-        place = self.places[number]
-        place.params.copy_(params)
-        for there, buffer in zip(place.buffers, buffers, strict=True):
+        slot = self.slots[number]
+        slot.params.copy_(params)
+        for there, buffer in zip(slot.buffers, buffers, strict=True):
             there.copy_(buffer)
         self.connection.send((number, *what))
 
-    def answer(self) -> tuple[Gradient, Result | None] | None:
-        """Wait for the next answer.
+    def receive(self) -> tuple[Gradient, Computed | None] | None:
+        """Wait for the next message.
 
         Returns a gradient with its result, or without one if it has failed there; None for `sums`.
         """
-        number, answer = self.connection.recv()
+        number, received = self.connection.recv()
         if number == QUEUED:
-            self.sums, self.evaluates = answer, False
+            self.sums, self.evaluates = received, False
             return None
-        place = self.places[number]
+        slot = self.slots[number]
         result = None
-        if answer is not None:
-            buffers = [buffer.clone() for buffer in place.buffers]
-            result = Result(place.value.clone(), answer, buffers)
+        if received is not None:
+            buffers = [buffer.clone() for buffer in slot.buffers]
+            result = Computed(slot.value.clone(), received, buffers)
         self.free.append(number)
         return self.asked.pop(number), result
 
@@ -207,7 +207,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class Processes:
+class Parallel:
     """Computes gradients in flight, and evaluates, on ``cores`` cores; this process uses one.
 
     The others start when gradients turn out to take long enough; those of a large model at once,
@@ -221,7 +221,7 @@ class Processes:
         self.ranks: set[int] = set()  # with a gradient that may be computed early
         self.pending: dict[Gradient, None] = {}
         self.running: dict[Gradient, Assistant] = {}
-        self.done: dict[Gradient, Result] = {}
+        self.done: dict[Gradient, Computed] = {}
         self.assistants: list[Assistant] = []
         self.timed = 0
         if problem.is_large:
@@ -258,7 +258,7 @@ class Processes:
         return result.value
 
     def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
-        """The sums of each pass of an evaluation, as `Problem.sums`."""
+        """Return the sums of each pass of an evaluation, as `Problem.sums`."""
         passes = len(self.problem.chunks)
         helping = self.assistants[: passes - 1]  # the others compute gradients meanwhile
         every = len(helping) + 1
@@ -276,7 +276,7 @@ class Processes:
                 found[part] = assistant.sums or self.problem.sums(params, buffers, part)
         return found
 
-    def timed_here(self, gradient: Gradient) -> Result:
+    def timed_here(self, gradient: Gradient) -> Computed:
         """Compute a gradient; the second one decides whether other processes are worth it."""
         began = time.perf_counter()
         result = self.here(gradient)
@@ -286,7 +286,7 @@ class Processes:
             self.start_assistants()
         return result
 
-    def here(self, gradient: Gradient) -> Result:
+    def here(self, gradient: Gradient) -> Computed:
         """Compute a gradient in this process."""
         early = Gradient(
             gradient.rank,
@@ -296,7 +296,7 @@ class Processes:
         )
         with one_thread():
             value = self.loop.finish(early)
-        return Result(value, early.loss, early.buffers)
+        return Computed(value, early.loss, early.buffers)
 
     @property
     def has_room(self) -> bool:
@@ -307,13 +307,13 @@ class Processes:
         """Compute a gradient that is not due yet, if there is one."""
         if not self.pending or not self.has_room:
             return False
-        gradient = self.take_pending()
+        gradient = self.pop_pending()
         self.done[gradient] = self.here(gradient)
         self.collect(timeout=0)
         return True
 
-    def take_pending(self) -> Gradient:
-        """The pending gradient that is due first."""
+    def pop_pending(self) -> Gradient:
+        """Return the pending gradient that is due first."""
         gradient = min(self.pending, key=attrgetter("due"))
         del self.pending[gradient]
         return gradient
@@ -325,7 +325,7 @@ class Processes:
         """
         for assistant in [*self.assistants]:
             while len(self.pending) > bool(assistant.asked) and assistant.free and self.has_room:
-                gradient = self.take_pending()
+                gradient = self.pop_pending()
                 self.running[gradient] = assistant
                 try:
                     assistant.ask(gradient)
@@ -340,12 +340,12 @@ class Processes:
             assert isinstance(connection, Connection)
             assistant = by_connection[connection]
             try:
-                answer = assistant.answer()
+                received = assistant.receive()
             except (EOFError, OSError):
                 self.lose(assistant)
                 continue
-            if answer is not None:
-                gradient, result = answer
+            if received is not None:
+                gradient, result = received
                 del self.running[gradient]
                 if result is not None:
                     self.done[gradient] = result

@@ -10,8 +10,8 @@ from pathlib import PurePath
 from typing import Any
 
 from sgp_runner.config.choices import choice_of, class_of, group_of, has_names
-from sgp_runner.config.in_memory import bring
 from sgp_runner.config.overrides import quoted
+from sgp_runner.config.plugins.from_python import bring
 from sgp_runner.config.schema import NAME, is_part, join
 from sgp_runner.utils.errors import ConfigError
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from sgp_runner.config import plugins
+from sgp_runner.config.plugins import loading as plugins
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched
 from sgp_runner.utils.messages import showing_messages
