@@ -34,7 +34,7 @@ from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory
 from sgp_runner.config.plugins.loading import Plugin
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.reading import MOST_DIGITS, is_too_long, read_yaml
+from sgp_runner.utils.reading import MAX_DIGITS, is_too_long, read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.user_code import user_code_line
 
@@ -351,7 +351,7 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
     A key set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number.
     """
-    if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MOST_DIGITS:
+    if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MAX_DIGITS:
         return int(name)
     if type(name) is not hint:
         raise ConfigError(key, f"{shown(name)} is not {words_for(hint)}; write {key}={{0: ...}}.")
@@ -481,7 +481,7 @@ def choice_error(key: str, value: object) -> ConfigError:
 
 def too_long(key: str) -> ConfigError:
     """Return the error of a whole number that could not be read from a file again."""
-    return ConfigError(key, f"a whole number has at most {MOST_DIGITS} digits: use a smaller one.")
+    return ConfigError(key, f"a whole number has at most {MAX_DIGITS} digits: use a smaller one.")
 
 
 def missing(key: str) -> ConfigError:
