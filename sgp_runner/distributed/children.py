@@ -30,10 +30,6 @@ class Fork:
     def __init__(self, process: ForkProcess) -> None:
         self.process = process
 
-    @property
-    def returncode(self) -> int | None:
-        return self.process.exitcode
-
     def poll(self) -> int | None:
         return self.process.exitcode
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
-from sgp_runner.distributed.json_collectives import broadcast
+from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.waits import waiting_for
@@ -187,10 +187,9 @@ class Gradients:
     def send_stop(self, stop: Stopped | None) -> Stopped | None:
         """Return the ``stop`` of the first device, on all of them."""
         assert self.world.node_cpu_group is not None
+        own = None if stop is None else [str(stop), stop.number, stop.saved]
         with waiting_for("waits for the devices of its node"):
-            sent = broadcast(
-                stop and [str(stop), stop.number, stop.saved], self.world.node_cpu_group
-            )
+            sent = all_gather(own, self.world.node_cpu_group)[0]
         return None if sent is None else Stopped(*sent)
 
     def gather_states(self) -> list[State]:

@@ -57,14 +57,3 @@ def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
     return [
         unpack(part[:length], rank) for part, length, rank in zip(parts, each, ranks, strict=True)
     ]
-
-
-def broadcast(value: object, group: dist.ProcessGroup) -> Any:
-    """Return the value of the first rank of ``group`` on all of them; other values are ignored."""
-    own, first = pack(value), dist.get_process_group_ranks(group)[0]
-    length = torch.tensor([len(own)])
-    dist.broadcast(length, group=group, group_src=0)
-    check_lengths([int(length)], [first])
-    data = own if dist.get_rank(group) == 0 else torch.empty(int(length), dtype=torch.uint8)
-    dist.broadcast(data, group=group, group_src=0)
-    return unpack(data, first)

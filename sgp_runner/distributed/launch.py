@@ -191,21 +191,16 @@ def wait_for(
     tick: called often
     """
     deadline, told = float("inf"), list[int]()
-    while None in [child.poll() for child in children] and time.monotonic() < deadline:
-        failed = [rank for rank, child in enumerate(children) if child.returncode]
+    while None in (codes := [child.poll() for child in children]) and time.monotonic() < deadline:
+        failed = [rank for rank, code in enumerate(codes) if code]
         if tell is not None and failed != told:
             told = failed
             tell(failed)
-        ended = (
-            any(child.returncode for child in children)
-            if tell is None
-            else children[0].returncode is not None
-        )
-        if ended:
+        if failed if tell is None else codes[0] is not None:
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         tick()
         time.sleep(0.02)
-    return [child.returncode or 0 for child in children]
+    return [code or 0 for code in codes]
 
 
 def stop(children: list[Child]) -> None:
