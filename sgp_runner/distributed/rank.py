@@ -10,6 +10,7 @@ import concurrent.futures
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -224,8 +225,9 @@ class SharedBudget:
         return given
 
 
-class ServerBudget:
-    """Budget ``own`` of a server, whose end is written to the store of the run.
+@dataclass
+class ServerBudget(OwnBudget):
+    """Budget of a server, whose end is written to the store of the run.
 
     Workers between steps must not wait for a server that has ended to save a checkpoint. A server
     that ends while it saves takes part, and writes its end afterwards.
@@ -234,28 +236,16 @@ class ServerBudget:
     saving: whether the server takes part in a checkpoint
     """
 
-    def __init__(self, store: Store, own: OwnBudget) -> None:
-        self.store, self.own = store, own
-        self.ended = self.saving = False
-
-    @property
-    def spent(self) -> bool:
-        return self.own.spent
-
-    @property
-    def taken(self) -> int:
-        return self.own.taken
-
-    @taken.setter
-    def taken(self, number: int) -> None:
-        self.own.taken = number
+    store: Store = field(kw_only=True)
+    ended: bool = False
+    saving: bool = False
 
     def next_step(self) -> int | None:
-        number = self.own.next_step()
+        number = OwnBudget.next_step(self)
         self.ended = number is None
-        self.tell()
+        self.write_end()
         return number
 
-    def tell(self) -> None:
+    def write_end(self) -> None:
         if self.ended and not self.saving:
             self.store.set(NO_STEP_LEFT, "")

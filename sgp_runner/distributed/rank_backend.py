@@ -182,7 +182,7 @@ class RankBackend:
         elif shared:
             budget = SharedBudget(world.store, own.total)
         elif run.algo.asynchronous:
-            budget = ServerBudget(world.store, own)
+            budget = ServerBudget(own.total, store=world.store)
         self.runtime = Rank(
             problem,
             world,

@@ -132,7 +132,7 @@ class RankSaver:
         budget.saving = self.unchecked = True
         self.save()
         budget.saving = False
-        budget.tell()
+        budget.write_end()
 
     def save(self) -> None:
         """Wait until all ranks are quiesced, and save. Raises Stopped after a signal."""

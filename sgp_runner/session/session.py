@@ -130,7 +130,9 @@ class Session:
                 if backend.original_rank == 0:
                     logger.info(resume_message(found, membership.lost(run)))
                 backend.restore(self.observer)
-            with self.finishing():
+            # A signal after training waits for the last evaluation, as a training costs more. The
+            # ranks of a real run end together.
+            with finishing() if run.network.clock == "simulated" else nullcontext():
                 summary = self.train()
             if recorder is not None:
                 recorder.finish(summary)
@@ -186,14 +188,6 @@ class Session:
         """Let signals stop the run once it is saved, if it can be saved."""
         run = self.experiment.run
         return nullcontext() if run.record or run.algo.is_probe else stop_signals(self.ask)
-
-    def finishing(self) -> AbstractContextManager[None]:
-        """Let a signal after training wait for the last evaluation: a training costs more.
-
-        The ranks of a real run evaluate together, and end together.
-        """
-        run = self.experiment.run
-        return finishing() if run.network.clock == "simulated" else nullcontext()
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Save the run at its next step, and stop it."""
