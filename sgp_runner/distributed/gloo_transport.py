@@ -166,7 +166,7 @@ class GlooTransport(Transport):
             *([] if shaper is None else [partial(self.delay, shaper)]),
         ]
         self.threads = [
-            Thread(target=self.report_errors, args=(each,), daemon=True) for each in work
+            Thread(target=self.report_errors, args=(function,), daemon=True) for function in work
         ]
         for thread in self.threads:
             thread.start()
@@ -210,8 +210,8 @@ class GlooTransport(Transport):
     def abandon(self) -> None:
         """Stop sending; receiving threads end with the next header (see `release`)."""
         self.abandoned = True
-        for each in (self.outbox, self.announced, self.delayed):
-            each.put(None)
+        for transfers in (self.outbox, self.announced, self.delayed):
+            transfers.put(None)
 
     def release(self) -> None:
         """Close the connections, once all survivors have abandoned theirs.

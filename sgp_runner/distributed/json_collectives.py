@@ -50,10 +50,10 @@ def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
     own, ranks = pack(value), dist.get_process_group_ranks(group)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in ranks]
     dist.all_gather(lengths, torch.tensor([len(own)]), group=group)
-    each = [int(length) for length in lengths]
-    check_lengths(each, ranks)
-    parts = [torch.empty(max(each), dtype=torch.uint8) for _ in ranks]
-    dist.all_gather(parts, pad(own, (0, max(each) - len(own))), group=group)
+    sizes = [int(length) for length in lengths]
+    check_lengths(sizes, ranks)
+    parts = [torch.empty(max(sizes), dtype=torch.uint8) for _ in ranks]
+    dist.all_gather(parts, pad(own, (0, max(sizes) - len(own))), group=group)
     return [
-        unpack(part[:length], rank) for part, length, rank in zip(parts, each, ranks, strict=True)
+        unpack(part[:length], rank) for part, length, rank in zip(parts, sizes, ranks, strict=True)
     ]

@@ -64,8 +64,8 @@ class MpiWorld(World):
         self.stores = store, store.clone()  # keeps stores that are Python objects alive
         wait_for(self.all_ranks)  # rank 0 may end, and remove the file, once all have opened it
         self.store, self.alarm = (
-            PrefixStore(name, each)
-            for name, each in zip(("run", "alarm"), self.stores, strict=True)
+            PrefixStore(name, store)
+            for name, store in zip(("run", "alarm"), self.stores, strict=True)
         )
 
     def store_among(self, hosts: list[str]) -> Any:

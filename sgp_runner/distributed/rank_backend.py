@@ -164,9 +164,8 @@ class RankBackend:
                     position_in(saved["observer"])
         except UnusableCheckpoint as error:
             reason = error.reason
-        for each in world.gather(reason):
-            if each is not None:
-                raise UnusableCheckpoint(found.path, each)
+        for misfit in filter(None, world.gather(reason)):
+            raise UnusableCheckpoint(found.path, misfit)
         return saved
 
     def make_worker(self) -> None:
@@ -303,9 +302,9 @@ class RankBackend:
         own: epochs that this rank has taken between steps, that its budget has given out, and that
             its dropped steps were
         """
-        each = self.world.gather(own)
-        shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
-        return common_epoch(self.membership.run, [at_rest for at_rest, *_ in each], shared)
+        epochs = self.world.gather(own)
+        shared = max(taken for _, taken, _ in epochs) - sum(dropped for *_, dropped in epochs)
+        return common_epoch(self.membership.run, [at_rest for at_rest, *_ in epochs], shared)
 
     def take_over(self, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
         """Bring the new worker to ``epoch``, with the model of the server if there is one."""
@@ -369,21 +368,21 @@ class RankBackend:
         check_alike(processes, world.layout)
         if self.original_rank != 0:
             return None
-        ranks = [each for each in processes if each is not None and "cost" in each]
+        ranks = [end for end in processes if end is not None and "cost" in end]
         nodes = ranks[: run.nodes]
-        metrics = [each["metrics"] for each in nodes]
+        metrics = [node["metrics"] for node in nodes]
         if run.algo.servers:
             average = ranks[-1]["metrics"]
         else:
-            squares = sum(each["square"] for each in nodes)
+            squares = sum(node["square"] for node in nodes)
             observer.record_average(
                 worker,
                 run.epochs,
                 mean,
-                spread(squares, metrics, [each["weight"] for each in nodes]),
+                spread(squares, metrics, [node["weight"] for node in nodes]),
             )
             average = observer.average
-        costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
+        costs = total_cost([node["cost"] for node in nodes], time.monotonic() - observer.started)
         return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
 
 

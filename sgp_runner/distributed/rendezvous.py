@@ -135,7 +135,7 @@ def wait_for_ranks(store: Store, rank: int, size: int, where: str, seconds: floa
     here = PrefixStore(f"here {attempt}", store)
 
     def reason() -> str | None:
-        absent = [each for each in range(size) if not here.check([str(each)])]
+        absent = [other for other in range(size) if not here.check([str(other)])]
         return f"{rank_list(absent)} of {size} did not come" if absent else None
 
     fix = f"start all {size} with the same MASTER_ADDR and MASTER_PORT"

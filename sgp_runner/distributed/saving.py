@@ -189,14 +189,15 @@ class RankSaver:
         world.all_gather_workers(None)
         name = f"rank{world.process_rank}.pt"
         draft.add(name, self.state_dict())
-        each = world.all_gather_workers((draft.files[name], self.trigger.signal))
+        written = world.all_gather_workers((draft.files[name], self.trigger.signal))
         draft.files = {
-            f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)
+            f"rank{process}.pt": own
+            for process, (own, _) in zip(world.running, written, strict=True)
         }
         if world.process_rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
         world.all_gather_workers(None)
-        return draft.place, next((number for _, number in each if number is not None), None)
+        return draft.place, next((number for _, number in written if number is not None), None)
 
     def state_dict(self) -> State:
         worker, runtime = self.worker, self.runtime
@@ -232,16 +233,16 @@ def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | No
 def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
     """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
     worker, start = saved["worker"], problem.start()
-    shapes = {name: each.shape for name, each in optim.buffers(start).items()}
-    model_shapes = [each.shape for each in problem.flat.fresh_buffers()]
+    shapes = {name: buffer.shape for name, buffer in optim.buffers(start).items()}
+    model_shapes = [buffer.shape for buffer in problem.flat.fresh_buffers()]
     counts = [worker[key] for key in COUNTS]
     if worker["push_sum"].shape != (start.numel() + 1,):
         raise ValueError("it has another number of parameters")
-    if {name: each.shape for name, each in worker["buffers"].items()} != shapes:
+    if {name: buffer.shape for name, buffer in worker["buffers"].items()} != shapes:
         raise ValueError("it has another optimizer")
-    if [each.shape for each in worker["model_buffers"]] != model_shapes:
+    if [buffer.shape for buffer in worker["model_buffers"]] != model_shapes:
         raise ValueError("it has other buffers of the model")
-    if not all(isinstance(each, int) for each in counts) or not isfinite(saved["now"]):
+    if not all(isinstance(count, int) for count in counts) or not isfinite(saved["now"]):
         raise TypeError("its counts are no numbers")
     if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
         raise KeyError(*missing)

@@ -94,9 +94,9 @@ def checksum(params: Tensor) -> str:
 def check_alike(processes: list[Any], layout: RankLayout) -> None:
     """Raise RankFailed unless all devices of a node ended with the same parameters."""
     ends = [
-        each["checksum"]
-        for process, each in enumerate(processes)
-        if each is not None and layout.node_rank_of(process) == layout.node_rank
+        end["checksum"]
+        for process, end in enumerate(processes)
+        if end is not None and layout.node_rank_of(process) == layout.node_rank
     ]
     if len(set(ends)) > 1:
         raise RankFailed(

@@ -215,10 +215,10 @@ class DryRun:
         collective.joined[rank] = future, tensor
         collective.missing.discard(rank)
         if not collective.missing:
-            tensors = [collective.joined[each][1] for each in range(self.size)]
+            tensors = [collective.joined[rank][1] for rank in range(self.size)]
             value = result(tensors)
-            for each, _ in collective.joined.values():
-                self.scheduler.resolve(each, value)
+            for contributed, _ in collective.joined.values():
+                self.scheduler.resolve(contributed, value)
             collective.joined.clear()
         return future
 
@@ -243,7 +243,7 @@ class DryRun:
             rank = rank_after
         if rank is None:
             return f"{words[path[-1]]}, but none is sent"
-        circle = [words[each] for each in path[path.index(rank) :]]
+        circle = [words[rank] for rank in path[path.index(rank) :]]
         more = f", and so on, {len(circle)} ranks" if len(circle) > MAX_NAMED else ""
         return f"ranks would wait in a circle: {', '.join(circle[:MAX_NAMED])}{more}"
 

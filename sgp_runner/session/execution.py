@@ -121,7 +121,7 @@ def prepare(experiment: Experiment) -> list[Path]:
 
     directory = experiment.directory
     config = yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True)
-    used = {KEY_OF_PLUGINS: {each.name: each.record for each in experiment.plugins}}
+    used = {KEY_OF_PLUGINS: {plugin.name: plugin.record for plugin in experiment.plugins}}
     used = used if experiment.plugins else {}
     texts = {
         "config.yaml": config,
@@ -184,7 +184,7 @@ def refuse_other_settings(experiment: Experiment) -> None:
             )
     for key in [*here, *there]:
         if key not in there or key not in here or here[key] != there[key]:
-            then, now = (shown(each[key]) if key in each else "not set" for each in (there, here))
+            then, now = (shown(run[key]) if key in run else "not set" for run in (there, here))
             difference = f"{key} is {then} there and {now} here"
             raise ConfigError(
                 "name",

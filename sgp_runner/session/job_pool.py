@@ -89,7 +89,7 @@ class RunJob:
 def outdated(jobs: Iterable[RunJob]) -> str:
     """Describe how many jobs have results from before which corrections; empty if none has."""
     since = [job.since for job in jobs if job.finished]
-    counts = Counter(correction.what for each in since for correction in each)
+    counts = Counter(correction.what for corrections in since for correction in corrections)
     if not counts:
         return ""
     parts = [f"{count} of {len(since)} runs ({what})" for what, count in counts.items()]

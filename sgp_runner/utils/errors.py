@@ -91,11 +91,11 @@ class CannotWrite(RankFailed):
 
     def __init__(self, what: object, error: BaseException) -> None:
         reasons = (
-            each
-            for each in (error, error.__cause__, error.__context__)
-            if isinstance(each, OSError) and each.strerror
+            cause.strerror
+            for cause in (error, error.__cause__, error.__context__)
+            if isinstance(cause, OSError) and cause.strerror
         )
-        reason = next((str(each.strerror) for each in reasons), str(error).partition("\n")[0])
+        reason = next(reasons, str(error).partition("\n")[0])
         super().__init__(
             f"cannot write {what}: {reason}; earlier records and checkpoints are intact."
         )

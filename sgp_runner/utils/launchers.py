@@ -102,7 +102,9 @@ def local_ranks(ranks: int, environment: Environment = os.environ) -> int:
 
 def under_launcher(environment: Environment = os.environ) -> bool:
     """Return whether a launcher other than ours has started this process."""
-    return STORE not in environment and any(present(each, environment) for each in VARIABLES)
+    return STORE not in environment and any(
+        present(launcher, environment) for launcher in VARIABLES
+    )
 
 
 def kept_elsewhere(environment: Environment = os.environ) -> bool:

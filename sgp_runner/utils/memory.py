@@ -45,9 +45,9 @@ def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
         else:
             continue
         group = Path(path.lstrip("/"))
-        for each in (group, *group.parents):
+        for part in (group, *group.parents):
             try:
-                text = (folder / each / name).read_text(encoding="utf-8").strip()
+                text = (folder / part / name).read_text(encoding="utf-8").strip()
             except OSError:
                 continue
             if text.isdecimal():  # not "max"

@@ -68,12 +68,12 @@ def holds_secret(text: str) -> bool:
 def refuse_secrets(value: object, key: str) -> None:
     """Raise ConfigError if a setting holds a secret: settings are recorded."""
     if isinstance(value, Mapping):
-        for name, each in value.items():
+        for name, inner in value.items():
             refuse_secrets(str(name), key)
-            refuse_secrets(each, f"{key}.{name}" if key else str(name))
+            refuse_secrets(inner, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list | tuple):
-        for each in value:
-            refuse_secrets(each, key)
+        for inner in value:
+            refuse_secrets(inner, key)
     elif isinstance(value, str) and holds_secret(value):
         raise ConfigError(
             redacted(key),

@@ -178,7 +178,7 @@ def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[N
             asked = True
         handler(number, frame)
 
-    numbers = [each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN]
+    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     try:
         before = {number: signal.signal(number, handle) for number in numbers}
     except ValueError:  # not on the main thread, where signals do not arrive

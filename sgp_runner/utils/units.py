@@ -46,7 +46,7 @@ class Unit:
 
 
 SECONDS = Unit("seconds", "10s or 1ms", IN_SECONDS)
-MINUTES = Unit("minutes", "30min", {unit: each / 60 for unit, each in IN_SECONDS.items()})
+MINUTES = Unit("minutes", "30min", {unit: seconds / 60 for unit, seconds in IN_SECONDS.items()})
 BYTES = Unit(
     "bytes",
     "25MB",
