@@ -42,30 +42,6 @@ class LossScale:
         return g
 
 
-def tensors_of(state: State) -> list[Tensor]:
-    return [*state["model_buffers"], *(state["scale"] or ())]
-
-
-def as_bytes(state: State) -> Tensor:
-    """Concatenate the tensors of a state: uint8 [B]."""
-    parts = [tensor.cpu().contiguous().view(-1).view(torch.uint8) for tensor in tensors_of(state)]
-    return torch.cat([*parts, torch.zeros(1, dtype=torch.uint8)])  # never empty
-
-
-def with_bytes(like: State, data: Tensor) -> State:
-    """Return a state of the same shapes as ``like`` with the values in ``data``."""
-    values, begin = [], 0
-    for tensor in tensors_of(like):
-        part = data[begin : begin + tensor.nbytes].clone()
-        values.append(part.view(tensor.dtype).view(tensor.shape))
-        begin += tensor.nbytes
-    buffers = len(like["model_buffers"])
-    return {
-        "model_buffers": values[:buffers],
-        "scale": None if like["scale"] is None else tuple(values[buffers:]),
-    }
-
-
 class Gradients:
     """Gradient number 0, 1, 2, ... of a node, averaged over its devices by data parallelism.
 
@@ -193,12 +169,22 @@ class Gradients:
         return None if sent is None else Stopped(*sent)
 
     def gather_states(self) -> list[State]:
-        """Return the states of all devices, which have the same shapes and thus a known length."""
-        own = self.state()
-        parts = [torch.empty_like(as_bytes(own)) for _ in range(self.world.layout.devices)]
+        """Return the states of all devices, which have the same shapes."""
+        own, devices = self.state(), range(self.world.layout.devices)
+        tensors = [*own["model_buffers"], *(own["scale"] or ())]
+        parts = [[torch.empty_like(tensor) for _ in devices] for tensor in tensors]
         with waiting_for("waits for the devices of its node"):
-            dist.all_gather(parts, as_bytes(own), group=self.world.node_cpu_group)
-        return [with_bytes(own, part) for part in parts]
+            for tensor, of_devices in zip(tensors, parts, strict=True):
+                dist.all_gather(of_devices, tensor, group=self.world.node_cpu_group)
+        states = [[of_devices[device] for of_devices in parts] for device in devices]
+        buffers = len(self.buffers)
+        return [
+            {
+                "model_buffers": state[:buffers],
+                "scale": None if self.scale is None else tuple(state[buffers:]),
+            }
+            for state in states
+        ]
 
     def compute(
         self, at: Tensor, number: int, group: dist.ProcessGroup | None, allow_parts: bool = False
