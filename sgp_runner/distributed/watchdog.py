@@ -74,11 +74,11 @@ class Watchdog:
 
 @contextmanager
 def watching(watch: Watchdog) -> Iterator[None]:
-    """Run the watchdog thread: it answers votes, and ends this process in five cases.
+    """Run the watchdog thread, which takes part in votes and ends this process in five cases.
 
-    These are the failure of another rank, a signal outside training, to this rank or another one, a
-    wait that is too long, a rank that stands still before its first step, and the loss of the
-    store.
+    The cases are the failure of another rank, a signal outside training to this rank or another
+    one, a wait that is too long, a rank that stands still before its first step, and the loss of
+    the store.
     """
     world, vote, run = watch.world, watch.vote, watch.experiment.run
 
@@ -112,18 +112,7 @@ def watching(watch: Watchdog) -> Iterator[None]:
                         return end(report(world))
                 if watch.idle_seconds() > watch.start_seconds:
                     return end(stands_still(watch))
-                if run.on_failure == "continue":
-                    vote.heartbeat()
-                    with vote.lock:  # or a suspicion could become the next vote
-                        if (why := vote.suspicion(longest_wait())) is not None:
-                            vote.start(why)
-                    if world.process_rank != 0 and vote.concluded:
-                        interrupt(MembershipChanged("the run has concluded"))
-                with vote.lock:
-                    if vote.answer():
-                        interrupt(MembershipChanged(VOTE_STARTED))
-                        if run.on_failure == "continue" and watch.clock is not None:
-                            watch.clock.post_error(MembershipChanged(VOTE_STARTED))
+                take_part_in_votes(watch, world.process_rank)
                 if watch.on_tick is not None:
                     watch.on_tick()
             except Exception:
@@ -137,6 +126,23 @@ def watching(watch: Watchdog) -> Iterator[None]:
         watch.ended.set()
         # A thread inside a call to the store would crash at the end of the interpreter.
         thread.join(GRACE_SECONDS)
+
+
+def take_part_in_votes(watch: Watchdog, process_rank: int) -> None:
+    """Start a vote if a rank seems lost, and answer one that has started."""
+    vote, survives = watch.vote, watch.experiment.run.on_failure == "continue"
+    if survives:
+        vote.heartbeat()
+        with vote.lock:  # or a suspicion could become the next vote
+            if (why := vote.suspicion(longest_wait())) is not None:
+                vote.start(why)
+        if process_rank != 0 and vote.concluded:
+            interrupt(MembershipChanged("the run has concluded"))
+    with vote.lock:
+        if vote.answer():
+            interrupt(MembershipChanged(VOTE_STARTED))
+            if survives and watch.clock is not None:
+                watch.clock.post_error(MembershipChanged(VOTE_STARTED))
 
 
 def signal_for_all(world: World) -> int | None:
