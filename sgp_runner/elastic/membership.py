@@ -24,14 +24,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from sgp_runner.config.run import Run
+from sgp_runner.core.state import State
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError, RankFailed
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.state import State
-    from sgp_runner.core.worker import Worker
 
 VOTE_SECONDS = 5.0  # default of real runs; the simulator always uses it
 SILENCE_SECONDS = 30.0

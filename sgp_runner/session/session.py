@@ -7,24 +7,21 @@ algorithm to its end, with a smaller membership after each loss of ranks, and co
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from types import FrameType
+from typing import Protocol
 
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.worker import StepListener, Worker
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
+from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.opening import open_recorder
+from sgp_runner.recording.recorder import Position, Recorder
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import finishing, stop_signals
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.worker import StepListener, Worker
-    from sgp_runner.recording.estimate import Work
-    from sgp_runner.recording.recorder import Position, Recorder
 
 LOSSES = (Lost, LostConnection, MembershipChanged)
 
