@@ -6,7 +6,7 @@ import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.budget import Budget, OwnBudget
@@ -16,7 +16,7 @@ from sgp_runner.core.worker import StepListener
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
-from sgp_runner.distributed.saving import RankSaver, check_fits, passed_on, restore
+from sgp_runner.distributed.saving import RankSaver, check_fits, passed_on
 from sgp_runner.distributed.torch_collectives import named
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.trace_recorder import TraceRecorder
@@ -206,13 +206,15 @@ class RankBackend:
     def restore(self, observer: Observer | None) -> None:
         assert self.found is not None and self.saved is not None
         if not self.found.back:
-            restore(self.saved, self.runtime, self.worker, observer)
-            return
-        assert observer is not None
-        observer.load_state_dict(self.saved["observer"])
+            self.worker.load_state_dict(self.saved["worker"])
+            self.runtime.gradients.load_state_dict(self.saved["devices"])
         self.runtime.clock.start = time.monotonic() - self.saved["now"]
-        epoch = self.rejoin(self.found, kept(self.saved["worker"]))
-        observer.follow(self.membership, self.problem, self.now(), epoch, self.original_rank == 0)
+        if observer is not None:
+            observer.load_state_dict(self.saved["observer"])
+        if observer is not None and self.found.back:
+            epoch = self.rejoin(self.found, kept(self.saved["worker"]))
+            records = self.original_rank == 0
+            observer.follow(self.membership, self.problem, self.now(), epoch, records)
 
     def rejoin(self, found: Found, snapshot: State) -> float:
         """Continue with all ranks from a checkpoint of fewer; return the epoch."""
@@ -317,10 +319,8 @@ class RankBackend:
 
     def work(self) -> Work:
         """Return the steps begun by this rank; asynchronous ranks count the gradients of all."""
-        unit: Literal["gradient", "step"] = (
-            "gradient" if self.experiment.run.algo.asynchronous else "step"
-        )
-        return Work(self.worker.step + 1, self.total, unit)
+        begun, asynchronous = self.worker.step + 1, self.experiment.run.algo.asynchronous
+        return Work(begun, self.total, "gradient" if asynchronous else "step")
 
     def now(self) -> float:
         return self.runtime.now()

@@ -221,15 +221,6 @@ def passed_on(layout: RankLayout) -> str:
     return f"signal for rank {layout.node_rank}"
 
 
-def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
-    """Restore a rank that has not started to its ``saved`` state."""
-    worker.load_state_dict(saved["worker"])
-    runtime.gradients.load_state_dict(saved["devices"])
-    runtime.clock.start = time.monotonic() - saved["now"]
-    if observer is not None:
-        observer.load_state_dict(saved["observer"])
-
-
 def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
     """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
     worker, start = saved["worker"], problem.start()
