@@ -8,7 +8,6 @@ Reading never runs code: ``torch.load(weights_only=True)``.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
-from sgp_runner.recording.recorder import replace_file
+from sgp_runner.recording.recorder import replace_file, sync, synced
 from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum
 from sgp_runner.utils.messages import logger
@@ -97,7 +96,7 @@ def stopped_unsaved(number: int, experiment: Experiment) -> str:
 
 
 def resume_hint(experiment: Experiment) -> str:
-    found = latest_of(experiment)
+    found = next(valid_checkpoints(experiment), None)
     return (
         f"Run the same command again to resume from {found}."
         if found is not None
@@ -185,11 +184,6 @@ def ranks_in(state: Mapping[str, Any], ranks: int) -> list[int]:
     return names
 
 
-def latest_of(experiment: Experiment) -> Path | None:
-    """Return the checkpoint from which an interrupted run resumes, if there is one."""
-    return next(valid_checkpoints(experiment), None)
-
-
 def valid_checkpoints(experiment: Experiment) -> Iterator[Path]:
     """Yield the valid checkpoints of a run that may resume, newest first."""
     if experiment.run.resume == "auto":
@@ -233,10 +227,8 @@ class Draft:
             "longer": longer,
         }
         with self.writing():
-            with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
-                json.dump(manifest, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
+            with synced(self.path / MANIFEST) as file:
+                file.write(json.dumps(manifest, indent=1).encode())
             sync(self.path)
             # A valid checkpoint of the same step stays: replacing it takes a moment without one.
             if invalid_reason(self.place, run) is None:
@@ -262,10 +254,8 @@ def write(path: Path, state: Mapping[str, Any]) -> str:
     """Write ``state`` to the disk and return the checksum of the file."""
     import torch
 
-    with path.open("wb") as file:
+    with synced(path) as file:
         torch.save(dict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
     return checksum(path)
 
 
@@ -368,12 +358,3 @@ def saved_steps(folder: Path) -> list[int]:
     """Return the steps of all checkpoints in a folder, newest first."""
     names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
     return sorted((int(name[1]) for name in names if name), reverse=True)
-
-
-def sync(folder: Path) -> None:
-    """Flush the names in a folder, which have a cache of their own, to the disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

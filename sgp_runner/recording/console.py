@@ -46,8 +46,12 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         [f"results in {short_path(Path(str(summary['run_dir'])))}"] if "run_dir" in summary else []
     )
     notes = "\n".join(text for text in (_text(summary, "label"), *results) if text)
+    nodes = number(summary.get("nodes"))
+    size = None if nodes is None else counted(nodes, "node")
+    names = [_text(summary, key) for key in ("algorithm", "model", "data")]
+    title = " · ".join(part for part in (*names, size, _text(summary, "network")) if part)
     table = Table(
-        title=Text(_title(summary), style="bold"),
+        title=Text(title, style="bold"),
         caption=Text(notes, style="dim", no_wrap=True, overflow="ignore") if notes else None,
         box=ROUNDED,
         title_justify="left",
@@ -89,7 +93,9 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         said("bytes_per_node", lambda sent: num_bytes(sent / each)),
     )
     row("consensus distance", said("consensus_distance", "{:.3g}".format))
-    row("simulated" if study else "trained for", _amount(summary))
+    amounts = [(number(summary.get(f"{noun}s")), noun) for noun in ("epoch", "step")]
+    amount = ", ".join(counted(value, noun) for value, noun in amounts if value is not None)
+    row("simulated" if study else "trained for", amount or None)
     lost = summary.get("lost")
     row(
         "lost",
@@ -114,13 +120,6 @@ def outcome(row: Mapping[str, object]) -> str:
     return f"{quality} in {duration(number(row.get('time_s')) or 0.0)}{clock}"
 
 
-def _title(summary: Mapping[str, object]) -> str:
-    nodes = number(summary.get("nodes"))
-    size = None if nodes is None else counted(nodes, "node")
-    names = [_text(summary, key) for key in ("algorithm", "model", "data")]
-    return " · ".join(part for part in (*names, size, _text(summary, "network")) if part)
-
-
 def _metric_name(summary: Mapping[str, object]) -> str:
     """Name the metric; the accuracy of a translation, right in every word, is its exact match."""
     if summary.get("metric") == "accuracy" and summary.get("bleu") is not None:
@@ -134,11 +133,6 @@ def _shown(summary: Mapping[str, object], key: str) -> str | None:
     if value is None:
         return None
     return percent(value) if summary.get("metric") == "accuracy" else f"{value:.4g}"
-
-
-def _amount(summary: Mapping[str, object]) -> str | None:
-    amounts = [(number(summary.get(f"{noun}s")), noun) for noun in ("epoch", "step")]
-    return ", ".join(counted(value, noun) for value, noun in amounts if value is not None) or None
 
 
 def _text(row: Mapping[str, object], key: str) -> str | None:

@@ -59,12 +59,9 @@ def open_recorder(
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
     )
-    with (
-        ConsoleListener(
-            title, run.network.clock, run.epochs, work, estimate(run, problem)
-        ) as console,
-        Recorder(experiment.directory, rank, (console, mirror), start) as recorder,
-    ):
+    console = ConsoleListener(title, run.network.clock, run.epochs, work, estimate(run, problem))
+    with Recorder(experiment.directory, rank, (console, mirror), start) as recorder:
+        console.start()
         yield recorder
 
 

@@ -30,16 +30,17 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sgp_runner.config.logger import Listener
 from sgp_runner.utils.errors import CannotWrite, ConfigError, RecordsLost
 from sgp_runner.utils.reading import MIB, check_regular, open_regular, parse_json, read_json
 from sgp_runner.utils.reading import read_lines as lines_of
+from sgp_runner.utils.units import number
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -171,10 +172,17 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     Records at the same time keep the order of their file, rank 0 first. An incomplete last line is
     left out. Raises ValueError, naming file and line, for a damaged line elsewhere.
     """
-    others = sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank)
+    others = sorted(
+        run_dir.glob("metrics.rank*.jsonl"), key=lambda path: int(path.stem.partition("rank")[2])
+    )
     paths = [metrics_path(run_dir, 0), *others]
     records = [record for path in paths for record in read_lines(path)]
-    return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
+
+    def order(record: Mapping[str, object]) -> tuple[bool, float]:
+        seconds = number(record["time_s"])
+        return record["kind"] == "summary", math.inf if seconds is None else seconds
+
+    return sorted(records, key=order)
 
 
 def trim(path: Path, start: Position) -> None:
@@ -332,28 +340,30 @@ def replace_file(path: Path, text: str) -> None:
     """Write a file atomically. Raises CannotWrite."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        with synced(part) as file:
+            file.write(text.encode())
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
         raise CannotWrite(path, error) from error
-    # The directory caches the new name; not every system can open a directory.
-    with contextlib.suppress(OSError):
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    with contextlib.suppress(OSError):  # not every system can open a folder
+        sync(path.parent)
 
 
-def _rank(path: Path) -> int:
-    return int(path.name.removeprefix("metrics.rank").removesuffix(".jsonl"))
+@contextlib.contextmanager
+def synced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write, whose bytes are on the disk at the end of the block."""
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _seconds(record: Mapping[str, object]) -> float:
-    time_s = record["time_s"]
-    return float(time_s) if isinstance(time_s, int | float) else math.inf
+def sync(folder: Path) -> None:
+    """Flush the names in a folder, which have a cache of their own, to the disk."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
 from sgp_runner.report.plots.labels import end_of, labelled, placed, spanned
-from sgp_runner.report.plots.quality import chosen
+from sgp_runner.report.plots.quality import choose_axis
 from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import select_lines
 from sgp_runner.report.rank.ranking import rankings
@@ -116,7 +116,7 @@ def test_times_of_two_models_are_ranked_and_drawn_apart(tmp_path: Path) -> None:
 def test_an_outlier_ends_the_axis_of_time_or_makes_it_logarithmic(
     reach: list[float], ends: list[float], begins: list[float], axis: tuple[str, float | None]
 ) -> None:
-    assert chosen(reach, ends, begins) == axis
+    assert choose_axis(reach, ends, begins) == axis
 
 
 def test_one_bad_accuracy_does_not_squeeze_the_others(tmp_path: Path) -> None:

@@ -6,24 +6,21 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
+from sgp_runner.report.plots.bars import time_per_iteration
+from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
 from sgp_runner.report.plots.labels import labelled
-from sgp_runner.report.plots.style import StyleMap, axis_over, nodes_axis, select_lines
-from sgp_runner.report.read.comparison import Pair
+from sgp_runner.report.plots.style import StyleMap, axis_over, nodes_axis, select_lines, stars_of
 from sgp_runner.report.read.naming import (
     CLOCK,
     file_name,
     group_by,
     kinds,
     lines_over_nodes,
-    names,
     on_cluster,
-    three_digits,
     timed_models,
-    wrap_label,
 )
+from sgp_runner.report.read.published import Pair
 from sgp_runner.report.read.run_groups import RunGroup
-from sgp_runner.report.read.runs import PUBLISHED
 from sgp_runner.utils.units import counted
 
 
@@ -35,7 +32,7 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
             if pair.comparable and pair.metric == "ms_per_iteration" and pair.setting in members
         ]
         if len({each.nodes for each in members}) == 1:
-            yield on_one_number_of_nodes(members, theirs)
+            yield time_per_iteration(members, theirs)
             continue
         lines = sorted(lines_over_nodes(members), key=slowness)
         drawn = select_lines(lines, algorithm_of)
@@ -54,15 +51,7 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
                 )
             )
         if theirs:
-            series.append(
-                Series(
-                    PUBLISHED,
-                    Style(fill=FILLS[PUBLISHED]),
-                    [int(pair.setting.nodes) for pair in theirs],
-                    [pair.published.value for pair in theirs],
-                    texts=[f"{pair.row}, {pair.published.origin}" for pair in theirs],
-                )
-            )
+            series.append(stars_of(theirs, x=[int(pair.setting.nodes) for pair in theirs]))
         shown = [float(y) for each in series for y in each.y]
         plot = Plot(
             file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
@@ -93,50 +82,6 @@ def slowness(line: tuple[str, list[RunGroup]]) -> tuple[int, float]:
     """Sort lines by the time on the most nodes, of those with the most nodes first."""
     last = line[1][-1]
     return -int(last.nodes), last.mean("ms_per_iteration")
-
-
-def on_one_number_of_nodes(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Plot:
-    """Return bars, the fastest first."""
-    every = sorted(settings, key=lambda each: each.mean("ms_per_iteration"))
-    ordered = select_lines(every, lambda each: str(each.algorithm))
-    first, look, series = ordered[0], StyleMap(ordered), []
-    rows, values = {}, []
-    for name, each in zip(names(ordered), ordered, strict=True):
-        low, high = each.range("ms_per_iteration")
-        mean, row = each.mean("ms_per_iteration"), wrap_label(name)
-        style, seeds = look.of(each, line=False), counted(len(each.seeds), "seed")
-        series.append(Series(name, style, [mean], [row], [low], [high], [seeds]))
-        values.append(Label(f"{three_digits(mean)} ms", None, None, row))
-        rows[id(each)] = row
-    pairs = [pair for pair in pairs if id(pair.setting) in rows]
-    if pairs:
-        series.append(
-            Series(
-                PUBLISHED,
-                Style(fill=FILLS[PUBLISHED]),
-                [pair.published.value for pair in pairs],
-                [rows[id(pair.setting)] for pair in pairs],
-                texts=[f"{pair.row}, {pair.published.origin}" for pair in pairs],
-            )
-        )
-    where = (first.clock, first.model, first.data, timed_models([first]), first.cluster)
-    times = [float(x) for each in series for x in each.x]
-    axis = axis_over(f"{CLOCK[first.clock]} per iteration in ms", times)
-    bars = axis.scale == "linear"
-    on = counted(first.nodes, "node")
-    return Plot(
-        file_name("time per iteration", *filter(None, where)),
-        f"time per iteration on {on} · {kinds(ordered)}{on_cluster(ordered)}",
-        f"{CLOCK[first.clock].capitalize()}. {'Bars' if bars else 'Points'}: mean over the seeds; "
-        f"lines: from the lowest seed to the highest.{' Stars: published.' if pairs else ''}",
-        axis,
-        Axis("", "category"),
-        series,
-        "x",
-        bars=bars,
-        labels=values,
-        rest=[name for name, each in zip(names(every), every, strict=True) if each not in ordered],
-    )
 
 
 def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from sgp_runner.report.plots.colours import LOOKS, family_member, look_of, shade
-from sgp_runner.report.plots.figure import DASHES, FILLS, Axis, Style
+from sgp_runner.report.plots.figure import DASHES, FILLS, Axis, Series, Style
 from sgp_runner.report.read.naming import BASELINE, Item, group_by
+from sgp_runner.report.read.published import Pair
 from sgp_runner.report.read.run_groups import RunGroup
+from sgp_runner.report.read.runs import PUBLISHED
 
 MAX_LINES = 8  # lines or rows of a plot
 MAX_AXIS_RATIO = 10  # of greatest to least: a wider range needs a logarithmic axis
@@ -88,3 +89,60 @@ def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> lis
     ahead = sorted(firsts.values(), key=lambda number: algorithm(items[number]) != BASELINE)
     numbers = dict.fromkeys([*ahead, *range(len(items))])
     return [items[number] for number in sorted([*numbers][:MAX_LINES])]
+
+
+LOOKS = {
+    "AR-SGD": ("#3381ef", "circle"),
+    "PS-SGD": ("#412ffc", "pentagon"),
+    "Pipe-SGD": ("#46bbf7", "square"),
+    "D-PSGD": ("#265f2e", "triangle-up"),
+    "SGP": ("#6ac6a9", "diamond"),
+    "OSGP": ("#81bf03", "triangle-down"),
+    "Local SGD": ("#816e11", "hexagon"),
+    "SlowMo": ("#c5ad6c", "cross"),
+    "AD-PSGD": ("#a85176", "triangle-left"),
+    "Gap-Aware": ("#9a0d89", "triangle-right"),
+}
+OTHERS = (("#808080", "circle"), ("#e8590c", "square"), ("#c92a2a", "diamond"))  # plug-ins
+DARKEST, LIGHTEST = -0.4, 0.45  # shades of an algorithm's variants
+
+
+def family_member(algorithm: str) -> str:
+    """Return the algorithm whose look a title has: ``SlowMo(SGP)`` looks as SlowMo."""
+    return "SlowMo" if algorithm.startswith("SlowMo(") else algorithm
+
+
+def look_of(algorithm: str, others: Sequence[str] = ()) -> tuple[str, str]:
+    """Return colour and marker; algorithms that are not in the table are told apart by ``others``.
+
+    others: the algorithms outside the table, in the order of the report
+    """
+    name = family_member(algorithm)
+    if name in LOOKS:
+        return LOOKS[name]
+    place = others.index(algorithm) if algorithm in others else 0
+    return OTHERS[place % len(OTHERS)]
+
+
+def shade(colour: str, number: int, count: int) -> str:
+    """Return the colour of one of ``count`` variants, from dark to light."""
+    if count == 1:
+        return colour
+    share = DARKEST + (LIGHTEST - DARKEST) * number / (count - 1)
+    end = 255 if share > 0 else 0
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(part + (end - part) * abs(share)):02x}" for part in parts)
+
+
+def stars_of(
+    pairs: Sequence[Pair],
+    x: Sequence[float] | None = None,
+    y: Sequence[float | str] | None = None,
+) -> Series:
+    """Return the published figures of pairs, along the axis whose positions are not given."""
+    values = [pair.published.value for pair in pairs]
+    style = Style(fill=FILLS[PUBLISHED])
+    texts = [f"{pair.row}, {pair.published.origin}" for pair in pairs]
+    return Series(
+        PUBLISHED, style, values if x is None else x, values if y is None else y, texts=texts
+    )

@@ -32,7 +32,7 @@ class Target:
     rule: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The target as in ``98 % accuracy``."""
         return {
             "accuracy": f"{100 * self.value:g} % accuracy",
@@ -45,14 +45,14 @@ class Row:
     """A setting in a ranking.
 
     rank: from 1; None for a setting that never reaches the target
-    words: the settings that tell it apart from the algorithm's other rows of the ranking
+    overrides: the settings that tell it apart from the algorithm's other rows of the ranking
     times: seconds to the target of each seed that reaches it, or the seconds per iteration of each
         seed of a timing study
     speed_up: time of the setting named ``over`` divided by this one's; None without a time
     """
 
     rank: int | None
-    words: Sequence[str]
+    overrides: Sequence[str]
     setting: RunGroup
     times: Sequence[float]
     speed_up: float | None
@@ -60,13 +60,13 @@ class Row:
 
     @property
     def name(self) -> str:
-        return " ".join([self.setting.algorithm, *self.words])
+        return " ".join([self.setting.algorithm, *self.overrides])
 
     @property
     def note(self) -> str:
-        """Return the words, and the state of what has not simply finished."""
+        """Return the overrides, and the state of what has not simply finished."""
         state = [] if self.setting.state == FINISHED else [f"({self.setting.state})"]
-        return " ".join([*self.words, *state])
+        return " ".join([*self.overrides, *state])
 
     @property
     def time(self) -> float:
@@ -101,8 +101,8 @@ class Ranking:
         return [row.setting for row in self.rows]
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Words that tell its files from those of other rankings."""
+    def name_parts(self) -> tuple[str, ...]:
+        """The texts that tell its files from those of other rankings."""
         return tuple(filter(None, (self.task, self.timed, self.cluster, self.clock)))
 
 

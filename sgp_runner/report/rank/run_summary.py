@@ -1,4 +1,4 @@
-"""The settings of a report: the main ones in words, those that differ, and those that all share."""
+"""The settings of a report: the main ones as text, those that differ, and those that all share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgp_runner.report.read.naming import group_by
-from sgp_runner.report.read.run_groups import RunGroup, words
+from sgp_runner.report.read.run_groups import RunGroup, as_overrides
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import number
 
@@ -16,7 +16,7 @@ MAIN = ("cluster.name", "cluster.bandwidth", "optim.lr", "batch_size", "epochs")
 
 
 @dataclass(frozen=True)
-class WhatWasRun:
+class RunSummary:
     """The box at the top of a report.
 
     facts: names and values, with all values of what differs
@@ -27,7 +27,7 @@ class WhatWasRun:
     shared: Sequence[str]
 
 
-def what_was_run(settings: Sequence[RunGroup]) -> WhatWasRun:
+def run_summary(settings: Sequence[RunGroup]) -> RunSummary:
     facts: Mapping[str, Sequence[object]] = {
         "model and data": [f"{each.model} on {each.data}" for each in settings],
         "cluster": [cluster_of(each) for each in settings],
@@ -40,7 +40,7 @@ def what_was_run(settings: Sequence[RunGroup]) -> WhatWasRun:
         "seeds": [seed for each in settings for seed in each.seeds],
     }
     rows = [(name, listed(each)) for name, each in facts.items()]
-    return WhatWasRun([(name, text) for name, text in rows if text], shared(settings))
+    return RunSummary([(name, text) for name, text in rows if text], shared(settings))
 
 
 def cluster_of(setting: RunGroup) -> str:
@@ -111,7 +111,7 @@ def shared(settings: Sequence[RunGroup]) -> list[str]:
         for key, value in first.items()
         if all(key in each.settings and each.settings[key] == value for each in settings)
     ]
-    return words(first, same)
+    return as_overrides(first, same)
 
 
 def columns(setting: RunGroup, keys: Iterable[str]) -> dict[str, object]:

@@ -10,9 +10,15 @@ from typing import TypeAlias
 import pandas as pd
 
 from sgp_runner.report.rank.run_summary import columns, differing
-from sgp_runner.report.read.comparison import COMPARABLE, UNITS, Pair
 from sgp_runner.report.read.naming import CLOCK
-from sgp_runner.report.read.run_groups import CLUSTER, MAX_OVERRIDE_LENGTH, RunGroup, labels, words
+from sgp_runner.report.read.published import COMPARABLE, UNITS, Pair
+from sgp_runner.report.read.run_groups import (
+    CLUSTER,
+    MAX_OVERRIDE_LENGTH,
+    RunGroup,
+    as_overrides,
+    labels,
+)
 from sgp_runner.report.read.runs import PUBLISHED, TIMING
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import duration, num_bytes, percent
@@ -49,7 +55,7 @@ class ReportTable:
     """A table of a report.
 
     raw: a line for each line of ``cells``, in SI units
-    words: the columns that are not numbers
+    text_columns: the columns that are not numbers
     """
 
     name: str
@@ -58,7 +64,7 @@ class ReportTable:
     raw: pd.DataFrame
     head: Sequence[str]
     cells: Sequence[Sequence[Cell]]
-    words: Sequence[str]
+    text_columns: Sequence[str]
 
 
 def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[ReportTable]:
@@ -112,15 +118,18 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
                 kind_cell(each.kind),
                 text(each.nodes),
                 *([text(each.cluster)] if clusters else []),
-                *(text(value_text(each.settings, key)) for key in shown),
+                *(
+                    text("".join(as_overrides(each.settings, [key])).partition("=")[2])
+                    for key in shown
+                ),
                 text(
                     quality_text(quality["quality"], each.metric),
                     quality_range(low, high, each.metric),
                 ),
                 text(quality_text(means["averaged"], each.metric)),
                 time_cell(each),
-                text(f"{means['ms_per_iteration']:.4g}" if means["ms_per_iteration"] > 0 else ""),
-                text(*sent_words(each)),
+                text(if_known(means["ms_per_iteration"] or math.nan, "{:.4g}".format)),
+                sent_cell(each),
                 Cell(
                     [
                         CellLink(f"{seed}", link(path, LOG))
@@ -175,7 +184,7 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
                 quality_range(line["low"], line["high"], line["metric"]),
             ),
             text(quality_text(line["averaged"], line["metric"])),
-            text(time_text(line["time_s"]), CLOCK[line["clock"]].removesuffix(" time")),
+            text(if_known(line["time_s"], duration), CLOCK[line["clock"]].removesuffix(" time")),
             Cell(
                 [
                     CellLink("log", link(line["folder"], LOG)),
@@ -288,11 +297,6 @@ def beside(facts: Container[object], settings: Mapping[str, object]) -> dict[str
     return {key: value for key, value in settings.items() if key not in facts}
 
 
-def value_text(settings: Mapping[str, object], key: str) -> str:
-    """Return a setting as on the command line; empty where there is none."""
-    return "".join(words(settings, [key])).partition("=")[2]
-
-
 def text(value: object, note: str = "") -> Cell:
     return Cell([CellLink(str(value))], note=note)
 
@@ -301,12 +305,14 @@ def kind_cell(kind: str) -> Cell:
     return Cell([CellLink(kind)], kind)
 
 
+def if_known(value: float | None, form: Callable[[float], str]) -> str:
+    """Return a number as text; empty for None and NaN."""
+    return "" if value is None or math.isnan(value) else form(value)
+
+
 def quality_text(value: float, metric: str | None) -> str:
-    if value is None or math.isnan(value):
-        return ""
-    return {"accuracy": percent(value), "bleu": f"{value:.1f} BLEU"}.get(
-        metric or "", f"{value:.4g}"
-    )
+    forms = {"accuracy": percent, "bleu": "{:.1f} BLEU".format}
+    return if_known(value, forms.get(metric or "", "{:.4g}".format))
 
 
 def quality_range(low: float, high: float, metric: str | None) -> str:
@@ -321,24 +327,21 @@ def time_cell(setting: RunGroup) -> Cell:
     if (hours := setting.mean("hours")) > 0:
         return text(f"{hours:.2f} h", f"{clock}, whole schedule")
     return text(
-        time_text(setting.mean("time_s")),
+        if_known(setting.mean("time_s"), duration),
         clock if setting.finished else f"{clock}, {setting.state}",
     )
 
 
-def sent_words(setting: RunGroup) -> tuple[str, str]:
-    sent = setting.mean("bytes_per_node")
-    if math.isnan(sent):
-        return "", ""
-    return (
-        (num_bytes(sent / setting.mean("steps")), "per iteration")
-        if setting.kind == TIMING
-        else (num_bytes(sent), "")
-    )
+def sent_cell(setting: RunGroup) -> Cell:
+    study = setting.kind == TIMING
+    sent = sent_text(setting, study)
+    return text(sent, "per iteration" if study and sent else "")
 
 
-def time_text(seconds: float | None) -> str:
-    return "" if seconds is None or math.isnan(seconds) else duration(seconds)
+def sent_text(setting: RunGroup, per_iteration: bool) -> str:
+    """Return the bytes that a node sent; empty if unknown."""
+    sent = setting.mean("bytes_per_node") / (setting.mean("steps") if per_iteration else 1)
+    return if_known(sent, num_bytes)
 
 
 def commits(lines: pd.DataFrame) -> list[str]:
@@ -352,5 +355,5 @@ def commits(lines: pd.DataFrame) -> list[str]:
     )
 
 
-def joined(words: Iterable[object], between: str = " ") -> str:
-    return between.join(map(str, words))
+def joined(values: Iterable[object], between: str = " ") -> str:
+    return between.join(map(str, values))

@@ -114,8 +114,8 @@ def byte_unit(count: float) -> tuple[str, float]:
     return BYTE_UNITS[power], 1000.0**power
 
 
-def file_name(*words: str) -> str:
-    return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words)
+def file_name(*parts: str) -> str:
+    return "-".join(re.sub(r"[^a-z0-9]+", "_", part.lower()).strip("_") for part in parts)
 
 
 def wrap_label(label: str) -> str:
@@ -152,9 +152,11 @@ def names(settings: Sequence[RunGroup]) -> list[str]:
 
 
 def distinguishing_overrides(setting: RunGroup, settings: Sequence[RunGroup]) -> list[str]:
-    """Return the words of a setting that not all ``settings`` of its algorithm have."""
+    """Return the overrides of a setting that not all ``settings`` of its algorithm have."""
     alike = [other for other in settings if other.algorithm == setting.algorithm]
-    return [word for word in setting.words if not all(word in other.words for other in alike)]
+    return [
+        each for each in setting.overrides if not all(each in other.overrides for other in alike)
+    ]
 
 
 def short_key(word: str) -> str:

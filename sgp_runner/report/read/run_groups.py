@@ -29,7 +29,7 @@ MAX_OVERRIDE_LENGTH = 300  # characters of a setting that are shown
 class RunGroup:
     """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
 
-    words: the settings that tell it apart from the algorithm's other runs in this report
+    overrides: the settings that tell it apart from the algorithm's other runs in this report
     cluster: the modelled machines, as in ``ethernet_10g (10 Gbit/s)``; empty for real runs
     runs: lines of ``Runs.table``, one per seed
     curves: their lines of ``Runs.curves``
@@ -37,7 +37,7 @@ class RunGroup:
         ``low`` to ``high`` of the quality
     """
 
-    words: Sequence[str]
+    overrides: Sequence[str]
     cluster: str
     runs: pd.DataFrame
     curves: pd.DataFrame
@@ -51,8 +51,8 @@ class RunGroup:
 
     @property
     def method(self) -> str:
-        """The algorithm with its words."""
-        return " ".join([self.algorithm, *self.words])
+        """The algorithm with its overrides."""
+        return " ".join([self.algorithm, *self.overrides])
 
     @property
     def seeds(self) -> list[int]:
@@ -129,7 +129,7 @@ def settings_in(runs: Runs) -> list[RunGroup]:
     ]
     lines_in_order = list(table.to_dict("records"))
     clusters = cluster_names(lines_in_order)
-    telling = words_of(lines_in_order, clusters)
+    overrides = overrides_of(lines_in_order, clusters)
     out = []
     for _, lines in table.groupby(keys, sort=False):
         curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
@@ -139,7 +139,7 @@ def settings_in(runs: Runs) -> list[RunGroup]:
         curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
         curve = curve[(quality.count() == len(lines)).to_numpy()]
         line = lines.index[0]
-        out.append(RunGroup(telling[line], clusters[line], lines, curves, curve))
+        out.append(RunGroup(overrides[line], clusters[line], lines, curves, curve))
     first = {each.method: int(each.runs.index[0]) for each in reversed(out)}
     return sorted(
         out,
@@ -174,7 +174,7 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         alike.setdefault(name, []).append(each)
     keys = {name: distinguishing(members, ()) for name, members in alike.items()}
     return [
-        " ".join([name, *words(each, keys[name])])
+        " ".join([name, *as_overrides(each, keys[name])])
         for name, each in zip(names, machines, strict=True)
     ]
 
@@ -192,8 +192,8 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     rates, rate = [], math.inf
     if up and down:
         rate = min(up, down)
-        words = bit_rate(up) + (f" up, {bit_rate(down)} down" if up != down else "")
-        rates.append(words if rate < INSTANT_RATE else "instant messages")
+        text = bit_rate(up) + (f" up, {bit_rate(down)} down" if up != down else "")
+        rates.append(text if rate < INSTANT_RATE else "instant messages")
     single = [
         number(value)
         for key, value in machines.items()
@@ -223,7 +223,7 @@ def regions_in(value: object) -> tuple[list[float], float]:
     )
 
 
-def words_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
+def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
     """Return a few settings of each run.
 
     They tell it apart from the other runs of the same algorithm, task, cluster and nodes.
@@ -236,11 +236,11 @@ def words_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> lis
     for cell, members in cells.items():
         known = keys.setdefault(cell[:-2], [])
         known += [key for key in distinguishing(members, known) if key not in known]
-    return [words(line["settings"], keys[task(line)]) for line in lines]
+    return [as_overrides(line["settings"], keys[task(line)]) for line in lines]
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the key of the runs that words tell apart."""
+    """Return the key of the runs that overrides tell apart."""
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
@@ -262,7 +262,7 @@ def shown(members: Iterable[Mapping[str, object]], keys: Sequence[str]) -> list[
     return [repr([member.get(key) for key in keys]) for member in members]
 
 
-def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
+def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
     """Write settings as on the command line: ``algo.tau=2 algo.topology=ring``."""
     out = []
     for key in keys:

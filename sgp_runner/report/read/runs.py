@@ -13,6 +13,7 @@ averaged``.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import pandas as pd
 
 from sgp_runner.config.corrections import KEY
 from sgp_runner.config.experiment import flat, settings_of
-from sgp_runner.config.schema import FORMAT
+from sgp_runner.config.schema import FORMAT, is_part, join
 from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.read.run_folders import left_out, run_folders
@@ -38,7 +39,6 @@ from sgp_runner.report.read.validate import (
     checked,
     is_name,
 )
-from sgp_runner.report.read.versions import completed
 from sgp_runner.utils.errors import ConfigError, printable
 from sgp_runner.utils.reading import read_json, read_yaml
 from sgp_runner.utils.units import number
@@ -263,3 +263,45 @@ def version(folder: Path) -> dict[str, object]:
         "commit": commit if is_name(commit, MAX_NAME_LENGTH) else None,
         "dirty": dirty if isinstance(dirty, bool) else None,
     }
+
+
+Settings = Mapping[str, Any]
+
+
+def completed(configs: Sequence[Settings]) -> list[Settings]:
+    """Add to each configuration the settings that came after it.
+
+    They come from the newer configurations that agree with it in everything else, if these agree
+    about them.
+    """
+    texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
+    different = dict(zip(texts, configs, strict=True))
+    completions = {
+        text: completion(config, list(different.values())) for text, config in different.items()
+    }
+    return [completions[text] for text in texts]
+
+
+def completion(config: Settings, known: Sequence[Settings]) -> Settings:
+    newer = [other for other in known if other is not config and extends(other, config)]
+    newest = [
+        one for one in newer if not any(other is not one and extends(other, one) for other in newer)
+    ]
+    return newest[0] if len(newest) == 1 else config
+
+
+def extends(newer: Settings, older: Settings, key: str = "") -> bool:
+    """Return whether the two differ only in settings that ``older`` lacks.
+
+    A mapping that is itself a value must be equal: no key of it came later.
+    """
+    for name, value in older.items():
+        if name not in newer:
+            return False
+        inner = join(key, name)
+        if is_part(inner) and isinstance(value, Mapping) and isinstance(newer[name], Mapping):
+            if not extends(newer[name], value, inner):
+                return False
+        elif newer[name] != value:
+            return False
+    return True
