@@ -328,7 +328,7 @@ def invalid_reason(path: Path, run: str) -> str | None:
 
 
 def extendable(folder: Path, run: str) -> list[Path]:
-    """The checkpoints of ``run`` from which a run with more epochs can continue, newest first."""
+    """Return the checkpoints of ``run`` that one with more epochs can continue, newest first."""
     steps = (folder / f"step-{each}" for each in saved_steps(folder))
     return [
         path

@@ -65,7 +65,7 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 
 
 def memory_bytes(run: Run, problem: Problem) -> int:
-    """The memory of the processes on this machine, or what this one has needed so far if more.
+    """Return the memory of the processes here, or what this one has needed so far if more.
 
     A process has the model and its gradient, and for each of its nodes the parameters, what the
     optimizer keeps, and a message; those of a timing study take no memory.
@@ -78,13 +78,13 @@ def memory_bytes(run: Run, problem: Problem) -> int:
 
 
 def peak_bytes() -> int:
-    """The largest resident size of this process until now."""
+    """Return the largest resident size of this process until now."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else size * 1024
 
 
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
-    """The largest size of records and checkpoints of a run that takes ``seconds``.
+    """Return the largest size of records and checkpoints of a run that takes ``seconds``.
 
     One checkpoint, which a signal asks for, is always counted.
     """

@@ -64,7 +64,7 @@ class Pace:
             self.warm, self.first = True, (now, work.done)
 
     def left(self, work: Work) -> float | None:
-        """Seconds that the rest takes; None before enough has been measured."""
+        """Return the seconds that the rest takes; None before enough has been measured."""
         if self.seconds_each is None:
             return None
         return max(0, work.total - work.done) * self.seconds_each
@@ -243,7 +243,7 @@ WIDTH = 100
 
 
 def in_notebook() -> bool:
-    """Whether stdout is the output of a cell."""
+    """Return whether stdout is the output of a cell."""
     return type(sys.stdout).__module__ == KERNEL
 
 

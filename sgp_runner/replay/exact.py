@@ -19,8 +19,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import Worker
-    from sgp_runner.distributed.world import World
 
 T = TypeVar("T")
 
@@ -220,7 +221,7 @@ class ReplayTransport(Transport):
     """Transport that sends to the replay's other ranks and receives what the clock delivers."""
 
     def __init__(
-        self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, network: ReplayNetwork
+        self, network: ReplayNetwork, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
     ) -> None:
         self.scheduler, self.clock, self.mailbox = scheduler, clock, mailbox
         self.network, self.rank = network, clock.rank
@@ -274,25 +275,6 @@ def mean_of(parts: list[Tensor]) -> Tensor:
     return total.div_(len(parts))
 
 
-class ReplayedWorld:
-    """The part of a `World` that a `Rank` needs: one device per node, connected by the network."""
-
-    workers: ClassVar[None] = None
-    node: ClassVar[None] = None
-    hosts: ClassVar[None] = None
-    link: ClassVar[None] = None
-    leads: ClassVar[bool] = False
-    in_order: ClassVar[bool] = False
-
-    def __init__(self, network: ReplayNetwork, rank: int) -> None:
-        self.network, self.place = network, Place(rank, network.nodes)
-
-    def transport(
-        self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
-    ) -> ReplayTransport:
-        return ReplayTransport(scheduler, clock, mailbox, self.network)
-
-
 class DeferredExecutor(Executor):
     """Executor in place of the gradient thread: computes a gradient when its event is delivered."""
 
@@ -330,7 +312,13 @@ class ReplayedRank:
     ) -> None:
         self.recording, self.algo = recording, run.algo
         rank, clock = recording.header.rank, ReplayClock(recording)
-        world = cast("World", ReplayedWorld(network, rank))
+        # What a rank needs of a world with one device per node.
+        world: Any = SimpleNamespace(
+            place=Place(rank, network.nodes),
+            transport=partial(ReplayTransport, network),
+            **dict.fromkeys(("workers", "node", "hosts", "link")),
+            **dict.fromkeys(("leads", "in_order"), False),
+        )
         steps = Steps()
         steps.recorder = each_step
         self.runtime = Rank(

@@ -216,7 +216,7 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
     fastest = {pair: min(seconds for _, seconds in each) for pair, each in out.items()}
 
     def ahead(src: int, dst: int) -> float:
-        """Seconds by which the clock of ``dst`` is ahead of that of ``src``."""
+        """Return the seconds by which the clock of ``dst`` is ahead of that of ``src``."""
         if hosts[src] == hosts[dst] or (dst, src) not in fastest:
             return 0.0
         return (fastest[src, dst] - fastest[dst, src]) / 2

@@ -61,7 +61,7 @@ def follow(listener: ConsoleListener, done: list[int]) -> None:
 
 
 def counting(total: int) -> tuple[list[int], Callable[[], Work]]:
-    """The number of steps done, in a list, and the function that reads it."""
+    """Return the number of steps done, in a list, and the function that reads it."""
     done = [0]
     return done, lambda: Work(done[0], total, "step")
 

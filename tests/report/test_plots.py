@@ -9,8 +9,16 @@ import pytest
 from helpers.report_runs import write_run
 from matplotlib.text import Text
 
-from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
-from sgp_runner.report.plots.labels import end_of, labelled, placed, spanned
+from sgp_runner.report.plots.figure import (
+    Axis,
+    Plot,
+    Series,
+    Style,
+    end_of,
+    labelled,
+    placed,
+    spanned,
+)
 from sgp_runner.report.plots.quality import choose_axis
 from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import select_lines

@@ -9,8 +9,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Literal
 
-from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
-from sgp_runner.report.plots.labels import labelled
+from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
 from sgp_runner.report.plots.style import MAX_AXIS_RATIO, StyleMap, select_lines, ticks_between
 from sgp_runner.report.rank.ranking import Ranking, Target
 from sgp_runner.report.read.naming import (

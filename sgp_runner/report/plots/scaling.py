@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sgp_runner.report.plots.bars import time_per_iteration
-from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
-from sgp_runner.report.plots.labels import labelled
+from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
 from sgp_runner.report.plots.style import StyleMap, axis_over, nodes_axis, select_lines, stars_of
 from sgp_runner.report.read.naming import (
     CLOCK,

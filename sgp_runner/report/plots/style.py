@@ -41,7 +41,7 @@ class StyleMap:
         return self.style(setting, dash if line else None)
 
     def of_method(self, setting: RunGroup) -> Style:
-        """Style of a line along the numbers of nodes."""
+        """Return the style of a line along the numbers of nodes."""
         return self.style(setting, self.variant(setting))
 
     def variant(self, setting: RunGroup) -> int:

@@ -134,12 +134,12 @@ def ranked(settings: Sequence[RunGroup], target: Target | None) -> list[Row]:
     # Time per iteration of more nodes covers more samples: those are ranked by themselves.
     by_nodes = target is None
     rows.sort(key=lambda row: (by_nodes * int(row.setting.nodes), *order(row)))
-    out: list[Row] = []
-    for nodes in group_by(rows, lambda row: (by_nodes * int(row.setting.nodes),)).values():
-        out += [
-            with_rank(row, rank if row.times else None, rows) for rank, row in enumerate(nodes, 1)
-        ]
-    return out
+    groups = group_by(rows, lambda row: by_nodes * int(row.setting.nodes))
+    return [
+        with_rank(row, rank, rows)
+        for members in groups.values()
+        for rank, row in enumerate(members, 1)
+    ]
 
 
 def times_of(setting: RunGroup, target: Target | None) -> list[float]:
@@ -158,7 +158,7 @@ def order(row: Row) -> tuple[float, ...]:
     return math.inf, worst, 0.0 if worst else -row.setting.better * quality
 
 
-def with_rank(row: Row, rank: int | None, rows: Iterable[Row]) -> Row:
+def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
     """Return the row with its rank and its speed-up over the baseline of its number of nodes.
 
     That is AR-SGD, the variant whose settings are closest, or the slowest setting without AR-SGD.
@@ -197,15 +197,12 @@ def target_of(settings: Sequence[RunGroup], asked: float | None) -> Target:
     if not best:
         return Target(of_half, metric, "no setting was evaluated")
     if abs(best[-1] - of_half) <= MAX_TARGET_GAP * abs(of_half):
-        rule = f"the best that {every(len(best))} with every seed"
+        few = {1: "the setting reaches", 2: "both settings reach"}
+        all_reach = few.get(len(best), f"all {len(best)} settings reach")
+        rule = f"the best that {all_reach} with every seed"
         return Target(easier(best[-1], metric), metric, rule)
     rule = f"the best that at least half of {counted(len(best), 'setting')} reach with every seed"
     return Target(easier(of_half, metric), metric, rule)
-
-
-def every(settings: int) -> str:
-    few = {1: "the setting reaches", 2: "both settings reach"}
-    return few.get(settings, f"all {settings} settings reach")
 
 
 def easier(quality: float, metric: str) -> float:

@@ -30,7 +30,10 @@ class RunSummary:
 def run_summary(settings: Sequence[RunGroup]) -> RunSummary:
     facts: Mapping[str, Sequence[object]] = {
         "model and data": [f"{each.model} on {each.data}" for each in settings],
-        "cluster": [cluster_of(each) for each in settings],
+        "cluster": [
+            f"measured, network={each.network}" if each.clock == "wall" else each.cluster
+            for each in settings
+        ],
         "timed as": [timed_as(each.settings) for each in settings],
         "nodes": [int(each.nodes) for each in settings],
         "batch size": [f"{each.batch_size} per node" for each in settings],
@@ -41,13 +44,6 @@ def run_summary(settings: Sequence[RunGroup]) -> RunSummary:
     }
     rows = [(name, listed(each)) for name, each in facts.items()]
     return RunSummary([(name, text) for name, text in rows if text], shared(settings))
-
-
-def cluster_of(setting: RunGroup) -> str:
-    """Return the modelled machines, or the network of a real run."""
-    if setting.clock == "wall":
-        return f"measured, network={setting.network}"
-    return setting.cluster
 
 
 def timed_as(settings: Mapping[str, Any]) -> str:
@@ -67,17 +63,15 @@ def values(settings: Sequence[RunGroup], key: str) -> list[object]:
 
 def listed(found: Iterable[object]) -> str:
     """Write the distinct values, numbers in their order."""
-    distinct = [each for each in dict.fromkeys(map(plain, found)) if each != ""]
-    numbers = [each for each in distinct if isinstance(each, int | float)]
+    distinct = dict.fromkeys(
+        value if isinstance(value, int | float) else printable(str(value)) for value in found
+    )
+    distinct.pop("", None)
+    numbers = [value for value in distinct if isinstance(value, int | float)]
     if len(numbers) == len(distinct):
-        numbers.sort()
-        return ", ".join(f"{each:.6g}" for each in numbers)
+        return ", ".join(f"{value:.6g}" for value in sorted(numbers))
     texts = list(map(str, distinct))
-    return ("; " if any("," in each for each in texts) else ", ").join(texts)
-
-
-def plain(value: object) -> object:
-    return value if isinstance(value, int | float) else printable(str(value))
+    return ("; " if any("," in text for text in texts) else ", ").join(texts)
 
 
 def differing(settings: Sequence[RunGroup]) -> list[str]:

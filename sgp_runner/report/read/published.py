@@ -1,6 +1,9 @@
-"""Published results by row, from ``published.csv``, which ``results/paper`` explains.
+"""Published results by row, from ``published.csv``, and ours with them.
 
-A preset that reproduces a row has its name.
+``results/paper`` explains the file. A preset that reproduces a row has its name, which joins the
+two. A quality is compared only if it was reached on the published data set in as many epochs, a
+time only if a timing study or such a run gave it. Any other quality is shown with the published
+figure and labelled not comparable; any other time is left out.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import csv
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +20,25 @@ from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.report.read.runs import REAL, TIMING
 
 PATH = Path(__file__).parents[1] / "published.csv"
+TEXTS = ("row", "dataset", "model", "method", "metric", "unit", "source")
+NUMBERS = ("epochs", "value", "spread")
 IMAGENET_STEPS = 1_281_167 / 8192  # steps of one epoch, with 256 images on each of 32 nodes
+
+COMPARABLE = {
+    "hours": "training time",
+    "ms_per_iteration": "time per iteration",
+    "val_top1": "top-1 accuracy",
+    "top1_error": "top-1 error",
+    "bleu": "BLEU",
+}
+UNITS = {
+    "hours": "in hours",
+    "ms_per_iteration": "in ms",
+    "val_top1": "in %",
+    "top1_error": "in %",
+    "bleu": "",
+}
+TIMES = ("hours", "ms_per_iteration")
 
 
 @dataclass(frozen=True)
@@ -54,43 +75,28 @@ def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:
     Milliseconds per iteration are derived for the rows that only report hours.
     """
     rows: dict[str, dict[str, Published]] = {}
-    for figure in _read(path):
-        rows.setdefault(figure.row, {})[figure.metric] = figure
-    return rows
-
-
-def _read(path: Path) -> Iterator[Published]:
     with path.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
-            spread = float(line["spread"]) if line["spread"] else None
-            epochs = float(line["epochs"]) if line["epochs"] else None
-            facts = (line["row"], line["dataset"], line["model"], line["method"], epochs)
-            yield Published(
-                *facts, line["metric"], float(line["value"]), spread, line["unit"], line["source"]
-            )
-            if line["paper"] == "sgp" and line["metric"] == "hours":
+            numbers = {
+                key: float(line[key]) if line[key] else None
+                for key in ("epochs", "value", "spread")
+            }
+            texts = {key: line[key] for key in TEXTS}
+            figure = Published(**texts, **numbers)  # type: ignore[arg-type]
+            rows.setdefault(figure.row, {})[figure.metric] = figure
+            if line["paper"] == "sgp" and figure.metric == "hours":
+                assert figure.epochs is not None
                 # An hour has 3.6e6 ms.
-                ms = float(line["value"]) * 3.6e6 / (float(line["epochs"]) * IMAGENET_STEPS)
-                yield Published(
-                    *facts, "ms_per_iteration", ms, None, "ms", line["source"], derived=True
+                ms = figure.value * 3.6e6 / (figure.epochs * IMAGENET_STEPS)
+                rows[figure.row]["ms_per_iteration"] = replace(
+                    figure,
+                    metric="ms_per_iteration",
+                    value=ms,
+                    spread=None,
+                    unit="ms",
+                    derived=True,
                 )
-
-
-COMPARABLE = {
-    "hours": "training time",
-    "ms_per_iteration": "time per iteration",
-    "val_top1": "top-1 accuracy",
-    "top1_error": "top-1 error",
-    "bleu": "BLEU",
-}
-UNITS = {
-    "hours": "in hours",
-    "ms_per_iteration": "in ms",
-    "val_top1": "in %",
-    "top1_error": "in %",
-    "bleu": "",
-}
-TIMES = ("hours", "ms_per_iteration")
+    return rows
 
 
 @dataclass(frozen=True)

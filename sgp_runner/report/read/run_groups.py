@@ -44,7 +44,7 @@ class RunGroup:
     curve: pd.DataFrame
 
     def __getattr__(self, name: str) -> Any:
-        """Value of a column of ``runs`` that all runs have in common."""
+        """Return the value of a column of ``runs`` that all runs have in common."""
         if name.startswith("_") or name not in self.runs:
             raise AttributeError(name)
         return self.runs[name].iloc[0]
@@ -63,7 +63,7 @@ class RunGroup:
         return bool(self.state in (FINISHED, RETIMED))
 
     def mean(self, column: str) -> float:
-        """Mean over the seeds; NaN where a value is unknown."""
+        """Return the mean over the seeds; NaN where a value is unknown."""
         return float(self.runs[column].astype(float).mean())
 
     def range(self, column: str) -> tuple[float, float]:
@@ -99,12 +99,12 @@ class RunGroup:
         )
 
     def times_to(self, target: float) -> list[float]:
-        """Seconds until the target, for each seed that reaches it."""
+        """Return the seconds until the target, for each seed that reaches it."""
         times = (self.time_to(target, curve) for _, curve in self.curves.groupby("folder"))
         return [time for time in times if time is not None]
 
     def time_to(self, target: float, curve: pd.DataFrame) -> float | None:
-        """Seconds until a curve reaches the target, linearly between evaluations.
+        """Return the seconds until a curve reaches the target, linearly between evaluations.
 
         A target that the first evaluation reaches counts from there, as nothing is known before it.
         """

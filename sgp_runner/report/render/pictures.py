@@ -51,23 +51,22 @@ class Chart(Figure):
         return out.getvalue()
 
 
-def save(plot: Plot, folder: Path) -> None:
-    """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same plot."""
-    with rc_context({"svg.hashsalt": plot.name}):
-        figure = drawn(plot)
-        for kind in FORMATS:
-            figure.savefig(
-                folder / f"{plot.name}.{kind}",
-                dpi=150,
-                metadata={"Date": None} if kind == "svg" else None,
-            )
+def save_all(plots: Iterable[Plot], folder: Path) -> None:
+    """Write ``<name>.png`` and ``<name>.svg`` of each plot, the same bytes for the same plot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for plot in plots:
+        with rc_context({"svg.hashsalt": plot.name}):
+            figure = drawn(plot)
+            for kind in FORMATS:
+                figure.savefig(
+                    folder / f"{plot.name}.{kind}",
+                    dpi=150,
+                    metadata={"Date": None} if kind == "svg" else None,
+                )
 
 
 def drawn(plot: Plot) -> Chart:
     """Draw a plot."""
-
-    from matplotlib import rc_context
-
     with rc_context({"font.size": 10}):
         names = {str(y) for series in plot.series for y in series.y}
         rows = len(names) if plot.y.scale == "category" else 0
@@ -179,9 +178,3 @@ def set_axis(axes: Axes, name: str, axis: Axis) -> None:
         getattr(axes, f"set_{name}lim")(*axis.span)
     elif axis.from_zero:
         getattr(axes, f"set_{name}lim")(0, 1.05 * getattr(axes.dataLim, f"{name}1"))
-
-
-def save_all(plots: Iterable[Plot], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for plot in plots:
-        save(plot, folder)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as Grid
 from rich.text import Text
@@ -107,7 +107,8 @@ def terminal_plot(ranking: Ranking) -> str:
     rows = [
         (mark, shown(row, several), curve)
         for mark, row in zip(MARKS, ranking.rows, strict=False)
-        if len(curve := after_start(row.setting.curve)) > 1
+        # Time 0 has no logarithm.
+        if len(curve := row.setting.curve[row.setting.curve["time_s"] > 0]) > 1
     ]
     if not rows or ranking.target is None:
         return ""
@@ -141,7 +142,11 @@ def terminal_plot(ranking: Ranking) -> str:
         f"{labels.get(number, ''):>{MARGIN}} ┤{''.join(cells)}".rstrip()
         for number, cells in enumerate(canvas)
     ]
-    ticks = {column(tick): whole(tick) for tick in TIMES if first <= math.log(tick) <= last}
+    ticks = {
+        column(tick): re.sub("( 00 min)?( 00 s)?$", "", duration(tick))  # 1 min, not 1 min 00 s
+        for tick in TIMES
+        if first <= math.log(tick) <= last
+    }
     ticks = ticks or {0: duration(times.min()), WIDTH - 1: duration(times.max())}
     names = [f"{mark} {name}" for mark, name, _ in rows]
     heading = textwrap.wrap(title(ranking.settings), MARGIN + 2 + WIDTH)
@@ -165,16 +170,6 @@ def scale_of(metric: str, target: float, low: float, high: float) -> Scale:
     sign = -1.0 if metric == "loss" else 1.0
     label = percent_of if metric == "accuracy" else "{:.3g}".format
     return Scale(lambda each: sign * each, ticks, label)
-
-
-def after_start(curve: pd.DataFrame) -> pd.DataFrame:
-    """Return the evaluations after time 0, which has no logarithm."""
-    return curve[curve["time_s"] > 0]
-
-
-def whole(seconds: float) -> str:
-    """Write a time of one unit: ``1 min``, not ``1 min 00 s``."""
-    return duration(seconds).removesuffix(" 00 s").removesuffix(" 00 min")
 
 
 def percent_of(share: float) -> str:

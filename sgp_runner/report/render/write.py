@@ -76,7 +76,11 @@ def report_on(
         return quote(os.fsencode(path if path.startswith("..") else f"./{path}"), SAFE)
 
     settings = settings_in(runs)
-    check_target(target, settings)
+    if target is not None and target > 1 and any(each.metric == "accuracy" for each in settings):
+        raise ConfigError(
+            "--target",
+            f"an accuracy lies between 0 and 1, not at {target:g}: write 90 % as --target 0.9.",
+        )
     pairs = pairs_of(settings)
     ranked = rankings(settings, target)
     shown = sections(settings, ranked, pairs)
@@ -105,14 +109,6 @@ def report_on(
     except OSError as error:
         raise ConfigError("--out", f"cannot write to {out}: {error.strerror}.") from error
     return Report(page, settings, pairs, runs.skipped)
-
-
-def check_target(target: float | None, settings: Sequence[RunGroup]) -> None:
-    if target is not None and target > 1 and any(each.metric == "accuracy" for each in settings):
-        raise ConfigError(
-            "--target",
-            f"an accuracy lies between 0 and 1, not at {target:g}: write 90 % as --target 0.9.",
-        )
 
 
 ASSETS = Path(__file__).parents[1] / "page"
