@@ -31,7 +31,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -64,6 +64,34 @@ class Position:
 START = Position()
 
 
+@dataclass
+class LineFile:
+    """An unbuffered file to which whole lines are appended.
+
+    checksum: SHA-256 of its bytes
+    size: number of its bytes
+    """
+
+    path: Path
+    file: io.FileIO
+    checksum: Any = field(default_factory=hashlib.sha256)
+    size: int = 0
+
+    def append(self, lines: bytes) -> None:
+        """Append ``lines``. Raises CannotWrite; nothing is written then."""
+        rest = memoryview(lines)
+        try:
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                size = os.fstat(self.file.fileno()).st_size
+                self.file.truncate(size - (len(lines) - len(rest)))
+            raise CannotWrite(self.path, error) from error
+        self.size += len(lines)
+        self.checksum.update(lines)
+
+
 class Recorder:
     """Appends records to this process rank's file, whole lines only, then passes them to listeners.
 
@@ -80,17 +108,16 @@ class Recorder:
         self._listeners = listeners
         self._finished = False
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._file, self._checksum = continued(self.path, start)
-        self._size = start.num_bytes
+        self._lines = continued(self.path, start)
 
     def position(self) -> Position:
         """Flush the file to the disk and return what it holds. Raises as `check`."""
         try:
-            os.fsync(self._file.fileno())
+            os.fsync(self._lines.file.fileno())
         except OSError as error:
             raise CannotWrite(self.path, error) from error
         self.check()
-        return Position(self._size, self._checksum.hexdigest())
+        return Position(self._lines.size, self._lines.checksum.hexdigest())
 
     def check(self) -> None:
         """Raise RecordsLost unless the file is in its place with all that was written to it."""
@@ -98,9 +125,9 @@ class Recorder:
             there = self.path.stat()
         except OSError:
             raise RecordsLost(self.path, "was removed") from None
-        if not os.path.samestat(there, os.fstat(self._file.fileno())):
+        if not os.path.samestat(there, os.fstat(self._lines.file.fileno())):
             raise RecordsLost(self.path, "was replaced")
-        if there.st_size != self._size:
+        if there.st_size != self._lines.size:
             raise RecordsLost(self.path, "was changed")
 
     def write(self, record: Mapping[str, object]) -> None:
@@ -127,7 +154,7 @@ class Recorder:
                 self.check()
                 self._append({"kind": "summary", **summary})
         finally:
-            self._file.close()
+            self._lines.file.close()
             for listener in self._listeners:
                 listener.finish(summary)
 
@@ -136,18 +163,7 @@ class Recorder:
             raise ValueError(
                 f"a record needs a kind among {KINDS} and a time_s, got {dict(record)}"
             )
-        line = (as_json(record) + "\n").encode()
-        rest = memoryview(line)
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                size = os.fstat(self._file.fileno()).st_size
-                self._file.truncate(size - (len(line) - len(rest)))
-            raise CannotWrite(self.path, error) from error
-        self._size += len(line)
-        self._checksum.update(line)
+        self._lines.append((as_json(record) + "\n").encode())
 
     def __enter__(self) -> Recorder:
         return self
@@ -187,11 +203,11 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 def trim(path: Path, start: Position) -> None:
     """Truncate or create a file of records; raises as `continued`."""
-    continued(path, start)[0].close()
+    continued(path, start).file.close()
 
 
-def continued(path: Path, start: Position) -> tuple[io.FileIO, Any]:
-    """Open a file of records to continue it at ``start``; return it and its SHA-256 until there.
+def continued(path: Path, start: Position) -> LineFile:
+    """Open a file of records to continue it at ``start``.
 
     Raises ConfigError, and leaves the file as it is, if its beginning is not the one that the
     checkpoint knows.
@@ -206,7 +222,7 @@ def continued(path: Path, start: Position) -> tuple[io.FileIO, Any]:
             unless_complete.pop_all()
     except OSError as error:
         raise ConfigError("results", f"cannot write to {path}: {error.strerror}.") from error
-    return file, checksum
+    return LineFile(path, file, checksum, start.num_bytes)
 
 
 def verified(path: Path, file: io.FileIO, start: Position) -> Any:

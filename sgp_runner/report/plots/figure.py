@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
-
-import numpy as np
-from scipy.optimize import isotonic_regression
 
 from sgp_runner.report.read.naming import wrap_label
 from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
@@ -199,14 +197,23 @@ def placed(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
     All are shares of the height of a plot; ``heights`` are those of the texts and add up to 1 or
     less. Labels that would overlap are moved by the least sum of squares, in their order.
     """
-    order = np.argsort(wanted, kind="stable")
-    tall = np.asarray(heights)[order]
-    # Distances from the lowest label, if all touch.
-    above = np.concatenate([[0.0], np.cumsum((tall[:-1] + tall[1:]) / 2)])
-    bases = isotonic_regression(np.asarray(wanted)[order] - above).x
-    middles = np.empty(len(order))
-    middles[order] = above + np.clip(bases, tall[0] / 2, 1 - tall[-1] / 2 - above[-1])
-    return [float(middle) for middle in middles]
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    tall = [heights[number] for number in order]
+    above = [0.0]  # distance from the lowest label, if all touch
+    for low, high in pairwise(tall):
+        above.append(above[-1] + (low + high) / 2)
+    blocks: list[tuple[float, int]] = []  # labels that touch: sum of their wishes, and number
+    for number, offset in zip(order, above, strict=True):
+        blocks.append((wanted[number] - offset, 1))
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            (wish, count), (other, more) = blocks.pop(), blocks.pop()
+            blocks.append((wish + other, count + more))
+    lowest, highest = tall[0] / 2, 1 - tall[-1] / 2 - above[-1]
+    out = [0.0] * len(order)
+    bases = (wish / count for wish, count in blocks for _ in range(count))
+    for number, base, offset in zip(order, bases, above, strict=True):
+        out[number] = min(max(base, lowest), highest) + offset
+    return out
 
 
 def spanned(axis: Axis, values: Sequence[float], edge: float) -> Axis:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,17 +108,24 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     averaged = last["averaged"]
     if np.isnan(averaged) and metric == facts.get("metric"):
         averaged = number(facts.get("average"))
+    if summary is None:
+        state = DIVERGED if os.path.lexists(folder / FILE) else UNFINISHED
+        seconds = (number(record["time_s"]) or 0.0 for record in records)
+        costs = {**dict.fromkeys(COSTS), "time_s": max(seconds, default=None)}
+    else:
+        state = RETIMED if "retimed_from" in summary else FINISHED
+        costs = costs_of(facts)
     line = {
         "run": printable(folder.name),
         "folder": str(folder),
-        "state": state_of(folder, summary),
+        "state": state,
         "kind": kind_of(facts),
         **{key: facts[key] for key in FACTS},
         "batch_size": settings["batch_size"],
         "metric": metric,
         **{key: last[key] for key in ("quality", "low", "high")},
         "averaged": averaged,
-        **(costs(facts) if summary is not None else costs_so_far(records)),
+        **costs,
         "row": facts["row"],
         "fitted": bool(facts.get("fitted")),
         **version(folder),
@@ -156,12 +163,6 @@ def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
         ) from None
 
 
-def state_of(folder: Path, summary: Mapping[str, object] | None) -> str:
-    if summary is None:
-        return DIVERGED if os.path.lexists(folder / FILE) else UNFINISHED
-    return RETIMED if "retimed_from" in summary else FINISHED
-
-
 def kind_of(facts: Mapping[str, object]) -> str:
     """Return real, or the first words of the label of a simulated run."""
     if facts["clock"] == "wall":
@@ -171,7 +172,7 @@ def kind_of(facts: Mapping[str, object]) -> str:
     )
 
 
-def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
+def costs_of(summary: Mapping[str, object]) -> dict[str, float | None]:
     """Return the costs in a summary.
 
     Time per iteration is a node's time divided by its steps, unless the summary has it.
@@ -180,13 +181,6 @@ def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
     if out["ms_per_iteration"] is None and out["time_s"] is not None and out["steps"]:
         out["ms_per_iteration"] = 1000 * out["time_s"] / out["steps"]
     return out
-
-
-def costs_so_far(records: Iterable[Mapping[str, object]]) -> dict[str, float | None]:
-    """Return the costs of an unfinished run, of which only the time is known."""
-    return dict.fromkeys(COSTS) | {
-        "time_s": max((number(record["time_s"]) or 0.0 for record in records), default=None)
-    }
 
 
 def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFrame:
