@@ -33,31 +33,30 @@ class Work:
         return min(1.0, self.done / self.total)
 
 
+# Describes what a run takes: its seconds, those of each unit of its work, and the work.
 Estimate = Callable[[float, float, Work], list[str]]
 
 
-def estimate(run: Run, problem: Problem) -> Estimate:
-    """Return a function that describes what a run takes.
+def estimate(
+    run: Run, problem: Problem, seconds: float, unit_seconds: float, work: Work
+) -> list[str]:
+    """Describe what a run takes.
 
-    Its arguments are the seconds that the whole run takes, those of each unit of its work, and the
-    work.
+    seconds: of the whole run
+    unit_seconds: of each unit of its work
     """
-
-    def describe(seconds: float, each: float, work: Work) -> list[str]:
-        units = f"{work.total:,} {work.unit}s of {duration(each)}"
-        memory, disk = memory_bytes(run, problem), disk_bytes(run, problem, seconds)
-        lines = [
-            f"This takes about {duration(round(seconds))} ({units}), {num_bytes(memory)} of memory "
-            f"and up to {num_bytes(disk)} of disk."
-        ]
-        if seconds >= LONG_SECONDS and run.network.clock == "simulated" and problem.trains:
-            lines.append(
-                "Quicker: model=timing_only simulates the times alone, experiment=compare trains a "
-                "small model in the time of ResNet-50."
-            )
-        return lines
-
-    return describe
+    units = f"{work.total:,} {work.unit}s of {duration(unit_seconds)}"
+    memory, disk = memory_bytes(run, problem), disk_bytes(run, problem, seconds)
+    lines = [
+        f"This takes about {duration(round(seconds))} ({units}), {num_bytes(memory)} of memory "
+        f"and up to {num_bytes(disk)} of disk."
+    ]
+    if seconds >= LONG_SECONDS and run.network.clock == "simulated" and problem.trains:
+        lines.append(
+            "Quicker: model=timing_only simulates the times alone, experiment=compare trains a "
+            "small model in the time of ResNet-50."
+        )
+    return lines
 
 
 def vector_bytes(run: Run, problem: Problem) -> int:

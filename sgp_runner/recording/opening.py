@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
@@ -59,7 +60,9 @@ def open_recorder(
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
     )
-    console = ConsoleListener(title, run.network.clock, run.epochs, work, estimate(run, problem))
+    console = ConsoleListener(
+        title, run.network.clock, run.epochs, work, partial(estimate, run, problem)
+    )
     with Recorder(experiment.directory, rank, (console, mirror), start) as recorder:
         console.start()
         yield recorder

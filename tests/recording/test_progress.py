@@ -186,13 +186,13 @@ def test_what_a_run_takes(tmp_path: Path) -> None:
     records = 32 * (50 // 10 + 2 * 10 // 5) * 300
     assert disk_bytes(run, problem, 60) == 4 * parameters * 64 + records
     assert disk_bytes(run, problem, 8000) == 3 * 4 * parameters * 64 + records
-    first, second = estimate(run, problem)(8064, 4.2, Work(2, 1920))
+    first, second = estimate(run, problem, 8064, 4.2, Work(2, 1920))
     assert first == (
         "This takes about 2 h 14 min (1,920 gradients of 4.2 s), 9.22 GB of memory and up to "
         "18.1 GB of disk."
     )
     assert second.startswith("Quicker: model=timing_only ")
-    assert len(estimate(run, problem)(60, 0.1, Work(2, 600))) == 1
+    assert len(estimate(run, problem, 60, 0.1, Work(2, 600))) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Protocol
 
+from sgp_runner.config.experiment import flat
 from sgp_runner.recording.recorder import metrics_path, read_lines
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
@@ -181,10 +182,19 @@ def described(config: Mapping[str, object]) -> dict[str, object]:
     The names of the algorithm, cluster, model, data and network are ``algorithm``, ``cluster``, ...
     """
     parts = {key: value for key, value in config.items() if isinstance(value, Mapping)}
-    names = {
-        name: parts[part]["name"] for name, part in PARTS.items() if "name" in parts.get(part, {})
-    }
-    return {**names, **{k: v for k, v in config.items() if k not in parts}, "settings": parts}
+    rest = {key: value for key, value in config.items() if key not in parts}
+    return {**choices(config), **rest, "settings": parts}
+
+
+def flat_settings(config: Mapping[str, object]) -> dict[str, object]:
+    """Return what runs are grouped by, and every setting under its dotted key."""
+    return {**choices(config), **dict(flat(config))}
+
+
+def choices(config: Mapping[str, object]) -> dict[str, object]:
+    settings = dict(flat(config))
+    names = {name: settings.get(f"{part}.name") for name, part in PARTS.items()}
+    return {name: value for name, value in names.items() if value is not None}
 
 
 def check_installed(name: str, *modules: str) -> None:

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.config.experiment import flat
 from sgp_runner.recording.loggers.mirror import (
     Mirror,
     Row,
     check_installed,
     count_lines,
-    described,
     final,
+    flat_settings,
     training_step,
 )
 from sgp_runner.utils.reading import read_text
@@ -110,12 +109,7 @@ def alone(path: Path) -> Iterator[None]:
 def log_settings(client: MlflowClient, run_id: str, config: Mapping[str, object]) -> None:
     from mlflow.entities import Param
 
-    values = described(config)
-    parts = values.pop("settings")
-    assert isinstance(parts, Mapping)
-    params = [
-        Param(key, str(value)[:LONGEST]) for key, value in {**values, **dict(flat(parts))}.items()
-    ]
+    params = [Param(key, str(value)[:LONGEST]) for key, value in flat_settings(config).items()]
     for at in range(0, len(params), PARAMS):
         client.log_batch(run_id, params=params[at : at + PARAMS])
 

@@ -95,49 +95,54 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
         lines = select_lines(every, algorithm_of)
         hidden = [label for label, line in every if (label, line) not in lines]
         look = StyleMap([each for _, line in lines for each in line])
-        one_start = len({int(line[0].nodes) for _, line in lines}) == 1
-        speeds, efficiencies = [], []
-        for label, line in lines:
-            x = [int(each.nodes) for each in line]
-            rates = [each.nodes * each.batch_size / each.mean("ms_per_iteration") for each in line]
-            speed = [rate / rates[0] for rate in rates]
-            texts = [f"relative to {counted(x[0], 'node')}"] * len(x)
-            name = label if one_start else f"{label} · from {x[0]}"
-            speeds.append(Series(name, look.of_method(line[0]), x, speed, texts=texts))
-            ratio = [100 * value * x[0] / n for value, n in zip(speed, x, strict=True)]
-            efficiencies.append(Series(name, look.of_method(line[0]), x, ratio, texts=texts))
         shown = [each for _, line in lines for each in line]
-        nodes = sorted({int(each.nodes) for each in shown})
-        for first in sorted({int(line[0].nodes) for _, line in lines}):
-            ends = [first, nodes[-1]]
-            speeds.append(
+        starts = sorted({int(line[0].nodes) for _, line in lines})
+        most = max(int(each.nodes) for each in shown)
+        series = []
+        for label, line in lines:
+            nodes = [int(each.nodes) for each in line]
+            rates = [each.nodes * each.batch_size / each.mean("ms_per_iteration") for each in line]
+            series.append(
                 Series(
-                    "ideal" if one_start else f"ideal · from {first}",
-                    Style(None, None, dash="dot"),
-                    ends,
-                    [n / first for n in ends],
+                    label if len(starts) == 1 else f"{label} · from {nodes[0]}",
+                    look.of_method(line[0]),
+                    nodes,
+                    [rate / rates[0] for rate in rates],
+                    texts=[f"relative to {counted(nodes[0], 'node')}"] * len(nodes),
                 )
             )
-        efficiencies.append(
-            Series("ideal", Style(None, None, dash="dot"), [nodes[0], nodes[-1]], [100.0, 100.0])
-        )
-        where = f"{kinds(shown)}{on_cluster(shown)}"
-        note = (
-            f"From {CLOCK[clock]}, mean over the seeds. "
-            "Each line begins at the method's smallest number of nodes."
-        )
-        scale = Axis(
-            "speed-up", "log", powers_of_two(max(float(y) for each in speeds for y in each.y))
-        )
-        for what, axis, series in (
-            ("speed-up", scale, speeds),
-            ("efficiency", Axis("efficiency in %", from_zero=True), efficiencies),
+        dotted = Style(None, None, dash="dot")
+        ideal = [
+            Series(
+                "ideal" if len(starts) == 1 else f"ideal · from {start}",
+                dotted,
+                [start, most],
+                [1.0, most / start],
+            )
+            for start in starts
+        ]
+        top = max(float(y) for each in (*series, *ideal) for y in each.y)
+        powers = [2.0**power for power in range(max(1, math.ceil(math.log2(top))) + 1)]
+        efficiencies = []
+        for each in series:
+            ratios = zip(each.x, each.y, strict=True)
+            shares = [100 * float(y) * float(each.x[0]) / float(x) for x, y in ratios]
+            efficiencies.append(replace(each, y=shares))
+        for what, axis, drawn in (
+            ("speed-up", Axis("speed-up", "log", powers), [*series, *ideal]),
+            (
+                "efficiency",
+                Axis("efficiency in %", from_zero=True),
+                [*efficiencies, Series("ideal", dotted, [starts[0], most], [100.0, 100.0])],
+            ),
         ):
-            title = f"{what} against nodes · {where}"
-            name = file_name(what, *filter(None, (clock, model, data, timed, cluster)))
-            plot = Plot(name, title, note, nodes_axis(shown), axis, series)
+            plot = Plot(
+                file_name(what, *filter(None, (clock, model, data, timed, cluster))),
+                f"{what} against nodes · {kinds(shown)}{on_cluster(shown)}",
+                f"From {CLOCK[clock]}, mean over the seeds. "
+                "Each line begins at the method's smallest number of nodes.",
+                nodes_axis(shown),
+                axis,
+                drawn,
+            )
             yield replace(labelled(plot), rest=hidden)
-
-
-def powers_of_two(top: float) -> list[float]:
-    return [2.0**power for power in range(max(1, math.ceil(math.log2(top))) + 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ from sgp_runner.report.read.runs import PUBLISHED, TIMING
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import duration, num_bytes, percent
 
+MEANS = ("averaged", "time_s", "ms_per_iteration", "bytes_per_node")
 WORDS = ("kind", "cluster", "seeds", "commit")
 LOG = "metrics.jsonl"
 # Maps the folder of a run and the name of a file in it (or "") to a path relative to the report.
@@ -69,10 +70,8 @@ class ReportTable:
 
 def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[ReportTable]:
     """Return the tables of a report, with the one of pairs if there are any."""
-    out = [of_settings(settings, link)]
-    if pairs:
-        out.append(of_pairs(pairs, link))
-    return [*out, of_runs(settings, link)]
+    published = [of_pairs(pairs, link)] if pairs else []
+    return [of_settings(settings, link), *published, of_runs(settings, link)]
 
 
 def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
@@ -81,37 +80,27 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
     clusters = len({each.cluster for each in settings}) > 1
     for label, each in zip(labels(settings), settings, strict=True):
         low, high = each.range("quality")
-        common = {
+        facts = {
+            "setting": label,
             "method": each.method,
             "model": each.model,
             "data": each.data,
             "nodes": each.nodes,
             "kind": each.kind,
-        }
-        means = {
-            key: each.mean(key)
-            for key in ("averaged", "time_s", "ms_per_iteration", "bytes_per_node")
-        }
-        quality = {
+            "state": each.state,
+            "clock": each.clock,
+            "seeds": joined(each.seeds),
             "metric": each.metric,
             "quality": each.mean("quality"),
             "quality_min": low,
             "quality_max": high,
-        }
-        facts = {
-            "setting": label,
-            **common,
-            "state": each.state,
-            "clock": each.clock,
-            "seeds": joined(each.seeds),
-            **quality,
-            **means,
+            **{key: each.mean(key) for key in MEANS},
         }
         files = {
             "commits": joined(commits(each.runs)),
             "logs": joined(link(path, LOG) for path in each.runs["folder"]),
         }
-        raw.append(facts | beside(facts, columns(each, keys)) | files)
+        raw.append({**facts, **columns(each, keys), **facts, **files})
         cells.append(
             [
                 text(each.algorithm, f"{each.model} on {each.data}"),
@@ -123,12 +112,12 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
                     for key in shown
                 ),
                 text(
-                    quality_text(quality["quality"], each.metric),
+                    quality_text(facts["quality"], each.metric),
                     quality_range(low, high, each.metric),
                 ),
-                text(quality_text(means["averaged"], each.metric)),
+                text(quality_text(facts["averaged"], each.metric)),
                 time_cell(each),
-                text(if_known(means["ms_per_iteration"] or math.nan, "{:.4g}".format)),
+                text(if_known(facts["ms_per_iteration"] or math.nan, "{:.4g}".format)),
                 sent_cell(each),
                 Cell(
                     [
@@ -169,8 +158,9 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
         folder=[link(path, "") for path in lines["folder"]],
         cluster=[each.cluster for each in settings for _ in each.seeds],
     )
-    more = [beside(facts, columns(each, keys)) for each in settings for _ in each.seeds]
-    raw = facts.join(pd.DataFrame(more, facts.index))
+    more = [columns(each, keys) for each in settings for _ in each.seeds]
+    added = pd.DataFrame(more, facts.index).drop(columns=facts.columns, errors="ignore")
+    raw = facts.join(added)
     cells = [
         [
             Cell([CellLink(line["run"], link(line["folder"], ""))]),
@@ -228,7 +218,25 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
     for pair in pairs:
         figure, each = pair.published, pair.setting
         logs = [link(path, LOG) for path in each.runs["folder"]]
-        raw.append(raw_pair(pair) | {"logs": joined(logs)})
+        raw.append(
+            {
+                "row": pair.row,
+                "metric": pair.metric,
+                "unit": figure.unit,
+                "published": figure.value,
+                "published_spread": figure.spread,
+                "ours": pair.ours,
+                "ours_min": pair.low,
+                "ours_max": pair.high,
+                "ours_averaged": pair.averaged,
+                "error_percent": pair.error,
+                "ours_is": pair.ours_is,
+                "source": figure.origin,
+                "seeds": joined(each.seeds),
+                "commits": joined(commits(each.runs)),
+                "logs": joined(logs),
+            }
+        )
         averaged = f"{pair.averaged:.4g} averaged model" if pair.averaged is not None else ""
         cells.append(
             [
@@ -270,31 +278,6 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
         cells,
         ("row", "metric", *head[5:]),
     )
-
-
-def raw_pair(pair: Pair) -> dict[str, object]:
-    figure = pair.published
-    facts = {
-        "row": pair.row,
-        "metric": pair.metric,
-        "unit": figure.unit,
-        "published": figure.value,
-        "published_spread": figure.spread,
-    }
-    ours = {
-        "ours": pair.ours,
-        "ours_min": pair.low,
-        "ours_max": pair.high,
-        "ours_averaged": pair.averaged,
-        "error_percent": pair.error,
-    }
-    made = {"seeds": joined(pair.setting.seeds), "commits": joined(commits(pair.setting.runs))}
-    return {**facts, **ours, "ours_is": pair.ours_is, "source": figure.origin, **made}
-
-
-def beside(facts: Container[object], settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings without those whose columns would have the names of ``facts``."""
-    return {key: value for key, value in settings.items() if key not in facts}
 
 
 def text(value: object, note: str = "") -> Cell:

@@ -289,13 +289,14 @@ def extends(newer: Settings, older: Settings, key: str = "") -> bool:
 
     A mapping that is itself a value must be equal: no key of it came later.
     """
-    for name, value in older.items():
-        if name not in newer:
-            return False
-        inner = join(key, name)
-        if is_part(inner) and isinstance(value, Mapping) and isinstance(newer[name], Mapping):
-            if not extends(newer[name], value, inner):
-                return False
-        elif newer[name] != value:
-            return False
-    return True
+    return all(
+        name in newer
+        and (
+            extends(newer[name], value, join(key, name))
+            if is_part(join(key, name))
+            and isinstance(value, Mapping)
+            and isinstance(newer[name], Mapping)
+            else newer[name] == value
+        )
+        for name, value in older.items()
+    )

@@ -89,10 +89,15 @@ def drawn(plot: Plot) -> Chart:
         for label in plot.labels:
             draw_label(axes, plot, label)
         for label in plot.unfinished():
-            colour, height = label.colour or INK, plot.y.share(float(label.y))
-            x = plot.x.share(float(label.x or 0)), 1.0
-            where = axes.transAxes
-            axes.plot(x, [height] * 2, ":", color=colour, linewidth=1, alpha=0.6, transform=where)
+            axes.plot(
+                (plot.x.share(float(label.x or 0)), 1.0),
+                [plot.y.share(float(label.y))] * 2,
+                ":",
+                color=label.colour or INK,
+                linewidth=1,
+                alpha=0.6,
+                transform=axes.transAxes,
+            )
     return figure
 
 

@@ -190,11 +190,6 @@ def time_axis(ticks: dict[int, str]) -> list[str]:
 
 def wrapped(names: Sequence[str]) -> list[str]:
     """Set names side by side, in lines no wider than the picture."""
-    lines = [""]
-    for name in names:
-        longer = f"{lines[-1]}   {name}".strip()
-        if len(longer) > MARGIN + WIDTH and lines[-1]:
-            lines.append(name)
-        else:
-            lines[-1] = longer
-    return lines
+    whole = "   ".join(name.replace(" ", "\N{NO-BREAK SPACE}") for name in names)
+    lines = textwrap.wrap(whole, MARGIN + WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
