@@ -1,6 +1,6 @@
 """Checkpoints on disk: a folder ``step-N`` with files of tensors and, written last, a manifest.
 
-A checkpoint is written beside its place and moved there once all of it is on the disk, so a
+A checkpoint is written in a temporary folder and renamed once all of it is on the disk, so a
 checkpoint in place is complete unless the disk has lost data. The manifest has the checksums.
 Reading never runs code: ``torch.load(weights_only=True)``.
 """
@@ -177,7 +177,7 @@ class Candidates:
 
 
 def ranks_in(state: Mapping[str, Any], ranks: int) -> list[int]:
-    """Return the original ranks in a saved ``state``, among those of the whole run."""
+    """Return the original ranks in a saved ``state``, among all ranks of the run."""
     names = list(state["observer"]["names"])
     if not names or not set(names) <= set(range(ranks)) or names != sorted(set(names)):
         raise ValueError("its ranks are not those of the run")
@@ -338,7 +338,7 @@ def extendable(folder: Path, run: str) -> list[Path]:
 
 
 def adopt(folder: Path, before: str, run: str) -> None:
-    """Make the checkpoints of the run ``before`` those of a longer one; remove the others."""
+    """Give the checkpoints of the run ``before`` to a longer one; remove the others."""
     kept = extendable(folder, before)
     for path in kept:
         replace_file(path / MANIFEST, json.dumps({**read_json(path / MANIFEST), "run": run}))
@@ -346,7 +346,7 @@ def adopt(folder: Path, before: str, run: str) -> None:
 
 
 def keep_only(kept: Sequence[Path], folder: Path) -> None:
-    """Remove what else is in the folder of checkpoints, and the folder if it is empty then."""
+    """Remove everything else from the folder of checkpoints, and the folder if it is empty then."""
     for path in folder.glob("*"):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)

@@ -99,7 +99,7 @@ def summary_table(summary: Mapping[str, object]) -> Table:
 
 
 def outcome(row: Mapping[str, object]) -> str:
-    """Describe what a run came to in a few words.
+    """Describe the result of a run in a few words.
 
     row: a summary, or one with ``failed``, a sentence, for a run without results.
     """

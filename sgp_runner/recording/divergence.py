@@ -3,7 +3,7 @@
 A worker has diverged if its loss or a parameter is not finite, or if its loss exceeds `EXPLODED`
 times the first one that it recorded (or 1, if that was less). This is checked whenever a worker
 records, which waits for the device anyway, and before its parameters are saved: checkpoints hold
-finite values only. What cannot be coded has diverged too (`sgp_runner.core.codecs`).
+finite values only. A vector that cannot be coded has diverged too (`sgp_runner.core.codecs`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILE = "diverged.json"
 def check_parameters(worker: Worker) -> None:
     """Raise Diverged unless the parameters are finite. Waits for the device.
 
-    Those of a timing study are not looked at.
+    The parameters of a timing study are not checked.
     """
     if worker.has_gradients and not isfinite(float(worker.params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")

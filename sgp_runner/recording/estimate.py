@@ -1,4 +1,4 @@
-"""How much of a run is done, and what the rest will take."""
+"""Progress of a run, and an estimate of its time, memory and disk."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Work:
         return min(1.0, self.done / self.total)
 
 
-# Describes what a run takes: its seconds, those of each unit of its work, and the work.
+# Describes the costs of a run from its seconds, the seconds of a unit of work, and the work.
 Estimate = Callable[[float, float, Work], list[str]]
 
 
 def estimate(
     run: Run, problem: Problem, seconds: float, unit_seconds: float, work: Work
 ) -> list[str]:
-    """Describe what a run takes.
+    """Describe the costs of a run.
 
     seconds: of the whole run
     unit_seconds: of each unit of its work
@@ -64,10 +64,10 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 
 
 def memory_bytes(run: Run, problem: Problem) -> int:
-    """Return the memory of the processes here, or what this one has needed so far if more.
+    """Return the memory of the processes here, or the peak of this process if that is more.
 
-    A process has the model and its gradient, and for each of its nodes the parameters, what the
-    optimizer keeps, and a message; those of a timing study take no memory.
+    A process has the model and its gradient, and for each of its nodes the parameters, the state
+    of the optimizer, and a message. A timing study has no such vectors.
     """
     simulated = run.network.clock == "simulated"
     nodes, processes = (run.nodes, 1) if simulated else (1, local_ranks(run.ranks))
@@ -85,7 +85,7 @@ def peak_bytes() -> int:
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
     """Return the largest size of records and checkpoints of a run that takes ``seconds``.
 
-    One checkpoint, which a signal asks for, is always counted.
+    One checkpoint is always counted, because a signal may request it.
     """
     steps, checkpoint = run.steps(problem), run.checkpoint
     records = run.nodes * (steps / run.log_every + 2 * run.epochs / run.eval_every) * RECORD_BYTES

@@ -77,7 +77,7 @@ class ConsoleListener:
     clock: ``"simulated"`` or ``"wall"``
     epochs: of the whole run
     work: returns how much of the run is done
-    estimate: describes what the whole run takes, once that is known
+    estimate: describes the costs of the whole run, once they are known
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class ConsoleListener:
         return f"{work.unit} {work.done:{len(total)},d}/{total}  epoch {self._epoch:4.1f}"
 
     def _numbers(self, between: str) -> str:
-        """Format loss, accuracy and times, leaving out what is unknown."""
+        """Format loss, accuracy and times, leaving out unknown ones."""
         parts = []
         if self._losses:
             parts.append(f"loss {sum(self._losses) / len(self._losses):.4f}")

@@ -17,8 +17,8 @@
 ``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``.
 ``accuracy`` lies in [0, 1].
 
-JSON has no NaN and no infinity. Such a value is written as ``null`` and spelt out beside it, so
-that "diverged" and "not measured" stay apart: ``{"loss": null, "nonfinite": {"loss": "inf"}}``.
+JSON has no NaN and no infinity. Such a value is written as ``null`` and as text in ``nonfinite``,
+so that "diverged" and "not measured" differ: ``{"loss": null, "nonfinite": {"loss": "inf"}}``.
 Listeners receive the original numbers.
 """
 
@@ -97,7 +97,7 @@ class Recorder:
 
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes
     ``metrics.rankR.jsonl``, so that no two processes share a file. The file continues at ``start``:
-    a resumed run records again what came after its checkpoint. As a context manager, leaving
+    a resumed run records the steps after its checkpoint again. As a context manager, leaving
     without ``finish`` signals to the listeners that the run did not finish.
     """
 
@@ -111,7 +111,7 @@ class Recorder:
         self._lines = continued(self.path, start)
 
     def position(self) -> Position:
-        """Flush the file to the disk and return what it holds. Raises as `check`."""
+        """Flush the file to the disk and return its position. Raises as `check`."""
         try:
             os.fsync(self._lines.file.fileno())
         except OSError as error:
@@ -261,7 +261,7 @@ def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
 
 
 def read_summary(run_dir: Path) -> dict[str, object] | None:
-    """Return the summary of a finished run; None if there is no readable one."""
+    """Return the summary of a finished run; None without a readable one."""
     try:
         summary = read_json(run_dir / "summary.json")
     except (OSError, ValueError):
@@ -292,7 +292,7 @@ def finished(experiment: Experiment) -> dict[str, object] | None:
 
 
 def metrics_of(experiment: Experiment, summary: Mapping[str, object]) -> list[Path]:
-    """Return the files of records that a finished run has, but those of lost ranks."""
+    """Return the files of records of a finished run, without the files of lost ranks."""
     run, lost = experiment.run, summary.get("lost")
     if run.network.clock != "wall":
         return [metrics_path(experiment.directory, 0)]
@@ -377,7 +377,7 @@ def synced(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync(folder: Path) -> None:
-    """Flush the names in a folder, which have a cache of their own, to the disk."""
+    """Flush the names in a folder to the disk; they are cached separately."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

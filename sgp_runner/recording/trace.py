@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FORMAT = 3
 WAITING, ON_THE_SPOT = 0, -1  # indices of calls
-DETAILS = {  # what an event has after its call_index and its time
+DETAILS = {  # fields of an event after its call_index and its time
     "message": ("src", "tag", "arrived"),
     "gradient": ("seconds",),
     "collective": ("number",),

@@ -1,8 +1,8 @@
 """Replay of a recorded run in one process, to the last bit.
 
 Each rank is a `Rank`, the code of the real run. Instead of waiting for the network and for
-gradients, its clock delivers what the recording has for this call of the program. A message is
-taken from what its sender has sent in the replay; a rank that is ahead of the sender of its next
+gradients, its clock delivers the recorded events of this call of the program. A message is
+the next one that its sender has sent in the replay; a rank that is ahead of the sender of its next
 message yields (`turns`). At least one rank can always continue, because in the real run every
 message was sent before it arrived.
 
@@ -79,7 +79,7 @@ class EndOfTrace(Aborted):
 class Replayed:
     """The outcome of a replay.
 
-    workers: the workers at the end, servers last; those of a failed run may be slightly ahead
+    workers: the workers at the end, servers last; after a failed run they may be slightly ahead
     ended: whether the real run ended
     same: for each worker, whether its parameters equal those of the real run bit for bit
     reduced: whether there were all-reduces, so that parameters may differ by rounding
@@ -169,7 +169,7 @@ class ReplayClock(RealClock):
         self.moment = 0.0
         self.calls = 0
         self.delivering = False
-        self.sleeps: dict[int, Callable[[], None]] = {}  # what ends each sleep, by its number
+        self.sleeps: dict[int, Callable[[], None]] = {}  # callback of each sleep, by number
         self.make: dict[str, Callable[[TraceEvent], None]] = {"sleep": self.wake}
         if recording.header.polled:
             self.poll_with(lambda: None, 0.0)
@@ -218,14 +218,14 @@ class ReplayClock(RealClock):
 
 
 class ReplayTransport(Transport):
-    """Transport that sends to the replay's other ranks and receives what the clock delivers."""
+    """Transport that sends to the replay's other ranks and receives messages from the clock."""
 
     def __init__(
         self, network: ReplayNetwork, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
     ) -> None:
         self.scheduler, self.clock, self.mailbox = scheduler, clock, mailbox
         self.network, self.rank = network, clock.rank
-        self.under_way: dict[int, Callable[[], None]] = {}  # what completes each collective
+        self.under_way: dict[int, Callable[[], None]] = {}  # callback of each collective, by number
         clock.make |= {"message": self.deliver, "collective": self.end}
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
@@ -312,7 +312,7 @@ class ReplayedRank:
     ) -> None:
         self.recording, self.algo = recording, run.algo
         rank, clock = recording.header.rank, ReplayClock(recording)
-        # What a rank needs of a world with one device per node.
+        # The attributes of a world that a rank needs, with one device per node.
         world: Any = SimpleNamespace(
             place=Place(rank, network.nodes),
             transport=partial(ReplayTransport, network),

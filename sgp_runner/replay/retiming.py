@@ -139,7 +139,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     from sgp_runner.config.schema import make_experiment, stored
 
     trained, summary = finished(folder)
-    # The devices of a node are those of the cluster.
+    # The cluster defines the devices of a node.
     config = {**trained.config, "gpus_per_node": 1}
     experiment = make_experiment(with_settings_of(machines.source, machines.keys, config))
     there = out / f"{folder.name}-on-{machines.name}"
@@ -296,7 +296,7 @@ class Unknown:
 def merged(
     trained: Iterable[Mapping[str, Any]], timed: Iterable[Mapping[str, Any]], folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of ``trained`` in the order and with the times of those of ``timed``."""
+    """Yield the records of ``trained`` in the order and with the times of ``timed``."""
     waiting: dict[tuple[object, object], deque[Mapping[str, Any]]] = {}
     for record in trained:
         if record["kind"] != "summary":

@@ -15,8 +15,8 @@ class Turns:
     ends all of them.
 
     present: the rank that runs; -1 before the first
-    waiting: for each other rank that has not returned, whether it can continue, and what it waits
-        for
+    waiting: for each other rank that has not returned, whether it can continue, and the reason
+        for which it waits
     """
 
     def __init__(self) -> None:

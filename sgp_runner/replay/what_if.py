@@ -50,7 +50,7 @@ Delays = Mapping[tuple[int, int], Sequence[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class Retimed:
-    """The simulated run beside the recorded one.
+    """The simulated run and the recorded one.
 
     time_s: simulated seconds
     recorded_s: wall-clock seconds of the recorded run, without evaluation
@@ -216,7 +216,7 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
     fastest = {pair: min(seconds for _, seconds in each) for pair, each in out.items()}
 
     def ahead(src: int, dst: int) -> float:
-        """Return the seconds by which the clock of ``dst`` is ahead of that of ``src``."""
+        """Return the seconds by which the clock of ``dst`` is ahead of the clock of ``src``."""
         if hosts[src] == hosts[dst] or (dst, src) not in fastest:
             return 0.0
         return (fastest[src, dst] - fastest[dst, src]) / 2
@@ -230,7 +230,7 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
 def machines(cluster: Cluster, delays: Delays) -> Cluster:
     """Return the cluster for all-reduces.
 
-    Its bandwidth is that of the largest messages, its latency that of the smallest ones if those
+    Its bandwidth follows from the largest messages, its latency from the smallest ones if these
     are far smaller.
     """
     by_size: dict[int, list[float]] = defaultdict(list)

@@ -56,7 +56,7 @@ class Mirror:
     """Copies the numbers of rank 0 and of the averaged model, until the first failure.
 
     title: of the destination, in messages
-    start: opens the destination, on the mirror's thread; None: it could not and has said so
+    start: opens the destination, on the mirror's thread; None: it could not, and has warned
     first_step: lines of the metrics that were recorded before; those that the destination lacks
         are read from the file
     """
@@ -172,12 +172,12 @@ def final(summary: Mapping[str, object]) -> dict[str, float]:
 
 
 def training_step(row: Mapping[str, float], before: int) -> int:
-    """Return the step of training that a row is about; ``before`` if it does not say."""
+    """Return the step of training that a row is about; ``before`` if it has none."""
     return int(next((row[name] for name in STEPS if name in row), before))
 
 
 def described(config: Mapping[str, object]) -> dict[str, object]:
-    """Return what runs are grouped by under flat names, and all else below ``settings``.
+    """Return the choices that runs are grouped by under flat names, the rest below ``settings``.
 
     The names of the algorithm, cluster, model, data and network are ``algorithm``, ``cluster``, ...
     """
@@ -187,7 +187,7 @@ def described(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def flat_settings(config: Mapping[str, object]) -> dict[str, object]:
-    """Return what runs are grouped by, and every setting under its dotted key."""
+    """Return the choices that runs are grouped by, and every setting under its dotted key."""
     return {**choices(config), **dict(flat(config))}
 
 

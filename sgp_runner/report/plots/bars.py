@@ -28,13 +28,13 @@ from sgp_runner.report.read.published import COMPARABLE, UNITS, Pair
 from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.utils.units import counted, duration
 
-OURS = "#3381ef"  # beside published figures, in the colour of the text
+OURS = "#3381ef"  # published figures have the colour of the text
 MARKS = {"simulated, fitted to it": "square", "simulated, predicted": "diamond"}
 UNIT_SYMBOLS = {"hours": "h", "minutes": "min", "seconds": "s"}
 
 
 def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
-    """Plot what a report is asked first: a task's networks in one plot, then each of them."""
+    """Plot all networks of a task in one plot, then the ranking on each of them."""
     there = [each for each in rankings if each.target is not None and each.rows[0].times]
     for members in group_by(there, lambda each: (each.task, each.clock)).values():
         if len(members) > 1:
@@ -44,7 +44,7 @@ def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
 
 
 def networks(rankings: Sequence[Ranking]) -> Plot:
-    """Plot the fastest setting on each network, and what its speed-up is over; fastest first."""
+    """Plot the fastest setting on each network with its baseline, the fastest first."""
     ordered = sorted(rankings, key=lambda each: each.rows[0].time)
     drawn = ordered[:MAX_LINES]
     pairs = [ends_of(each) for each in drawn]
@@ -85,7 +85,7 @@ def networks(rankings: Sequence[Ranking]) -> Plot:
 
 
 def network(ranking: Ranking) -> str:
-    """Name the machines of a ranking, or what it was measured on."""
+    """Name the machines of a ranking, or the network of real runs."""
     where = ranking.cluster or str(ranking.settings[0].network)
     return ", ".join(filter(None, (where, ranking.timed)))
 

@@ -80,7 +80,7 @@ class Axis:
     """An axis of a plot.
 
     ticks: the only marked values, on a logarithmic axis
-    span: first and last value that the axis shows; None for those of the data
+    span: first and last value of the axis; None for the range of the data
     """
 
     title: str
@@ -102,10 +102,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Label:
-    """A text at the right edge, beside what it names.
+    """A text at the right edge that names a line or a row.
 
     text: lines without markup
-    colour: that of the line; None for the colour of the text
+    colour: of the line; None for the colour of the text
     x, y: end of the line, or nothing and the row of a category
     place: height of the middle of the text, from 0 to 1; None in a row
     """
@@ -122,12 +122,12 @@ class Plot:
     """A plot, independent of how it is drawn.
 
     name: stem of its files
-    title: what is plotted, of which kinds of runs
+    title: the quantities, and the kinds of runs
     note: one or two sentences on how to read it
     spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y
     bars: whether each series but published figures is a horizontal bar
-    labels: names of the lines, or values of the rows; there is no legend
-    rest: what is not drawn, so that the plot can be read
+    labels: names of the lines, or values of the rows; they replace a legend
+    rest: settings that are left out to keep the plot readable
     """
 
     name: str
@@ -166,7 +166,7 @@ HORIZONTAL_MARGIN = 0.02  # of its width, behind them
 def labelled(plot: Plot) -> Plot:
     """Return a plot with a label for each of its lines, at the height where it ends.
 
-    Both axes get a span, which says where that is.
+    Both axes get a span, in which that height is measured.
     """
     x = spanned(
         plot.x, [value for each in plot.series for value in numbers(each.x)], HORIZONTAL_MARGIN

@@ -127,7 +127,7 @@ def curves(
     against: short name and title of the other axis
     column: name and unit of the other axis
     axis: its ticks are chosen here
-    facet: what these settings share
+    facet: values that these settings share
     times: seconds to the target of the settings that reach it, by their identity
     target: drawn as a dotted line
     """
@@ -206,6 +206,6 @@ def by_task(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGr
 
 
 def scaled(quality: float, metric: str, error: bool) -> float:
-    """Return a quality in the unit of its axis, where an error is what an accuracy lacks."""
+    """Return a quality in the unit of its axis; an error is 100 % minus the accuracy."""
     value = FACTOR[metric] * quality
     return 100.0 - value if error else value

@@ -32,7 +32,7 @@ class Section:
 def sections(
     settings: Sequence[RunGroup], ranked: Sequence[Ranking], pairs: Sequence[Pair]
 ) -> list[Section]:
-    """Return the sections of a report; the first is what is asked first."""
+    """Return the sections of a report, the most important first."""
     evaluated = [each for one in ranked for each in one.settings if len(each.curve)]
     metrics = {each.metric for each in evaluated}
     quality = (

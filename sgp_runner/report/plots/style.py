@@ -18,8 +18,8 @@ MAX_AXIS_RATIO = 10  # of greatest to least: a wider range needs a logarithmic a
 class StyleMap:
     """Styles of the settings of one plot; an algorithm has the same colour and marker in all.
 
-    Variants of an algorithm, such as other learning rates or what SlowMo is around, are shades of
-    its colour; dashes tell apart variants and numbers of nodes.
+    Variants of an algorithm, such as other learning rates or base algorithms of SlowMo, are shades
+    of its colour; dashes distinguish variants and numbers of nodes.
     """
 
     def __init__(self, settings: Sequence[RunGroup]) -> None:
@@ -113,7 +113,7 @@ def family_member(algorithm: str) -> str:
 
 
 def look_of(algorithm: str, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Return colour and marker; algorithms that are not in the table are told apart by ``others``.
+    """Return colour and marker; algorithms outside the table differ by their place in ``others``.
 
     others: the algorithms outside the table, in the order of the report
     """
@@ -139,7 +139,7 @@ def stars_of(
     x: Sequence[float] | None = None,
     y: Sequence[float | str] | None = None,
 ) -> Series:
-    """Return the published figures of pairs, along the axis whose positions are not given."""
+    """Return the published figures of pairs, along the axis without positions."""
     values = [pair.published.value for pair in pairs]
     style = Style(fill=FILLS[PUBLISHED])
     texts = [f"{pair.row}, {pair.published.origin}" for pair in pairs]

@@ -105,7 +105,7 @@ def title_of(ranking: Ranking) -> str:
 
 
 def note_of(ranking: Ranking, nodes: set[int], overs: set[str]) -> str:
-    """Say what the rows share, why this target, and over what the speed-up is."""
+    """Describe the shared settings of the rows, the choice of the target, and the baseline."""
     seeds = {tuple(row.setting.seeds) for row in ranking.rows}
     shared = [ranking.task]
     shared += [f"cluster {ranking.cluster}"] if ranking.cluster else []

@@ -1,6 +1,6 @@
 """Settings ranked by the time to a target, and timing studies by their time per iteration.
 
-Only what can be compared is ranked together: one task, one clock, one cluster, and one model whose
+Only comparable settings are ranked together: one task, one clock, one cluster, and one model whose
 time it takes.
 """
 
@@ -45,7 +45,7 @@ class Row:
     """A setting in a ranking.
 
     rank: from 1; None for a setting that never reaches the target
-    overrides: the settings that tell it apart from the algorithm's other rows of the ranking
+    overrides: the settings that distinguish it from the algorithm's other rows of the ranking
     times: seconds to the target of each seed that reaches it, or the seconds per iteration of each
         seed of a timing study
     speed_up: time of the setting named ``over`` divided by this one's; None without a time
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def note(self) -> str:
-        """Return the overrides, and the state of what has not simply finished."""
+        """Return the overrides, and any state other than finished."""
         state = [] if self.setting.state == FINISHED else [f"({self.setting.state})"]
         return " ".join([*self.overrides, *state])
 
@@ -102,7 +102,7 @@ class Ranking:
 
     @property
     def name_parts(self) -> tuple[str, ...]:
-        """The texts that tell its files from those of other rankings."""
+        """Texts that distinguish its files from the files of other rankings."""
         return tuple(filter(None, (self.task, self.timed, self.cluster, self.clock)))
 
 

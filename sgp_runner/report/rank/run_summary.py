@@ -19,7 +19,7 @@ MAIN = ("cluster.name", "cluster.bandwidth", "optim.lr", "batch_size", "epochs")
 class RunSummary:
     """The box at the top of a report.
 
-    facts: names and values, with all values of what differs
+    facts: names and values; a setting that differs has all of its values
     shared: the other settings that all runs have in common, as on the command line
     """
 
@@ -91,7 +91,7 @@ def differs(settings: Sequence[RunGroup], key: str) -> bool:
 
 
 def choices_around(settings: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Return the choices that a setting lies in: those of algo and algo.topology for its peers."""
+    """Return the choices around a setting: algo and algo.topology for algo.topology.peers."""
     parts = key.split(".")
     names = [".".join([*parts[:depth], "name"]) for depth in range(1, len(parts))]
     return tuple(str(settings.get(name)) for name in names if name != key)

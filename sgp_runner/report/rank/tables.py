@@ -42,7 +42,7 @@ class CellLink:
 class Cell:
     """A cell of a table.
 
-    kind: of the result that the cell names
+    kind: of the result in the cell
     note: text below the links
     """
 
@@ -305,7 +305,7 @@ def quality_range(low: float, high: float, metric: str | None) -> str:
 
 
 def time_cell(setting: RunGroup) -> Cell:
-    """Return the time; that of a timing study is predicted from a sample of the schedule."""
+    """Return the time; a timing study predicts it from a sample of the schedule."""
     clock = CLOCK[setting.clock].removesuffix(" time")
     if (hours := setting.mean("hours")) > 0:
         return text(f"{hours:.2f} h", f"{clock}, whole schedule")

@@ -66,7 +66,7 @@ def on_cluster(settings: Sequence[RunGroup]) -> str:
 
 
 def title(settings: Sequence[RunGroup]) -> str:
-    """Say in a line what was trained, on whose clock, where: the title of a picture by itself.
+    """Return the title of a picture on its own: the model, the clock, and the machines.
 
     For example ``mlp trained, clock of ResNet-50 on 16 nodes of sgp_ethernet (10 Gbit/s),
     simulated``.
@@ -126,7 +126,7 @@ def wrap_label(label: str) -> str:
 
 
 def names(settings: Sequence[RunGroup]) -> list[str]:
-    """Name settings in a plot: the algorithm, and what else is not the same for all of these."""
+    """Name settings in a plot: the algorithm, and everything else that differs among them."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "nodes": lambda each: counted(each.nodes, "node"),
         "kind": lambda each: each.kind,

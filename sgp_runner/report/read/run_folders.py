@@ -18,7 +18,7 @@ MAX_SWEEP_JOBS = 50_000  # of a sweep
 
 
 def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the runs in or below the folders, each once, and a sentence for what is left out.
+    """Return the runs in or below the folders, each once, and a sentence for each omission.
 
     A folder with a run is that run alone, one of a sweep the runs of the sweep. Links that lead up
     are not followed. Raises ConfigError for a folder that is none.
@@ -83,7 +83,7 @@ def runs_of_sweep(folder: Path) -> list[Path]:
     names = {row["run_dir"]: Path(row["run_dir"]) for row in table if row.get("run_dir")}
     if len(names) > MAX_SWEEP_JOBS:
         raise ValueError(f"its {COMPARISON} has more than {MAX_SWEEP_JOBS} runs")
-    # Paths are relative to where the sweep was started; runs/ lies beside sweeps/.
+    # Paths are relative to where the sweep was started; runs/ and sweeps/ have the same parent.
     beside = folder.resolve().parent.parent / "runs"
     both = ((name, beside / name.name) for name in names.values())
     return [path for pair in both for path in [next(filter(is_run, pair), None)] if path]

@@ -29,7 +29,7 @@ MAX_OVERRIDE_LENGTH = 300  # characters of a setting that are shown
 class RunGroup:
     """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
 
-    overrides: the settings that tell it apart from the algorithm's other runs in this report
+    overrides: the settings that distinguish it from the algorithm's other runs in this report
     cluster: the modelled machines, as in ``ethernet_10g (10 Gbit/s)``; empty for real runs
     runs: lines of ``Runs.table``, one per seed
     curves: their lines of ``Runs.curves``
@@ -156,7 +156,7 @@ def settings_in(runs: Runs) -> list[RunGroup]:
 def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the modelled machines of each run by profile and bandwidth; real runs have none.
 
-    Different machines of one profile and bandwidth are told apart by what differs.
+    Different machines of one profile and bandwidth are distinguished by their other settings.
     """
     machines = [
         {
@@ -226,7 +226,7 @@ def regions_in(value: object) -> tuple[list[float], float]:
 def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
     """Return a few settings of each run.
 
-    They tell it apart from the other runs of the same algorithm, task, cluster and nodes.
+    They distinguish it from the other runs of the same algorithm, task, cluster and nodes.
     """
     keys: dict[tuple[str, ...], list[str]] = {}
     cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
@@ -240,18 +240,18 @@ def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) ->
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the key of the runs that overrides tell apart."""
+    """Return the key of the runs that overrides distinguish."""
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
 def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
-    """Choose keys, ``known`` ones first, whose values together tell all members apart.
+    """Choose keys, ``known`` ones first, whose values together distinguish all members.
 
-    A key is chosen only if it tells more members apart.
+    A key is chosen only if it distinguishes more members.
     """
     chosen: list[str] = []
     keys = dict.fromkeys([*known, *(key for member in members for key in member)])
-    # A cluster's name says more than its numbers, so it comes first.
+    # A cluster's name is clearer than its numbers, so it comes first.
     for key in sorted(keys, key=lambda key: key != CLUSTER_NAME):
         if len(set(shown(members, [*chosen, key]))) > len(set(shown(members, chosen))):
             chosen.append(key)
@@ -275,7 +275,7 @@ def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[st
 
 
 def labels(settings: Sequence[RunGroup]) -> list[str]:
-    """Name each setting by its method and by what else differs among these settings."""
+    """Name each setting by its method and its other differences among these settings."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "model": lambda each: each.model,
         "data": lambda each: f"on {each.data}",

@@ -152,7 +152,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
-    """Return what the summary of an unfinished run would say."""
+    """Return the facts that the summary of an unfinished run would have."""
     from sgp_runner.config.schema import from_stored
 
     try:
@@ -186,7 +186,7 @@ def costs_of(summary: Mapping[str, object]) -> dict[str, float | None]:
 def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFrame:
     """Return one line for each epoch at which all workers were evaluated.
 
-    ``attrs["metric"]`` names the measured quality.
+    ``attrs["metric"]`` is the name of the measured quality.
     """
     frame = pd.DataFrame([record for record in records if record["kind"] in ("eval", "average")])
     frames = {kind: part for kind, part in frame.groupby("kind")} if len(frame) else {}

@@ -73,7 +73,7 @@ def at(key: str) -> str:
 
 
 def check_facts(facts: Mapping[str, Any]) -> None:
-    """Raise Damaged for a summary that lacks what a report shows, or has something else there."""
+    """Raise Damaged for a summary with missing or impossible values."""
     if missing := [key for key in FACTS if key not in facts]:
         raise Damaged(f"its summary.json lacks {', '.join(missing)}.")
     valid = {

@@ -14,7 +14,7 @@ SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
 
 
 def figure(plot: Plot) -> dict[str, Any]:
-    """Return a figure as JSON; a ``null`` colour is that of the text."""
+    """Return a figure as JSON; a ``null`` colour is the colour of the text."""
     traces = [trace for series in plot.series for trace in traces_of(plot, series)]
     layout = {"xaxis": axis(plot.x), "yaxis": axis(plot.y)}
     if plot.y.scale == "category":
@@ -44,7 +44,7 @@ def extension(plot: Plot, label: Label) -> dict[str, Any]:
 
 
 def label_of(plot: Plot, label: Label) -> dict[str, Any]:
-    """Return a label for the page: the height of what it names, and its own, from 0 to 1."""
+    """Return a label for the page; the heights of curve and text are from 0 to 1."""
     text = label.text.replace("\n", "<br>")
     if label.place is None:
         return {"text": text, "row": category(label.y)}

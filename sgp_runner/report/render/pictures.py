@@ -102,7 +102,7 @@ def drawn(plot: Plot) -> Chart:
 
 
 def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
-    """Write a label to the right of the plot, with a line to what it names."""
+    """Write a label to the right of the plot, with a line to the end of its curve."""
     text = literal(label.text)
     if label.place is None:
         where = axes.get_yaxis_transform()

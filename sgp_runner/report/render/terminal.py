@@ -56,7 +56,7 @@ def grid(table: ReportTable) -> Grid:
 
 
 def published_grid(pairs: Sequence[Pair]) -> Grid:
-    """Draw the published figures beside ours, without sources, seeds and commits."""
+    """Draw the published figures and ours, without sources, seeds and commits."""
     table = of_pairs(pairs, lambda folder, file: "")
     cells = [[replace(cell, note="") for cell in row[:6]] for row in table.cells]
     return grid(replace(table, head=table.head[:6], cells=cells))

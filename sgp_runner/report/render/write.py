@@ -34,7 +34,7 @@ class Report:
     """A report that was written.
 
     page: path of the page
-    settings, pairs: what it shows
+    settings, pairs: its contents
     skipped: a sentence for each folder that could not be read
     """
 
@@ -62,17 +62,17 @@ def report_on(
     title: str = "sgp-run report",
     kept: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
-    """Report on ``runs`` and replace what an earlier report left in ``out``.
+    """Report on ``runs`` and replace an earlier report in ``out``.
 
     target: quality whose time is compared; None chooses one
-    kept: maps the folder of a run to where links shall lead instead
+    kept: maps the folder of a run to the target of its links
 
     Raises ConfigError for a target that cannot be, or if ``out`` cannot be written.
     """
 
     def link(folder: str, file: str) -> str:
         path = os.path.relpath(kept(Path(folder)) / file, out)
-        # A name such as javascript:... must not be taken for a scheme.
+        # A browser must not read a name such as javascript:... as a scheme.
         return quote(os.fsencode(path if path.startswith("..") else f"./{path}"), SAFE)
 
     settings = settings_in(runs)
@@ -139,7 +139,7 @@ def render(
 ) -> str:
     """Return the page, whose links are relative to its folder.
 
-    configs: name and configuration of each setting, so that the page says everything by itself
+    configs: name and configuration of each setting, so that the page is complete
     """
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
