@@ -33,6 +33,9 @@ LOOK_SECONDS = 0.25  # between two looks at the work
 MEASURED_SECONDS = 2.0  # of work, before it is judged how long the rest takes
 WARM_UP_SECONDS = 10.0  # of work, in which memory is touched for the first time
 SHORT_SECONDS = 30.0  # runs that take less are not estimated
+NOTEBOOK_STDOUT = "ipykernel.iostream"  # of the stdout of a notebook's kernel
+REDRAW_SECONDS = 0.5
+NOTEBOOK_WIDTH = 100  # characters
 
 
 class Pace:
@@ -237,14 +240,9 @@ def _change(record: Mapping[str, object]) -> str:
     return f"{who} {record['kind']}: {continues} from {epoch}."
 
 
-KERNEL = "ipykernel.iostream"  # of the stdout of a notebook's kernel
-REDRAW_SECONDS = 0.5
-WIDTH = 100
-
-
 def in_notebook() -> bool:
     """Return whether stdout is the output of a cell."""
-    return type(sys.stdout).__module__ == KERNEL
+    return type(sys.stdout).__module__ == NOTEBOOK_STDOUT
 
 
 class NotebookLive:
@@ -272,5 +270,5 @@ class NotebookLive:
 
     def _text(self) -> dict[str, str]:
         out = io.StringIO()
-        Console(file=out, width=WIDTH, force_jupyter=False).print(self._render())
+        Console(file=out, width=NOTEBOOK_WIDTH, force_jupyter=False).print(self._render())
         return {"text/plain": out.getvalue()}

@@ -1,8 +1,9 @@
-"""Plots as data, to be drawn by ``interactive`` for the page and by ``images`` as PNG and SVG.
+"""Plots as data, to be drawn by ``interactive`` for the page and by ``pictures`` as PNG and SVG.
 
 The colour and shape of a marker show the algorithm, shade and dash its settings and nodes. The fill
 of a marker shows the kind of result: full for real runs, hollow for trained and rehearsed ones in
-simulated time, with a dot for timing only, a star for published figures.
+simulated time, with a dot for timing only, a star for published figures. Names of lines stand at the right edge,
+none over another.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 STAR = "star"  # the marker of published figures
 MAX_MARKERS = 8  # of a line, at most
 COMPLETE_WIDTH = 0.97  # of the width: a line that ends before it
+MIN_TEXT_LINES = 18  # lines of text that the lowest plot has room for
+VERTICAL_MARGIN = 0.04  # of a plot's height, above and below its lines
+HORIZONTAL_MARGIN = 0.02  # of its width, behind them
 Fill = Literal["full", "hollow", "dotted"]
 FILLS: dict[str, Fill] = {
     REAL: "full",
@@ -156,11 +160,6 @@ class Plot:
 
     def is_bar(self, series: Series) -> bool:
         return self.bars and series.style.shape != STAR
-
-
-MIN_TEXT_LINES = 18  # lines of text that the lowest plot has room for
-VERTICAL_MARGIN = 0.04  # of a plot's height, above and below its lines
-HORIZONTAL_MARGIN = 0.02  # of its width, behind them
 
 
 def labelled(plot: Plot) -> Plot:

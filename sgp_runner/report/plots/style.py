@@ -1,4 +1,10 @@
-"""Share styles, axes and the choice of lines between the plots of all sections."""
+"""Share styles, axes and the choice of lines between the plots of all sections.
+
+An algorithm has the same colour and marker in every report. Families share a range of hues:
+all-reduces and servers blue, gossip green, local steps brown, asynchronous algorithms purple. The
+colours were chosen for the largest differences within these ranges as seen with normal, protan and
+deutan vision, and are visible on light and dark pages.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,20 @@ from sgp_runner.report.read.runs import PUBLISHED
 
 MAX_LINES = 8  # lines or rows of a plot
 MAX_AXIS_RATIO = 10  # of greatest to least: a wider range needs a logarithmic axis
+LOOKS = {
+    "AR-SGD": ("#3381ef", "circle"),
+    "PS-SGD": ("#412ffc", "pentagon"),
+    "Pipe-SGD": ("#46bbf7", "square"),
+    "D-PSGD": ("#265f2e", "triangle-up"),
+    "SGP": ("#6ac6a9", "diamond"),
+    "OSGP": ("#81bf03", "triangle-down"),
+    "Local SGD": ("#816e11", "hexagon"),
+    "SlowMo": ("#c5ad6c", "cross"),
+    "AD-PSGD": ("#a85176", "triangle-left"),
+    "Gap-Aware": ("#9a0d89", "triangle-right"),
+}
+OTHERS = (("#808080", "circle"), ("#e8590c", "square"), ("#c92a2a", "diamond"))  # plug-ins
+DARKEST, LIGHTEST = -0.4, 0.45  # shades of an algorithm's variants
 
 
 class StyleMap:
@@ -89,22 +109,6 @@ def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> lis
     ahead = sorted(firsts.values(), key=lambda number: algorithm(items[number]) != BASELINE)
     numbers = dict.fromkeys([*ahead, *range(len(items))])
     return [items[number] for number in sorted([*numbers][:MAX_LINES])]
-
-
-LOOKS = {
-    "AR-SGD": ("#3381ef", "circle"),
-    "PS-SGD": ("#412ffc", "pentagon"),
-    "Pipe-SGD": ("#46bbf7", "square"),
-    "D-PSGD": ("#265f2e", "triangle-up"),
-    "SGP": ("#6ac6a9", "diamond"),
-    "OSGP": ("#81bf03", "triangle-down"),
-    "Local SGD": ("#816e11", "hexagon"),
-    "SlowMo": ("#c5ad6c", "cross"),
-    "AD-PSGD": ("#a85176", "triangle-left"),
-    "Gap-Aware": ("#9a0d89", "triangle-right"),
-}
-OTHERS = (("#808080", "circle"), ("#e8590c", "square"), ("#c92a2a", "diamond"))  # plug-ins
-DARKEST, LIGHTEST = -0.4, 0.45  # shades of an algorithm's variants
 
 
 def family_member(algorithm: str) -> str:

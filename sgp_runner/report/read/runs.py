@@ -47,6 +47,7 @@ REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
 TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED, DIVERGED = "finished", "unfinished", "re-timed", "diverged"
 CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
+Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -257,9 +258,6 @@ def version(folder: Path) -> dict[str, object]:
         "commit": commit if is_name(commit, MAX_NAME_LENGTH) else None,
         "dirty": dirty if isinstance(dirty, bool) else None,
     }
-
-
-Settings = Mapping[str, Any]
 
 
 def completed(configs: Sequence[Settings]) -> list[Settings]:

@@ -1,4 +1,7 @@
-"""Reports as folders: ``index.html``, tables as CSV and Markdown, ``plots/`` as PNG and SVG."""
+"""Reports as folders: ``index.html``, tables as CSV and Markdown, ``plots/`` as PNG and SVG.
+
+The page is one self-contained file that a browser shows without any network.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,20 @@ from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import counted
 
 SAFE = "/#:=+,@!$&'*;~"  # characters of a path that need no escape in a link
+ASSETS = Path(__file__).parents[1] / "page"
+MEANINGS = {
+    REAL: "real processes, in measured time",
+    TRAINED: "real gradients, in simulated time of the modelled machines",
+    REHEARSAL: "a published setting on small data, with real gradients, in simulated time",
+    TIMING: "no training; messages and gradients only take simulated time of the modelled machines",
+    PUBLISHED: "reported by a paper",
+}
+MARKS = (
+    "A full marker is a real run, a hollow one was trained or rehearsed in simulated time, "
+    "one with a dot is timing only, a star is a published figure. "
+    "Its colour and shape show the algorithm, in all reports; shades and dashes show its settings "
+    "and numbers of nodes, where a report has several."
+)
 
 
 @dataclass(frozen=True)
@@ -109,22 +126,6 @@ def report_on(
     except OSError as error:
         raise ConfigError("--out", f"cannot write to {out}: {error.strerror}.") from error
     return Report(page, settings, pairs, runs.skipped)
-
-
-ASSETS = Path(__file__).parents[1] / "page"
-MEANINGS = {
-    REAL: "real processes, in measured time",
-    TRAINED: "real gradients, in simulated time of the modelled machines",
-    REHEARSAL: "a published setting on small data, with real gradients, in simulated time",
-    TIMING: "no training; messages and gradients only take simulated time of the modelled machines",
-    PUBLISHED: "reported by a paper",
-}
-MARKS = (
-    "A full marker is a real run, a hollow one was trained or rehearsed in simulated time, "
-    "one with a dot is timing only, a star is a published figure. "
-    "Its colour and shape show the algorithm, in all reports; shades and dashes show its settings "
-    "and numbers of nodes, where a report has several."
-)
 
 
 def render(
