@@ -2,8 +2,8 @@
 
 The colour and shape of a marker show the algorithm, shade and dash its settings and nodes. The fill
 of a marker shows the kind of result: full for real runs, hollow for trained and rehearsed ones in
-simulated time, with a dot for timing only, a star for published figures. Names of lines stand at the right edge,
-none over another.
+simulated time, with a dot for timing only, a star for published figures. Names of lines stand at
+the right edge, none over another.
 """
 
 from __future__ import annotations
