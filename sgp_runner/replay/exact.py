@@ -28,13 +28,15 @@ import torch
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.config.schema import load_experiment
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.core.worker import OwnBudget, Steps
+from sgp_runner.core.worker import StepHooks
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.elastic.build import build_problem, build_worker
 from sgp_runner.recording.trace import (
     ON_THE_SPOT,
@@ -47,7 +49,6 @@ from sgp_runner.recording.trace import (
 from sgp_runner.replay.turns import Turns
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.memory import use_huge_pages
-from sgp_runner.utils.place import Place
 from sgp_runner.utils.provenance import code_version
 
 if TYPE_CHECKING:
@@ -314,12 +315,12 @@ class ReplayedRank:
         rank, clock = recording.header.rank, ReplayClock(recording)
         # The attributes of a world that a rank needs, with one device per node.
         world: Any = SimpleNamespace(
-            place=Place(rank, network.nodes),
+            layout=RankLayout(rank, network.nodes),
             transport=partial(ReplayTransport, network),
-            **dict.fromkeys(("workers", "node", "hosts", "link")),
-            **dict.fromkeys(("leads", "in_order"), False),
+            **dict.fromkeys(("workers", "node", "node_cpu_group", "shaper")),
+            **dict.fromkeys(("leader_mode", "in_order"), False),
         )
-        steps = Steps()
+        steps = StepHooks()
         steps.recorder = each_step
         self.runtime = Rank(
             problem, world, Faults(), clock, executor=DeferredExecutor(clock), listener=steps

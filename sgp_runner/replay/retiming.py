@@ -80,7 +80,7 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
     config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
     """
     from sgp_runner.config.overrides import compose, configs, parse, search_in, typed
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
 
     for argument in argv:
         key, _, values = argument.partition("=")
@@ -218,13 +218,13 @@ def refuse(folder: Path, why: str) -> NoReturn:
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
     """Simulate the run without gradients, with its records in ``scratch``; return its costs."""
     from sgp_runner.core.scheduler import Deadlock
-    from sgp_runner.core.worker import Steps
+    from sgp_runner.core.worker import StepHooks
     from sgp_runner.recording.observer import Observer
     from sgp_runner.simulator.backend import simulate_times
 
     run = experiment.run
     problem = unlearned(run)
-    steps = Steps()
+    steps = StepHooks()
     simulation, workers = simulate_times(run, problem, wrap=WithoutPolls, listener=steps)
     with Recorder(scratch, 0, ()) as recorder:
         observer = Observer(run, problem, recorder)

@@ -19,10 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster, ConstantTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
-from sgp_runner.config.plugins import KEY
+from sgp_runner.config.plugins.loading import KEY
 from sgp_runner.config.schema import load_experiment, make_experiment
 from sgp_runner.core.timing_study import Study
 from sgp_runner.elastic.build import timing_problem

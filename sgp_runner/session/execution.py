@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sgp_runner.config.corrections import KEY, since
 from sgp_runner.config.experiment import flat, identity_of, settings_of
 from sgp_runner.config.logger import NeedsPackages
-from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
+from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.checkpoint import extendable, keep_only
@@ -32,7 +32,7 @@ from sgp_runner.utils.messages import logger
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
-from sgp_runner.utils.signals import cause, hearing
+from sgp_runner.utils.signals import cause, signal_state
 from sgp_runner.utils.user_code import described
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, o
         keeps = experiment.run.checkpoint.keep_last
         kept = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
         keep_only(kept, experiment.checkpoints)
-    late, hearing.late = hearing.late, None
+    late, signal_state.late = signal_state.late, None
     if late is not None:
         where = f"the run has ended; its results are in {experiment.directory}"
         raise Stopped(f"{cause(late)}, but {where}", late)

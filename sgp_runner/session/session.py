@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LOSSES = (Lost, LostConnection, MembershipChanged)
 
 
-class Saver(Protocol):
+class CheckpointSaver(Protocol):
     """Writes checkpoints while the algorithm runs."""
 
     @property
@@ -70,7 +70,7 @@ class Backend(Protocol):
     def restore(self, observer: Observer | None) -> None:
         """Restore machines, workers and observer from the checkpoint."""
 
-    def make_saver(self, observer: Observer | None) -> Saver | None:
+    def make_saver(self, observer: Observer | None) -> CheckpointSaver | None:
         """Return the object that saves the run from now on; None if nothing does."""
 
     def run(self) -> None:
@@ -108,7 +108,7 @@ class Session:
     def __init__(self, experiment: Experiment, backend: Backend) -> None:
         self.experiment, self.backend = experiment, backend
         self.observer: Observer | None = None
-        self.saver: Saver | None = None
+        self.saver: CheckpointSaver | None = None
         self.signal: int | None = None  # which asked the run to save and stop
 
     def run(self) -> dict[str, object] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sgp_runner.core.worker import OwnBudget
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
 from sgp_runner.recording.unsaved_state import UnsavedState

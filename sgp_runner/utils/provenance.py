@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sgp_runner import __version__
+from sgp_runner._version import __version__
 from sgp_runner.utils.secrets import redacted
 
 SOURCE = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.schema import make_experiment
 from sgp_runner.report.read.published import published
