@@ -211,8 +211,13 @@ class Draft:
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
         """Write ``state``, tensors and plain data, to the file ``name``; replace an earlier one."""
+        import torch
+
+        path = self.path / name
         with self.writing():
-            self.files[name] = write(self.path / name, state)
+            with synced(path) as file:
+                torch.save(dict(state), file)
+            self.files[name] = checksum(path)
 
     def finish(self, run: str, keep: int, longer: bool = False) -> None:
         """Make the draft the latest checkpoint of ``run`` and keep the newest ``keep`` of them.
@@ -248,15 +253,6 @@ class Draft:
         except (OSError, RuntimeError) as error:  # torch.save hides the first behind the second
             shutil.rmtree(self.path, ignore_errors=True)
             raise CannotWrite(f"the checkpoint {self.place}", error) from error
-
-
-def write(path: Path, state: Mapping[str, Any]) -> str:
-    """Write ``state`` to the disk and return the checksum of the file."""
-    import torch
-
-    with synced(path) as file:
-        torch.save(dict(state), file)
-    return checksum(path)
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:

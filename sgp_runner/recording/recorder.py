@@ -274,12 +274,19 @@ def finished(experiment: Experiment) -> dict[str, object] | None:
 
     Raises ConfigError if the records that belong to the summary are missing.
     """
-    directory = experiment.directory
-    summary = read_summary(directory) if experiment.run.resume == "auto" else None
+    directory, run = experiment.directory, experiment.run
+    summary = read_summary(directory) if run.resume == "auto" else None
     if summary is None:
         return None
     way_out = "put the files of the run back, or start over with resume=never."
-    for path in (directory / "config.yaml", *metrics_of(experiment, summary)):
+    real = run.network.clock == "wall"
+    lost = summary.get("lost") if real else None
+    metrics = [
+        metrics_path(directory, rank)
+        for rank in range(run.nodes + run.algo.servers if real else 1)
+        if not isinstance(lost, list) or rank not in lost
+    ]
+    for path in (directory / "config.yaml", *metrics):
         if not path.is_file():
             raise ConfigError("resume", f"this run has finished, but {path} is missing: {way_out}")
     path = metrics_path(directory, 0)
@@ -289,16 +296,6 @@ def finished(experiment: Experiment) -> dict[str, object] | None:
             f"this run has finished, but {path} does not end with its summary: {way_out}",
         )
     return summary
-
-
-def metrics_of(experiment: Experiment, summary: Mapping[str, object]) -> list[Path]:
-    """Return the files of records of a finished run, without the files of lost ranks."""
-    run, lost = experiment.run, summary.get("lost")
-    if run.network.clock != "wall":
-        return [metrics_path(experiment.directory, 0)]
-    ranks = set(range(run.nodes + run.algo.servers))
-    ranks -= set(lost if isinstance(lost, list) else ())
-    return [metrics_path(experiment.directory, rank) for rank in sorted(ranks)]
 
 
 def last_record(path: Path) -> dict[str, Any] | None:

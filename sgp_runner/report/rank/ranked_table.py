@@ -86,22 +86,16 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
         raw["compute_utilisation"] = [row.setting.utilisation for row in rows]
     if hours:
         raw["hours"] = [row.setting.mean("hours") for row in rows]
+    measure = "per iteration" if target is None else f"to {target.text}"
     return ReportTable(
         name,
-        title_of(ranking),
+        f"{CLOCK[ranking.clock].capitalize()} {measure}",
         note_of(ranking, nodes, overs),
         raw,
         [head for head, _ in shown],
         [[cell(row) for _, cell in shown] for row in rows],
         (ALGORITHM,),
     )
-
-
-def title_of(ranking: Ranking) -> str:
-    clock = CLOCK[ranking.clock].capitalize()
-    if ranking.target is None:
-        return f"{clock} per iteration"
-    return f"{clock} to {ranking.target.text}"
 
 
 def note_of(ranking: Ranking, nodes: set[int], overs: set[str]) -> str:

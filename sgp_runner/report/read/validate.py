@@ -88,7 +88,10 @@ def check_facts(facts: Mapping[str, Any]) -> None:
         "row": facts.get("row") is None or is_name(facts["row"], MAX_NAME_LENGTH),
         "average": facts.get("average") is None
         or is_between(facts["average"], -MAX_QUALITY, MAX_QUALITY),
-        **{key: facts.get(key) is None or is_cost(facts[key]) for key in COSTS},
+        **{
+            key: facts.get(key) in (None, 0) or is_between(facts[key], MIN_COST, MAX_NUMBER)
+            for key in COSTS
+        },
     }
     if wrong := [key for key, right in valid.items() if not right]:
         values = ", ".join(f"{key} {cut(repr(facts[key]))}" for key in wrong)
@@ -129,10 +132,6 @@ def is_whole(value: object, least: int, most: int) -> bool:
 
 def is_between(value: object, least: float, most: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
-
-
-def is_cost(value: object) -> bool:
-    return value == 0 or is_between(value, MIN_COST, MAX_NUMBER)
 
 
 def cut(text: str) -> str:
