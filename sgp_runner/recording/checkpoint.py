@@ -280,11 +280,6 @@ def check_uncompressed(path: Path) -> None:
         raise ValueError(f"{path.name} is compressed")
 
 
-def latest(folder: Path, run: str) -> Path | None:
-    """Return the newest valid checkpoint of ``run``; invalid ones are reported on stderr."""
-    return next(valid(folder, run), None)
-
-
 def valid(folder: Path, run: str) -> Iterator[Path]:
     """Yield the valid checkpoints of ``run``, newest first; others are reported on stderr."""
     for steps in saved_steps(folder):

@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.recording.checkpoint import latest
+from sgp_runner.recording.checkpoint import valid
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import Diverged, DivergedBefore
 from sgp_runner.utils.reading import read_json
@@ -47,7 +47,7 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
 
 def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
     """Record that the run has diverged; return the error with the checkpoint and advice."""
-    found = latest(experiment.checkpoints, experiment.digest)
+    found = next(valid(experiment.checkpoints, experiment.digest), None)
     left = (
         f"the last good checkpoint is {found}"
         if found is not None
