@@ -198,7 +198,7 @@ class Draft:
 
     def __init__(self, folder: Path, steps: int) -> None:
         self.folder, self.steps = folder, steps
-        self.path, self.place = folder / f".part-{steps}", folder / f"step-{steps}"
+        self.path, self.final = folder / f".part-{steps}", folder / f"step-{steps}"
         self.files: dict[str, str] = {}  # name -> checksum
 
     def clear(self) -> None:
@@ -236,11 +236,11 @@ class Draft:
                 file.write(json.dumps(manifest, indent=1).encode())
             sync(self.path)
             # A valid checkpoint of the same step stays: replacing it takes a moment without one.
-            if invalid_reason(self.place, run) is None:
+            if invalid_reason(self.final, run) is None:
                 shutil.rmtree(self.path)
             else:
-                shutil.rmtree(self.place, ignore_errors=True)
-                self.path.rename(self.place)
+                shutil.rmtree(self.final, ignore_errors=True)
+                self.path.rename(self.final)
             sync(self.folder)
         for old in saved_steps(self.folder)[keep:]:
             shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
@@ -252,7 +252,7 @@ class Draft:
             yield
         except (OSError, RuntimeError) as error:  # torch.save hides the first behind the second
             shutil.rmtree(self.path, ignore_errors=True)
-            raise CannotWrite(f"the checkpoint {self.place}", error) from error
+            raise CannotWrite(f"the checkpoint {self.final}", error) from error
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
@@ -273,7 +273,9 @@ def check_uncompressed(path: Path) -> None:
     """Raise ValueError if a file of tensors would be larger in memory than on the disk."""
     with open_regular(path) as file:
         try:
-            sizes = [(each.file_size, each.compress_size) for each in ZipFile(file).infolist()]
+            sizes = [
+                (member.file_size, member.compress_size) for member in ZipFile(file).infolist()
+            ]
         except BadZipFile as error:
             raise ValueError(f"{path.name} is no file of tensors") from error
     if any(size > stored for size, stored in sizes):
@@ -320,7 +322,7 @@ def invalid_reason(path: Path, run: str) -> str | None:
 
 def extendable(folder: Path, run: str) -> list[Path]:
     """Return the checkpoints of ``run`` that one with more epochs can continue, newest first."""
-    steps = (folder / f"step-{each}" for each in saved_steps(folder))
+    steps = (folder / f"step-{number}" for number in saved_steps(folder))
     return [
         path
         for path in steps

@@ -110,7 +110,7 @@ def machines_with(arguments: Sequence[str], source: Mapping[str, Any]) -> Machin
     """Return the machines of one combination of values, whose complete settings are ``source``."""
     from sgp_runner.report.read.naming import file_name
 
-    values = {key: value for key, _, value in (each.partition("=") for each in arguments)}
+    values = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
     names = [values[CLUSTER]] if CLUSTER in values else []
     names += [
         file_name(key.partition(".")[2], value) for key, value in values.items() if key != CLUSTER
@@ -126,7 +126,7 @@ def retime_all(
 
     others = machines_in(argv, config_dir)
     runs, _ = run_folders(folders)
-    return [retime(folder, each, out) for folder in runs for each in others]
+    return [retime(folder, machines, out) for folder in runs for machines in others]
 
 
 def retime(folder: Path, machines: Machines, out: Path) -> Path:

@@ -155,7 +155,7 @@ def test_a_label_is_where_its_line_leaves_the_plot() -> None:
     assert end_of(line, Axis("x", span=(0.0, 30.0))) == (20.0, 3.0)
     plot = labelled(Plot("p", "", "", axis, Axis("y"), [line]))
     (label,) = plot.labels
-    assert (label.text, label.x, label.y, label.place) == (
+    assert (label.text, label.x, label.y, label.height) == (
         "a",
         15.0,
         2.0,

@@ -35,31 +35,33 @@ UNIT_SYMBOLS = {"hours": "h", "minutes": "min", "seconds": "s"}
 
 def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
     """Plot all networks of a task in one plot, then the ranking on each of them."""
-    there = [each for each in rankings if each.target is not None and each.rows[0].times]
-    for members in group_by(there, lambda each: (each.task, each.clock)).values():
+    there = [
+        ranking for ranking in rankings if ranking.target is not None and ranking.rows[0].times
+    ]
+    for members in group_by(there, lambda ranking: (ranking.task, ranking.clock)).values():
         if len(members) > 1:
             yield networks(members)
-    for each in there:
-        yield time_to_target(each)
+    for ranking in there:
+        yield time_to_target(ranking)
 
 
 def networks(rankings: Sequence[Ranking]) -> Plot:
     """Plot the fastest setting on each network with its baseline, the fastest first."""
-    ordered = sorted(rankings, key=lambda each: each.rows[0].time)
+    ordered = sorted(rankings, key=lambda ranking: ranking.rows[0].time)
     drawn = ordered[:MAX_LINES]
-    pairs = [ends_of(each) for each in drawn]
+    pairs = [ends_of(ranking) for ranking in drawn]
     unit, size = time_unit(pairs[0][0].time)
     look = StyleMap([row.setting for pair in pairs for row in pair])
-    places = [wrap_label(network(each)) for each in drawn]
+    names_of_rows = [wrap_label(network(ranking)) for ranking in drawn]
     series = []
-    rows = [(place, row) for place, pair in zip(places, pairs, strict=True) for row in pair]
+    rows = [(name, row) for name, pair in zip(names_of_rows, pairs, strict=True) for row in pair]
     for algorithm, found in group_by(rows, lambda each: each[1].setting.algorithm).items():
         series.append(
             Series(
                 algorithm,
                 look.of(found[0][1].setting, line=False),
                 [row.time / size for _, row in found],
-                [place for place, _ in found],
+                [name for name, _ in found],
                 [min(row.times) / size for _, row in found],
                 [max(row.times) / size for _, row in found],
                 [row.name for _, row in found],
@@ -75,12 +77,12 @@ def networks(rankings: Sequence[Ranking]) -> Plot:
         "its speed-up is over; lines: from the fastest seed to the slowest.",
         axis_over(f"{clock} in {unit}", [row.time / size for pair in pairs for row in pair]),
         series,
-        places,
+        names_of_rows,
         [
             "\n".join(f"{row.setting.algorithm} {time_text(row, size, unit)}" for row in pair)
             for pair in pairs
         ],
-        [f"{network(each)}: {each.rows[0].name}" for each in ordered[MAX_LINES:]],
+        [f"{network(ranking)}: {ranking.rows[0].name}" for ranking in ordered[MAX_LINES:]],
     )
 
 
@@ -168,7 +170,7 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
     ]
     if stars:
         series.append(stars_of([pair for _, pair in stars], y=[row for row, _ in stars]))
-    shown = [float(x) for each in series for x in each.x]
+    shown = [float(x) for one in series for x in one.x]
     axis = axis_over(f"{CLOCK[first.clock]} per iteration in ms", shown)
     bars = axis.scale == "linear"
     where = (first.clock, first.model, first.data, timed_models([first]), first.cluster)
@@ -181,7 +183,7 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
         series,
         rows,
         [f"{three_digits(mean)} ms" for mean, *_ in ranges],
-        [name for name, each in zip(names(every), every, strict=True) if each not in drawn],
+        [name for name, setting in zip(names(every), every, strict=True) if setting not in drawn],
         bars,
     )
 

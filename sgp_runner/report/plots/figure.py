@@ -74,9 +74,9 @@ class Series:
             values may differ from them in its last bit.
         """
         assert self.low is not None and self.high is not None
-        places = [float(place) for place in middle]
-        down = [max(place - low, 0.0) for place, low in zip(places, self.low, strict=True)]
-        return down, [max(high - place, 0.0) for place, high in zip(places, self.high, strict=True)]
+        middles = list(map(float, middle))
+        down = [max(x - low, 0.0) for x, low in zip(middles, self.low, strict=True)]
+        return down, [max(high - x, 0.0) for x, high in zip(middles, self.high, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class Axis:
     span: tuple[float, float] | None = None
 
     def share(self, value: float) -> float:
-        """Return the place of a value along the span, from 0 to 1."""
+        """Return the position of a value along the span, from 0 to 1."""
         assert self.span is not None
         low, high, here = (
-            [math.log(each) for each in (*self.span, value)]
+            [math.log(position) for position in (*self.span, value)]
             if self.scale == "log"
             else (*self.span, value)
         )
@@ -111,14 +111,14 @@ class Label:
     text: lines without markup
     colour: of the line; None for the colour of the text
     x, y: end of the line, or nothing and the row of a category
-    place: height of the middle of the text, from 0 to 1; None in a row
+    height: of the middle of the text, from 0 to 1; None in a row
     """
 
     text: str
     colour: str | None
     x: float | None
     y: float | str
-    place: float | None = None
+    height: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Plot:
     @property
     def text_lines(self) -> int:
         """Number of text lines that the labels of lines need one below the other."""
-        return sum(label.text.count("\n") + 1 for label in self.labels if label.place is not None)
+        return sum(label.text.count("\n") + 1 for label in self.labels if label.height is not None)
 
     def is_bar(self, series: Series) -> bool:
         return self.bars and series.style.shape != STAR
@@ -168,24 +168,24 @@ def labelled(plot: Plot) -> Plot:
     Both axes get a span, in which that height is measured.
     """
     x = spanned(
-        plot.x, [value for each in plot.series for value in numbers(each.x)], HORIZONTAL_MARGIN
+        plot.x, [value for series in plot.series for value in numbers(series.x)], HORIZONTAL_MARGIN
     )
     heights = [
         value
-        for each in plot.series
-        for values in (each.y, each.low or (), each.high or ())
+        for series in plot.series
+        for values in (series.y, series.low or (), series.high or ())
         for value in numbers(values)
     ]
     y = spanned(plot.y, heights, VERTICAL_MARGIN)
-    drawn = [each for each in plot.series if each.style.dash]
-    ends = [end_of(each, x) for each in drawn]
-    texts = [wrap_label(each.name) for each in drawn]
+    drawn = [series for series in plot.series if series.style.dash]
+    ends = [end_of(series, x) for series in drawn]
+    texts = [wrap_label(series.name) for series in drawn]
     lines = [text.count("\n") + 1 for text in texts]
     room = max(MIN_TEXT_LINES, sum(lines))
-    places = placed([y.share(end[1]) for end in ends], [each / room for each in lines])
+    middles = placed([y.share(end[1]) for end in ends], [count / room for count in lines])
     labels = [
-        Label(text, each.style.colour, *end, place)
-        for text, each, end, place in zip(texts, drawn, ends, places, strict=True)
+        Label(text, series.style.colour, *end, middle)
+        for text, series, end, middle in zip(texts, drawn, ends, middles, strict=True)
     ]
     return replace(plot, x=x, y=y, labels=labels)
 

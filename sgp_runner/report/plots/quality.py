@@ -138,7 +138,7 @@ def curves(
         axis = replace(axis, ticks=ticks_between(min(begins) / size, max(ends) / size))
     else:
         axis = replace(axis, scale="linear", from_zero=True)
-    counts = {len(each.seeds) for each in settings}
+    counts = {len(setting.seeds) for setting in settings}
     note = ""
     if axis.span is not None:
         note = f"The axis ends at {AXIS_END_MEDIANS} times the median time to the target. "
@@ -146,25 +146,25 @@ def curves(
         note += "Each line is a single seed."
     else:
         note += BAND_NOTE + (f" Each has {max(counts)} seeds." if len(counts) == 1 else "")
-    last = median(float(each.curve["quality"].iloc[-1]) for each in settings)
-    perfect = max(float(each.curve["high"].max()) for each in settings) >= 1
+    last = median(float(setting.curve["quality"].iloc[-1]) for setting in settings)
+    perfect = max(float(setting.curve["high"].max()) for setting in settings) >= 1
     error = metric == "accuracy" and last > ERROR_AXIS_ACCURACY and not perfect
     look, series = StyleMap(settings), []
-    for label, each in zip(names(settings), settings, strict=True):
-        curve = each.curve[(each.curve[key] > 0) | (axis.scale != "log")]
-        shown = label if len(counts) == 1 else f"{label} · {counted(len(each.seeds), 'seed')}"
+    for label, setting in zip(names(settings), settings, strict=True):
+        curve = setting.curve[(setting.curve[key] > 0) | (axis.scale != "log")]
+        shown = label if len(counts) == 1 else f"{label} · {counted(len(setting.seeds), 'seed')}"
         y, low, high = (
             [scaled(value, metric, error) for value in curve[part]]
             for part in ("quality", "low", "high")
         )
-        several = len(each.seeds) > 1
-        time = times.get(id(each), 0.0)
+        several = len(setting.seeds) > 1
+        time = times.get(id(setting), 0.0)
         if axis.span is not None and time > size * axis.span[1]:
             shown += f" ({duration(time)})"
         series.append(
             Series(
                 shown,
-                look.of(each),
+                look.of(setting),
                 list(curve[key] / size),
                 y,
                 (high if error else low) if several else None,
@@ -173,8 +173,8 @@ def curves(
             )
         )
     what = ERROR if error else AXIS[metric]
-    xs = [float(x) for each in series for x in each.x]
-    values = [float(y) for each in series for y in (*each.y, *(each.low or ()), *(each.high or ()))]
+    xs = [float(x) for line in series for x in line.x]
+    values = [float(y) for line in series for y in (*line.y, *(line.low or ()), *(line.high or ()))]
     known = [value for value in values if math.isfinite(value)]
     log = (error or metric == "loss") and 0 < MAX_LOSS_RATIO * min(known) < max(known)
     ticks = ticks_between(min(known), max(known)) if log else ()
@@ -191,9 +191,9 @@ def curves(
         series,
     )
     rest = [
-        f"{name}: {duration(times[id(each)])}" if id(each) in times else name
-        for name, each in zip(names(ordered), ordered, strict=True)
-        if each not in settings
+        f"{name}: {duration(times[id(setting)])}" if id(setting) in times else name
+        for name, setting in zip(names(ordered), ordered, strict=True)
+        if setting not in settings
     ]
     return replace(labelled(plot), rest=rest)
 
@@ -201,7 +201,11 @@ def curves(
 def by_task(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGroup]]:
     return group_by(
         settings,
-        lambda each: (f"{each.model} on {each.data}", timed_models([each]), each.cluster),
+        lambda setting: (
+            f"{setting.model} on {setting.data}",
+            timed_models([setting]),
+            setting.cluster,
+        ),
     )
 
 

@@ -30,28 +30,28 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
             for pair in pairs
             if pair.comparable and pair.metric == "ms_per_iteration" and pair.setting in members
         ]
-        if len({each.nodes for each in members}) == 1:
+        if len({setting.nodes for setting in members}) == 1:
             yield time_per_iteration(members, theirs)
             continue
         lines = sorted(lines_over_nodes(members), key=slowness)
         drawn = select_lines(lines, algorithm_of)
-        look, series = StyleMap([each for _, line in drawn for each in line]), []
+        look, series = StyleMap([setting for _, line in drawn for setting in line]), []
         for label, line in drawn:
-            ranges = [each.range("ms_per_iteration") for each in line]
+            ranges = [setting.range("ms_per_iteration") for setting in line]
             series.append(
                 Series(
                     label,
                     look.of_method(line[0]),
-                    [int(each.nodes) for each in line],
-                    [each.mean("ms_per_iteration") for each in line],
+                    [int(setting.nodes) for setting in line],
+                    [setting.mean("ms_per_iteration") for setting in line],
                     [low for low, _ in ranges],
                     [high for _, high in ranges],
-                    [counted(len(each.seeds), "seed") for each in line],
+                    [counted(len(setting.seeds), "seed") for setting in line],
                 )
             )
         if theirs:
             series.append(stars_of(theirs, x=[int(pair.setting.nodes) for pair in theirs]))
-        shown = [float(y) for each in series for y in each.y]
+        shown = [float(y) for one in series for y in one.y]
         plot = Plot(
             file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
             f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
@@ -69,7 +69,13 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
 def by_machines(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGroup]]:
     return group_by(
         settings,
-        lambda each: (each.model, each.data, each.clock, timed_models([each]), each.cluster),
+        lambda setting: (
+            setting.model,
+            setting.data,
+            setting.clock,
+            timed_models([setting]),
+            setting.cluster,
+        ),
     )
 
 
@@ -88,20 +94,23 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
         every = [
             (label, line)
             for label, line in sorted(lines_over_nodes(members), key=slowness)
-            if len({each.nodes for each in line}) > 1
+            if len({setting.nodes for setting in line}) > 1
         ]
         if not every:
             continue
         lines = select_lines(every, algorithm_of)
         hidden = [label for label, line in every if (label, line) not in lines]
-        look = StyleMap([each for _, line in lines for each in line])
-        shown = [each for _, line in lines for each in line]
+        look = StyleMap([setting for _, line in lines for setting in line])
+        shown = [setting for _, line in lines for setting in line]
         starts = sorted({int(line[0].nodes) for _, line in lines})
-        most = max(int(each.nodes) for each in shown)
+        most = max(int(setting.nodes) for setting in shown)
         series = []
         for label, line in lines:
-            nodes = [int(each.nodes) for each in line]
-            rates = [each.nodes * each.batch_size / each.mean("ms_per_iteration") for each in line]
+            nodes = [int(setting.nodes) for setting in line]
+            rates = [
+                setting.nodes * setting.batch_size / setting.mean("ms_per_iteration")
+                for setting in line
+            ]
             series.append(
                 Series(
                     label if len(starts) == 1 else f"{label} · from {nodes[0]}",
@@ -121,13 +130,13 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
             )
             for start in starts
         ]
-        top = max(float(y) for each in (*series, *ideal) for y in each.y)
+        top = max(float(y) for one in (*series, *ideal) for y in one.y)
         powers = [2.0**power for power in range(max(1, math.ceil(math.log2(top))) + 1)]
         efficiencies = []
-        for each in series:
-            ratios = zip(each.x, each.y, strict=True)
-            shares = [100 * float(y) * float(each.x[0]) / float(x) for x, y in ratios]
-            efficiencies.append(replace(each, y=shares))
+        for one in series:
+            ratios = zip(one.x, one.y, strict=True)
+            shares = [100 * float(y) * float(one.x[0]) / float(x) for x, y in ratios]
+            efficiencies.append(replace(one, y=shares))
         for what, axis, drawn in (
             ("speed-up", Axis("speed-up", "log", powers), [*series, *ideal]),
             (

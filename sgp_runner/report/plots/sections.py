@@ -33,8 +33,8 @@ def sections(
     settings: Sequence[RunGroup], ranked: Sequence[Ranking], pairs: Sequence[Pair]
 ) -> list[Section]:
     """Return the sections of a report, the most important first."""
-    evaluated = [each for one in ranked for each in one.settings if len(each.curve)]
-    metrics = {each.metric for each in evaluated}
+    evaluated = [setting for one in ranked for setting in one.settings if len(setting.curve)]
+    metrics = {setting.metric for setting in evaluated}
     quality = (
         {"bleu": "BLEU"}.get(metric := metrics.pop(), metric.capitalize())
         if len(metrics) == 1
@@ -42,7 +42,9 @@ def sections(
     )
     whose = "Quality is the mean over the workers' own models, or that of the server's model."
     none = "No run was evaluated: timing-only runs train nothing."
-    timed = [each for each in settings if each.finished and each.mean("ms_per_iteration") > 0]
+    timed = [
+        setting for setting in settings if setting.finished and setting.mean("ms_per_iteration") > 0
+    ]
     return [
         Section(
             f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
@@ -54,7 +56,7 @@ def sections(
         Section(
             f"{quality} against time",
             f"{whose} Simulated and measured time are never in one plot.",
-            [plot for each in ranked for plot in against_time(each)],
+            [plot for ranking in ranked for plot in against_time(ranking)],
             none,
         ),
         Section(

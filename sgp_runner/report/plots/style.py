@@ -45,16 +45,16 @@ class StyleMap:
     def __init__(self, settings: Sequence[RunGroup]) -> None:
         self.others = [
             name
-            for name in dict.fromkeys(str(each.algorithm) for each in settings)
+            for name in dict.fromkeys(str(setting.algorithm) for setting in settings)
             if family_member(name) not in LOOKS
         ]
         self.variants = {
-            name: list(dict.fromkeys(each.method for each in members))
+            name: list(dict.fromkeys(setting.method for setting in members))
             for name, members in group_by(
-                settings, lambda each: family_member(str(each.algorithm))
+                settings, lambda setting: family_member(str(setting.algorithm))
             ).items()
         }
-        self.nodes = sorted({int(each.nodes) for each in settings})
+        self.nodes = sorted({int(setting.nodes) for setting in settings})
 
     def of(self, setting: RunGroup, line: bool = True) -> Style:
         dash = self.variant(setting) * len(self.nodes) + self.nodes.index(int(setting.nodes))
@@ -79,7 +79,7 @@ class StyleMap:
 
 
 def nodes_axis(settings: Sequence[RunGroup]) -> Axis:
-    return Axis("nodes", "log", sorted({int(each.nodes) for each in settings}))
+    return Axis("nodes", "log", sorted({int(setting.nodes) for setting in settings}))
 
 
 def axis_over(title: str, values: Sequence[float]) -> Axis:
@@ -104,8 +104,8 @@ def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> lis
     That is the first of each algorithm, the baseline before all others, then the next best.
     """
     firsts: dict[str, int] = {}
-    for number, each in enumerate(items):
-        firsts.setdefault(algorithm(each), number)
+    for number, item in enumerate(items):
+        firsts.setdefault(algorithm(item), number)
     ahead = sorted(firsts.values(), key=lambda number: algorithm(items[number]) != BASELINE)
     numbers = dict.fromkeys([*ahead, *range(len(items))])
     return [items[number] for number in sorted([*numbers][:MAX_LINES])]
@@ -124,8 +124,8 @@ def look_of(algorithm: str, others: Sequence[str] = ()) -> tuple[str, str]:
     name = family_member(algorithm)
     if name in LOOKS:
         return LOOKS[name]
-    place = others.index(algorithm) if algorithm in others else 0
-    return OTHERS[place % len(OTHERS)]
+    position = others.index(algorithm) if algorithm in others else 0
+    return OTHERS[position % len(OTHERS)]
 
 
 def shade(colour: str, number: int, count: int) -> str:

@@ -30,9 +30,9 @@ NEVER = "never"
 def ranked_tables(rankings: Sequence[Ranking]) -> list[ReportTable]:
     """Return a table for each ranking, named ``ranking`` if it is the only one."""
     out = []
-    for each in rankings:
-        name = "ranking" if len(rankings) == 1 else file_name("ranking", *each.name_parts)
-        out.append(of_ranking(each, name))
+    for ranking in rankings:
+        name = "ranking" if len(rankings) == 1 else file_name("ranking", *ranking.name_parts)
+        out.append(of_ranking(ranking, name))
     return out
 
 
@@ -44,9 +44,11 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
     nodes = {int(row.setting.nodes) for row in rows}
     overs = {row.over for row in rows if row.over}
     metric = ranking.settings[0].metric
-    computing = any(each.utilisation == each.utilisation for each in ranking.settings)
+    computing = any(setting.utilisation == setting.utilisation for setting in ranking.settings)
     hours = (
-        computing and target is None and any(each.mean("hours") > 0 for each in ranking.settings)
+        computing
+        and target is None
+        and any(setting.mean("hours") > 0 for setting in ranking.settings)
     )
     columns: list[tuple[str, Callable[[Row], Cell], bool]] = [
         (RANK, lambda row: text("" if row.rank is None else row.rank), True),

@@ -113,11 +113,12 @@ def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[
     """
     out = []
     for (model, data, metric, study), members in group_by(
-        settings, lambda each: (each.model, each.data, each.metric, each.kind == TIMING)
+        settings,
+        lambda setting: (setting.model, setting.data, setting.metric, setting.kind == TIMING),
     ).items():
         goal = None if study or metric is None else target_of(members, target)
         for (cluster, clock, timed), group in group_by(
-            members, lambda each: (each.cluster, each.clock, timed_models([each]))
+            members, lambda setting: (setting.cluster, setting.clock, timed_models([setting]))
         ).items():
             rows = ranked(group, goal)
             out.append(Ranking(f"{model} on {data}", cluster, clock, timed, goal, rows))
@@ -126,10 +127,10 @@ def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[
 
 def ranked(settings: Sequence[RunGroup], target: Target | None) -> list[Row]:
     """Return the rows, with ranks and speed-ups."""
-    times = [times_of(each, target) for each in settings]
+    times = [times_of(setting, target) for setting in settings]
     rows = [
-        Row(None, distinguishing_overrides(each, settings), each, seconds, None, "")
-        for each, seconds in zip(settings, times, strict=True)
+        Row(None, distinguishing_overrides(setting, settings), setting, seconds, None, "")
+        for setting, seconds in zip(settings, times, strict=True)
     ]
     # Time per iteration of more nodes covers more samples: those are ranked by themselves.
     by_nodes = target is None
@@ -190,9 +191,12 @@ def target_of(settings: Sequence[RunGroup], asked: float | None) -> Target:
     metric = settings[0].metric
     if asked is not None:
         return Target(asked, metric, "as asked")
-    done = [each for each in settings if each.finished] or settings
+    done = [setting for setting in settings if setting.finished] or settings
     better = settings[0].better
-    best = sorted((each.best for each in done if each.best == each.best), key=lambda q: -better * q)
+    best = sorted(
+        (setting.best for setting in done if setting.best == setting.best),
+        key=lambda q: -better * q,
+    )
     of_half = best[math.ceil(len(best) / 2) - 1] if best else math.nan
     if not best:
         return Target(of_half, metric, "no setting was evaluated")

@@ -29,20 +29,20 @@ class RunSummary:
 
 def run_summary(settings: Sequence[RunGroup]) -> RunSummary:
     facts: Mapping[str, Sequence[object]] = {
-        "model and data": [f"{each.model} on {each.data}" for each in settings],
+        "model and data": [f"{setting.model} on {setting.data}" for setting in settings],
         "cluster": [
-            f"measured, network={each.network}" if each.clock == "wall" else each.cluster
-            for each in settings
+            f"measured, network={setting.network}" if setting.clock == "wall" else setting.cluster
+            for setting in settings
         ],
-        "timed as": [timed_as(each.settings) for each in settings],
-        "nodes": [int(each.nodes) for each in settings],
-        "batch size": [f"{each.batch_size} per node" for each in settings],
+        "timed as": [timed_as(setting.settings) for setting in settings],
+        "nodes": [int(setting.nodes) for setting in settings],
+        "batch size": [f"{setting.batch_size} per node" for setting in settings],
         "learning rate": values(settings, "optim.lr"),
         "optimizer": values(settings, "optim.name"),
-        "epochs": [float(each.epochs) for each in settings],
-        "seeds": [seed for each in settings for seed in each.seeds],
+        "epochs": [float(setting.epochs) for setting in settings],
+        "seeds": [seed for setting in settings for seed in setting.seeds],
     }
-    rows = [(name, listed(each)) for name, each in facts.items()]
+    rows = [(name, listed(found)) for name, found in facts.items()]
     return RunSummary([(name, text) for name, text in rows if text], shared(settings))
 
 
@@ -58,7 +58,7 @@ def timed_as(settings: Mapping[str, Any]) -> str:
 
 
 def values(settings: Sequence[RunGroup], key: str) -> list[object]:
-    return [each.settings[key] for each in settings if key in each.settings]
+    return [setting.settings[key] for setting in settings if key in setting.settings]
 
 
 def listed(found: Iterable[object]) -> str:
@@ -79,14 +79,15 @@ def differing(settings: Sequence[RunGroup]) -> list[str]:
 
     Settings of a choice, such as algo.tau, are compared among the runs that have the same choice.
     """
-    keys = dict.fromkeys(key for each in settings for key in each.settings)
+    keys = dict.fromkeys(key for setting in settings for key in setting.settings)
     return [key for key in keys if key not in HAVE_COLUMNS and differs(settings, key)]
 
 
 def differs(settings: Sequence[RunGroup], key: str) -> bool:
-    groups = group_by(settings, lambda each: choices_around(each.settings, key))
+    groups = group_by(settings, lambda setting: choices_around(setting.settings, key))
     return any(
-        len({repr(each.settings.get(key)) for each in members}) > 1 for members in groups.values()
+        len({repr(setting.settings.get(key)) for setting in members}) > 1
+        for members in groups.values()
     )
 
 
@@ -103,7 +104,7 @@ def shared(settings: Sequence[RunGroup]) -> list[str]:
     same = [
         key
         for key, value in first.items()
-        if all(key in each.settings and each.settings[key] == value for each in settings)
+        if all(key in setting.settings and setting.settings[key] == value for setting in settings)
     ]
     return as_overrides(first, same)
 

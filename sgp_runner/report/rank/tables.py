@@ -77,55 +77,55 @@ def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) ->
 def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
     raw, cells, keys = [], [], differing(settings)
     shown = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
-    clusters = len({each.cluster for each in settings}) > 1
-    for label, each in zip(labels(settings), settings, strict=True):
-        low, high = each.range("quality")
+    clusters = len({setting.cluster for setting in settings}) > 1
+    for label, setting in zip(labels(settings), settings, strict=True):
+        low, high = setting.range("quality")
         facts = {
             "setting": label,
-            "method": each.method,
-            "model": each.model,
-            "data": each.data,
-            "nodes": each.nodes,
-            "kind": each.kind,
-            "state": each.state,
-            "clock": each.clock,
-            "seeds": joined(each.seeds),
-            "metric": each.metric,
-            "quality": each.mean("quality"),
+            "method": setting.method,
+            "model": setting.model,
+            "data": setting.data,
+            "nodes": setting.nodes,
+            "kind": setting.kind,
+            "state": setting.state,
+            "clock": setting.clock,
+            "seeds": joined(setting.seeds),
+            "metric": setting.metric,
+            "quality": setting.mean("quality"),
             "quality_min": low,
             "quality_max": high,
-            **{key: each.mean(key) for key in MEANS},
+            **{key: setting.mean(key) for key in MEANS},
         }
         files = {
-            "commits": joined(commits(each.runs)),
-            "logs": joined(link(path, LOG) for path in each.runs["folder"]),
+            "commits": joined(commits(setting.runs)),
+            "logs": joined(link(path, LOG) for path in setting.runs["folder"]),
         }
-        raw.append({**facts, **columns(each, keys), **facts, **files})
+        raw.append({**facts, **columns(setting, keys), **facts, **files})
         cells.append(
             [
-                text(each.algorithm, f"{each.model} on {each.data}"),
-                kind_cell(each.kind),
-                text(each.nodes),
-                *([text(each.cluster)] if clusters else []),
+                text(setting.algorithm, f"{setting.model} on {setting.data}"),
+                kind_cell(setting.kind),
+                text(setting.nodes),
+                *([text(setting.cluster)] if clusters else []),
                 *(
-                    text("".join(as_overrides(each.settings, [key])).partition("=")[2])
+                    text("".join(as_overrides(setting.settings, [key])).partition("=")[2])
                     for key in shown
                 ),
                 text(
-                    quality_text(facts["quality"], each.metric),
-                    quality_range(low, high, each.metric),
+                    quality_text(facts["quality"], setting.metric),
+                    quality_range(low, high, setting.metric),
                 ),
-                text(quality_text(facts["averaged"], each.metric)),
-                time_cell(each),
+                text(quality_text(facts["averaged"], setting.metric)),
+                time_cell(setting),
                 text(if_known(facts["ms_per_iteration"] or math.nan, "{:.4g}".format)),
-                sent_cell(each),
+                sent_cell(setting),
                 Cell(
                     [
                         CellLink(f"{seed}", link(path, LOG))
-                        for seed, path in zip(each.seeds, each.runs["folder"], strict=True)
+                        for seed, path in zip(setting.seeds, setting.runs["folder"], strict=True)
                     ]
                 ),
-                text(joined(commits(each.runs))),
+                text(joined(commits(setting.runs))),
             ]
         )
     head = [
@@ -151,14 +151,14 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
 
 
 def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
-    lines = pd.concat([each.runs for each in settings])
-    methods = [each.method for each in settings for _ in each.seeds]
+    lines = pd.concat([setting.runs for setting in settings])
+    methods = [setting.method for setting in settings for _ in setting.seeds]
     keys = differing(settings)
     facts = lines.drop(columns=["settings"]).assign(
         folder=[link(path, "") for path in lines["folder"]],
-        cluster=[each.cluster for each in settings for _ in each.seeds],
+        cluster=[setting.cluster for setting in settings for _ in setting.seeds],
     )
-    more = [columns(each, keys) for each in settings for _ in each.seeds]
+    more = [columns(setting, keys) for setting in settings for _ in setting.seeds]
     added = pd.DataFrame(more, facts.index).drop(columns=facts.columns, errors="ignore")
     raw = facts.join(added)
     cells = [

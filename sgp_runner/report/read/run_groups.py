@@ -110,7 +110,7 @@ class RunGroup:
         """
         ahead = list(self.better * (curve["quality"] - target))
         times = list(curve["time_s"])
-        there = next((place for place, by in enumerate(ahead) if by >= 0), None)
+        there = next((index for index, by in enumerate(ahead) if by >= 0), None)
         if there is None:
             return None
         if there == 0:
@@ -140,15 +140,15 @@ def settings_in(runs: Runs) -> list[RunGroup]:
         curve = curve[(quality.count() == len(lines)).to_numpy()]
         line = lines.index[0]
         out.append(RunGroup(overrides[line], clusters[line], lines, curves, curve))
-    first = {each.method: int(each.runs.index[0]) for each in reversed(out)}
+    first = {setting.method: int(setting.runs.index[0]) for setting in reversed(out)}
     return sorted(
         out,
-        key=lambda each: (
-            first[each.method],
-            str(each.model),
-            str(each.data),
-            int(each.nodes),
-            not each.finished,
+        key=lambda setting: (
+            first[setting.method],
+            str(setting.model),
+            str(setting.data),
+            int(setting.nodes),
+            not setting.finished,
         ),
     )
 
@@ -168,14 +168,14 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         }
         for line in lines
     ]
-    names = [cluster_name(each) for each in machines]
+    names = [cluster_name(machine) for machine in machines]
     alike: dict[str, list[Mapping[str, object]]] = {}
-    for name, each in zip(names, machines, strict=True):
-        alike.setdefault(name, []).append(each)
+    for name, machine in zip(names, machines, strict=True):
+        alike.setdefault(name, []).append(machine)
     keys = {name: distinguishing(members, ()) for name, members in alike.items()}
     return [
-        " ".join([name, *as_overrides(each, keys[name])])
-        for name, each in zip(names, machines, strict=True)
+        " ".join([name, *as_overrides(machine, keys[name])])
+        for name, machine in zip(names, machines, strict=True)
     ]
 
 
@@ -212,12 +212,14 @@ def cluster_name(machines: Mapping[str, object]) -> str:
 
 def regions_in(value: object) -> tuple[list[float], float]:
     """Return the nodes of each inhabited region, and the bits per second of their slowest link."""
-    known = [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    known = (
+        [region for region in value if isinstance(region, dict)] if isinstance(value, list) else []
+    )
     found = [
-        [number(each.get(key)) or 0 for key in ("nodes", "bandwidth_up", "bandwidth_down")]
-        for each in known
+        [number(region.get(key)) or 0 for key in ("nodes", "bandwidth_up", "bandwidth_down")]
+        for region in known
     ]
-    inhabited = [each for each in found if min(each) > 0]
+    inhabited = [region for region in found if min(region) > 0]
     return [nodes for nodes, *_ in inhabited], min(
         (rate for _, *rates in inhabited for rate in rates), default=math.inf
     )
@@ -277,20 +279,22 @@ def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[st
 def labels(settings: Sequence[RunGroup]) -> list[str]:
     """Name each setting by its method and its other differences among these settings."""
     texts: dict[str, Callable[[RunGroup], str]] = {
-        "model": lambda each: each.model,
-        "data": lambda each: f"on {each.data}",
-        "nodes": lambda each: counted(each.nodes, "node"),
-        "kind": lambda each: each.kind,
-        "network": lambda each: each.network,
-        "cluster": lambda each: each.cluster,
+        "model": lambda setting: setting.model,
+        "data": lambda setting: f"on {setting.data}",
+        "nodes": lambda setting: counted(setting.nodes, "node"),
+        "kind": lambda setting: setting.kind,
+        "network": lambda setting: setting.network,
+        "cluster": lambda setting: setting.cluster,
     }
-    differing = [key for key in texts if len({getattr(each, key) for each in settings}) > 1]
-    if len({(each.kind, each.network) for each in settings}) == len(
-        {each.kind for each in settings}
+    differing = [key for key in texts if len({getattr(setting, key) for setting in settings}) > 1]
+    if len({(setting.kind, setting.network) for setting in settings}) == len(
+        {setting.kind for setting in settings}
     ):
         differing = [key for key in differing if key != "network"]  # the kind says as much
-    states = [[] if each.state == FINISHED else [each.state] for each in settings]
+    states = [[] if setting.state == FINISHED else [setting.state] for setting in settings]
     return [
-        " · ".join([each.method, *filter(None, (texts[key](each) for key in differing)), *state])
-        for each, state in zip(settings, states, strict=True)
+        " · ".join(
+            [setting.method, *filter(None, (texts[key](setting) for key in differing)), *state]
+        )
+        for setting, state in zip(settings, states, strict=True)
     ]

@@ -55,10 +55,10 @@ def check_settings(config: Mapping[str, Any]) -> None:
             if kinds - {str, int} or len(kinds) > 1 or (not key and int in kinds):
                 raise Damaged(f"its config.yaml has names of settings that are no text{at(key)}.")
             waiting += [
-                (f"{key}.{name}" if key else str(name), each) for name, each in value.items()
+                (f"{key}.{name}" if key else str(name), inner) for name, inner in value.items()
             ]
         elif isinstance(value, list):
-            waiting += [(key or "settings", each) for each in value]
+            waiting += [(key or "settings", inner) for inner in value]
         elif not isinstance(value, str | int | float | None):
             raise Damaged(f"its config.yaml has a value that no setting has{at(key)}.")
     for key, value in config.items():

@@ -22,9 +22,9 @@ def figure(plot: Plot) -> dict[str, Any]:
         layout["yaxis"] |= {"range": [rows - 0.5, -0.5]}  # the first on top
     return {
         "name": plot.name,
-        "data": [*traces, *(extension(plot, each) for each in plot.unfinished())],
+        "data": [*traces, *(extension(plot, label) for label in plot.unfinished())],
         "layout": layout,
-        "labels": [label_of(plot, each) for each in plot.labels],
+        "labels": [label_of(plot, label) for label in plot.labels],
         "lines": plot.text_lines,
     }
 
@@ -46,13 +46,13 @@ def extension(plot: Plot, label: Label) -> dict[str, Any]:
 def label_of(plot: Plot, label: Label) -> dict[str, Any]:
     """Return a label for the page; the heights of curve and text are from 0 to 1."""
     text = label.text.replace("\n", "<br>")
-    if label.place is None:
+    if label.height is None:
         return {"text": text, "row": category(label.y)}
     return {
         "text": text,
         "colour": label.colour,
         "from": plot.y.share(float(label.y)),
-        "to": label.place,
+        "to": label.height,
     }
 
 
@@ -145,7 +145,7 @@ def axis(of: Axis) -> dict[str, Any]:
     elif of.scale == "log":
         out |= {"dtick": 1, "exponentformat": "power"}
     if of.span is not None:
-        out["range"] = [math.log10(each) if of.scale == "log" else each for each in of.span]
+        out["range"] = [math.log10(end) if of.scale == "log" else end for end in of.span]
     elif of.from_zero:
         out["rangemode"] = "tozero"
     return out

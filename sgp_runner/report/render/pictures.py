@@ -104,7 +104,7 @@ def drawn(plot: Plot) -> Chart:
 def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
     """Write a label to the right of the plot, with a line to the end of its curve."""
     text = literal(label.text)
-    if label.place is None:
+    if label.height is None:
         where = axes.get_yaxis_transform()
         row = literal(str(label.y))
         axes.text(1.02, row, text, transform=where, va="center", fontsize=9)  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
     axes.annotate(
         text,
         (1, plot.y.share(float(label.y))),
-        (1.06, label.place),
+        (1.06, label.height),
         xycoords="axes fraction",
         va="center",
         fontsize=9,
@@ -136,7 +136,7 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
     style = series.style
     colour = style.colour or INK
     x, y = (
-        [literal(each) if isinstance(each, str) else each for each in values]
+        [literal(value) if isinstance(value, str) else value for value in values]
         for values in (series.x, series.y)
     )
     if plot.is_bar(series):

@@ -95,12 +95,12 @@ def cell_text(cell: Cell) -> Text:
 class Scale:
     """An axis of qualities.
 
-    place: the height of a quality, in any unit
+    height: the height of a quality, in any unit
     ticks: qualities to label
     label: a quality in words
     """
 
-    place: Callable[[float], float]
+    height: Callable[[float], float]
     ticks: Sequence[float]
     label: Callable[[float], str]
 
@@ -121,13 +121,13 @@ def terminal_plot(ranking: Ranking) -> str:
     ends = float(qualities.min()), float(qualities.max())
     scale = scale_of(ranking.target.metric, ranking.target.value, *ends)
     first, last = math.log(times.min()), math.log(times.max())
-    low, high = sorted(map(scale.place, ends))
+    low, high = sorted(map(scale.height, ends))
 
     def column(seconds: float) -> int:
         return round((math.log(seconds) - first) / (last - first or 1.0) * (WIDTH - 1))
 
     def line(quality: float) -> int:
-        return round((high - scale.place(quality)) / (high - low or 1.0) * (HEIGHT - 1))
+        return round((high - scale.height(quality)) / (high - low or 1.0) * (HEIGHT - 1))
 
     canvas = [[" "] * WIDTH for _ in range(HEIGHT)]
     if 0 <= line(ranking.target.value) < HEIGHT:
@@ -166,14 +166,14 @@ def scale_of(metric: str, target: float, low: float, high: float) -> Scale:
     """Choose the axis for qualities from ``low`` to ``high``."""
     if metric == "accuracy" and target >= ERROR_AXIS_ACCURACY:
         ticks = [tick for tick in ACCURACIES if low <= tick <= high]
-        return Scale(lambda each: -math.log(1 - min(each, MAX_ACCURACY)), ticks, percent_of)
+        return Scale(lambda quality: -math.log(1 - min(quality, MAX_ACCURACY)), ticks, percent_of)
     ticks = [low + (high - low) * share / (LABELS - 1) for share in range(LABELS)]
     if metric == "loss" and low > 0:
         ticks = [low * (high / low) ** (share / (LABELS - 1)) for share in range(LABELS)]
-        return Scale(lambda each: -math.log(each), ticks, "{:.3g}".format)
+        return Scale(lambda quality: -math.log(quality), ticks, "{:.3g}".format)
     sign = -1.0 if metric == "loss" else 1.0
     label = percent_of if metric == "accuracy" else "{:.3g}".format
-    return Scale(lambda each: sign * each, ticks, label)
+    return Scale(lambda quality: sign * quality, ticks, label)
 
 
 def percent_of(share: float) -> str:

@@ -93,7 +93,11 @@ def report_on(
         return quote(os.fsencode(path if path.startswith("..") else f"./{path}"), SAFE)
 
     settings = settings_in(runs)
-    if target is not None and target > 1 and any(each.metric == "accuracy" for each in settings):
+    if (
+        target is not None
+        and target > 1
+        and any(setting.metric == "accuracy" for setting in settings)
+    ):
         raise ConfigError(
             "--target",
             f"an accuracy lies between 0 and 1, not at {target:g}: write 90 % as --target 0.9.",
@@ -104,10 +108,10 @@ def report_on(
     first, others = ranked_tables(ranked), tables(settings, pairs, link)
     box = run_summary(settings)
     configs = [
-        (label, read_text(Path(each.folder) / "config.yaml"))
-        for label, each in zip(labels(settings), settings, strict=True)
+        (label, read_text(Path(setting.folder) / "config.yaml"))
+        for label, setting in zip(labels(settings), settings, strict=True)
     ]
-    unfinished = sum(len(each.seeds) for each in settings if not each.finished)
+    unfinished = sum(len(setting.seeds) for setting in settings if not setting.finished)
     subtitle = f"{counted(len(runs.table), 'run')} of {counted(len(settings), 'setting')}"
     subtitle += f", of which {counted(unfinished, 'run')} unfinished." if unfinished else "."
     page = out / "index.html"
