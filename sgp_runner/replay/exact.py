@@ -141,12 +141,6 @@ class ReplayNetwork:
         self.parts: dict[int, dict[int, Tensor]] = defaultdict(dict)
         self.unread: dict[int, int] = defaultdict(lambda: nodes)
 
-    def pop_message(self, src: int, dst: int, tag: int) -> Tensor:
-        """Return the next message, once it has been sent."""
-        channel = self.channels[src, dst, tag]
-        self.turns.wait_until(lambda: bool(channel), f"a message from rank {src}")
-        return channel.popleft()
-
     def gathered(self, number: int) -> list[Tensor]:
         """Return the parts of all workers in a collective, by rank, once they are complete."""
         parts = self.parts[number]
@@ -255,9 +249,9 @@ class ReplayTransport(Transport):
         return future
 
     def deliver(self, message: TraceEvent) -> None:
-        self.mailbox.deliver(
-            message.src, message.tag, self.network.pop_message(message.src, self.rank, message.tag)
-        )
+        channel = self.network.channels[message.src, self.rank, message.tag]
+        self.network.turns.wait_until(lambda: bool(channel), f"a message from rank {message.src}")
+        self.mailbox.deliver(message.src, message.tag, channel.popleft())
 
     def end(self, collective: TraceEvent) -> None:
         if collective.number not in self.under_way:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,16 +252,15 @@ def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]
     A key is chosen only if it distinguishes more members.
     """
     chosen: list[str] = []
+    groups = 1
     keys = dict.fromkeys([*known, *(key for member in members for key in member)])
     # A cluster's name is clearer than its numbers, so it comes first.
     for key in sorted(keys, key=lambda key: key != CLUSTER_NAME):
-        if len(set(shown(members, [*chosen, key]))) > len(set(shown(members, chosen))):
+        values = {repr([member.get(name) for name in (*chosen, key)]) for member in members}
+        if len(values) > groups:
             chosen.append(key)
+            groups = len(values)
     return chosen
-
-
-def shown(members: Iterable[Mapping[str, object]], keys: Sequence[str]) -> list[str]:
-    return [repr([member.get(key) for key in keys]) for member in members]
 
 
 def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:

@@ -20,26 +20,25 @@ def figure(plot: Plot) -> dict[str, Any]:
     if plot.y.scale == "category":
         rows = len({y for series in plot.series for y in series.y})
         layout["yaxis"] |= {"range": [rows - 0.5, -0.5]}  # the first on top
+    for label in plot.unfinished():  # a faint line from the end of a curve to its label
+        assert plot.x.span is not None
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [label.x, plot.x.span[1]],
+                "y": [label.y, label.y],
+                "line": {"color": label.colour, "width": 1, "dash": "dot"},
+                "opacity": 0.6,
+                "hoverinfo": "skip",
+            }
+        )
     return {
         "name": plot.name,
-        "data": [*traces, *(extension(plot, label) for label in plot.unfinished())],
+        "data": traces,
         "layout": layout,
         "labels": [label_of(plot, label) for label in plot.labels],
         "lines": plot.text_lines,
-    }
-
-
-def extension(plot: Plot, label: Label) -> dict[str, Any]:
-    """Return a faint line from where a line ends to its label."""
-    assert plot.x.span is not None
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [label.x, plot.x.span[1]],
-        "y": [label.y, label.y],
-        "line": {"color": label.colour, "width": 1, "dash": "dot"},
-        "opacity": 0.6,
-        "hoverinfo": "skip",
     }
 
 
