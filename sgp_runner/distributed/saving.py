@@ -197,7 +197,7 @@ class RankSaver:
         if world.process_rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
         world.all_gather_workers(None)
-        return draft.place, next((number for _, number in written if number is not None), None)
+        return draft.final, next((number for _, number in written if number is not None), None)
 
     def state_dict(self) -> State:
         worker, runtime = self.worker, self.runtime
