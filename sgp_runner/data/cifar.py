@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_label_smoothing
+from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_shares
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.errors import ConfigError
@@ -54,7 +54,7 @@ class Cifar:
     train_size: ClassVar[int] = 50_000
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
+        check_shares("data", self, label_smoothing=0.1)
         partition_of(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:

@@ -143,18 +143,16 @@ class DataConfig(Protocol):
         """
 
 
-def check_label_smoothing(share: float) -> None:
-    """Raise ConfigError unless ``share`` of the probability can be spread over all classes."""
-    if not 0 <= share < 1:
-        raise ConfigError(
-            "data.label_smoothing", f"must be in [0, 1), not {share}. Use data.label_smoothing=0.1."
-        )
+def check_shares(group: str, settings: object, **examples: float) -> None:
+    """Raise ConfigError unless the settings with these names are in [0, 1).
 
-
-def check_holdout(share: float) -> None:
-    """Raise ConfigError unless ``share`` of the training set can be held out of it."""
-    if not 0 <= share < 1:
-        raise ConfigError("data.holdout", f"must be in [0, 1), not {share}. Use data.holdout=0.2.")
+    examples: a value that works, by name
+    """
+    for name, example in examples.items():
+        if not 0 <= (share := getattr(settings, name)) < 1:
+            raise ConfigError(
+                f"{group}.{name}", f"must be in [0, 1), not {share}. Use {group}.{name}={example}."
+            )
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:

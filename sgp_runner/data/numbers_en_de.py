@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import (
     Dataset,
     TensorSplit,
-    check_holdout,
-    check_label_smoothing,
+    check_shares,
     held_out,
 )
 from sgp_runner.data.sampler import partition_of
@@ -53,8 +52,7 @@ class NumbersEnDe:
     stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
-        check_holdout(self.holdout)
+        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
         partition_of(self)
         for field in ("train_size", "valid_size"):
             if not 1 <= getattr(self, field) <= 500_000:

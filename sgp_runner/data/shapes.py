@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import (
     Dataset,
     TensorSplit,
-    check_holdout,
-    check_label_smoothing,
+    check_shares,
     held_out,
 )
 from sgp_runner.data.sampler import partition_of
@@ -71,8 +70,7 @@ class Shapes:
     stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
-        check_holdout(self.holdout)
+        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
         partition_of(self)
         check_least(8, "data", self, "image_size")
         check_least(1, "data", self, "train_size", "valid_size")

@@ -110,11 +110,6 @@ def multiples(m: int, size: int, sign: int = 1) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sign * j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
 
 
-def powers_of_two(size: int) -> list[int]:
-    """1, 2, 4, ... below ``size``: ``floor(log2(size - 1)) + 1`` of them."""
-    return [2**i for i in range((size - 1).bit_length())]
-
-
 def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
     """``rank + hop mod size`` for each hop, in order, without duplicates or the node itself."""
     if len(hops) == 1:  # in most graphs, at every step of every node
@@ -182,8 +177,8 @@ class BidirectionalExponential(Topology):
 
     def hops(self, size: int) -> list[int]:
         return list(
-            dict.fromkeys(sign * power % size for power in powers_of_two(size) for sign in (1, -1))
-        ) or [0]
+            dict.fromkeys(sign * power % size for power in powers(2, size) for sign in (1, -1))
+        )
 
     def hop(self, size: int, step: int) -> int:
         hops = self.hops(size)
@@ -206,10 +201,10 @@ class StaticExponential(Topology):
     symmetric: ClassVar[bool] = False
 
     def out_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, powers_of_two(size))
+        return shifted(rank, size, powers(2, size))
 
     def in_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, [-hop for hop in powers_of_two(size)])
+        return shifted(rank, size, [-hop for hop in powers(2, size)])
 
 
 @dataclass(frozen=True)
@@ -233,7 +228,7 @@ class BipartiteExponential(Topology):
     symmetric: ClassVar[bool] = True
 
     def hops(self, size: int) -> list[int]:
-        return [1] + [1 + power for power in powers_of_two(size)[1:] if 1 + power < size]
+        return [1] + [1 + power for power in powers(2, size)[1:] if 1 + power < size]
 
     def out_peers(self, rank: int, size: int, step: int) -> Peers:
         even = size + size % 2
