@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.cores import KEY
 
@@ -92,8 +93,6 @@ def sleeping() -> None:
 
 
 def make_run(*words: str) -> tuple[Run, Problem]:
-    from sgp_runner.config.overrides import experiment_of
-
     run = experiment_of(["logger=jsonl", *words]).run
     return run, build_problem(run)
 
@@ -197,7 +196,7 @@ def where_vmap_pays(repeats: int, samples: Sequence[int]) -> Table:
     results = []
     for name in VMAPPED:
         for count in samples:
-            ways = rounds(name, count)
+            ways = gradients_of(name, count, WIDTH)
             for _ in range(SETTLING):
                 ways["vmap"]()
             turns = interleaved(
@@ -213,19 +212,26 @@ def where_vmap_pays(repeats: int, samples: Sequence[int]) -> Table:
     return Table("Where vmap pays", tuple(results), text)
 
 
-def rounds(model: str, samples: int) -> dict[str, Callable[[], object]]:
-    """Functions that compute a gradient of each worker, by engine."""
+def gradients_of(
+    model: str, samples: int, workers: int, device: str = "cpu"
+) -> dict[str, Callable[[], object]]:
+    """Return functions that compute a gradient of each worker, by engine."""
+    from sgp_runner.core.problem import Compute
     from sgp_runner.simulator.engine import Engine, Gradient, Loop, Vmap
 
-    _, problem = make_run(f"model={model}", f"batch_size={samples}", f"nodes={WIDTH}", "algo=sgp")
-    params = [problem.start() for _ in range(WIDTH)]
-    buffers = [problem.flat.fresh_buffers() for _ in range(WIDTH)]
+    words = (f"model={model}", f"batch_size={samples}", f"nodes={workers}", "algo=sgp")
+    problem = build_problem(experiment_of(words).run, Compute(device))
+    params = [problem.start() for _ in range(workers)]
+    buffers = [problem.flat.fresh_buffers() for _ in range(workers)]
 
     def compute(engine: Engine) -> None:
-        gradients = [Gradient(rank, 0, params[rank], buffers[rank]) for rank in range(WIDTH)]
+        gradients = [Gradient(rank, 0, params[rank], buffers[rank]) for rank in range(workers)]
         for gradient in gradients:
             engine.start(gradient)
         for gradient in gradients:
             engine.finish(gradient)
 
-    return {"loop": partial(compute, Loop(problem)), "vmap": partial(compute, Vmap(problem, WIDTH))}
+    return {
+        "loop": partial(compute, Loop(problem)),
+        "vmap": partial(compute, Vmap(problem, workers)),
+    }
