@@ -31,7 +31,7 @@ leaves out section resnet50, which takes long."""
 
 
 def sections() -> list[str]:
-    """The names of the modules that have a function `measure`."""
+    """Return the names of the modules that have a function `measure`."""
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
     return [
         name for name in names if hasattr(importlib.import_module(f"benchmarks.{name}"), "measure")
@@ -39,7 +39,7 @@ def sections() -> list[str]:
 
 
 def is_usual(section: str) -> bool:
-    """Whether a section is measured without being named."""
+    """Return whether a section is measured without being named."""
     return not hasattr(importlib.import_module(f"benchmarks.{section}"), "ONLY_IF_NAMED")
 
 
@@ -72,7 +72,7 @@ def run(tables: Iterator[Table]) -> Iterator[Table]:
 
 
 def facts_of(section: str) -> dict[str, object]:
-    """The section, the machine and the versions of all software."""
+    """Return the section, the machine and the versions of all software."""
     from sgp_runner.utils.provenance import environment
 
     return {"section": section, "machine": machine(), **environment()}
@@ -105,7 +105,7 @@ def cells(result: Result) -> list[str]:
 
 
 def page() -> Iterator[str]:
-    """The lines of the page of all measured sections."""
+    """Yield the lines of the page of all measured sections."""
     yield HEAD
     for path in sorted(OUT.glob("*.json")):
         facts, tables = from_json(path.read_text(encoding="utf-8"))

@@ -79,7 +79,7 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
 
 
 def settings(steps: int, batch_size: int) -> list[str]:
-    """Settings of one epoch of twice ``steps`` on one node."""
+    """Return settings of one epoch of twice ``steps`` on one node."""
     words = [
         "model=resnet50",
         "data=synthetic",
@@ -121,7 +121,7 @@ def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
 def simulated_workers(
     device: str, repeats: int, workers: int = 64, batch_size: int = 16, rounds: int = 20
 ) -> Table:
-    """Simulated workers per second, timed over ``rounds`` steps."""
+    """Return simulated workers per second, timed over ``rounds`` steps."""
     results = []
     for model in ("mlp", "transformer"):
         ways = gradients_of(model, batch_size, workers, device)
@@ -140,7 +140,7 @@ def simulated_workers(
 
 
 def timed(work: Callable[[], object], device: str, rounds: int) -> Callable[[], float]:
-    """A function that runs ``rounds`` steps of ``work`` and returns the seconds per step."""
+    """Return a function that runs ``rounds`` steps of ``work`` and returns the seconds per step."""
 
     def measure() -> float:
         rivals.settle(device)

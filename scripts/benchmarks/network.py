@@ -98,7 +98,7 @@ class Network:
         return f"{self.nodes} nodes, {self.bits_per_second / 1e6:.0f} Mbit/s"
 
     def words(self, *more: str, longer: int = 1) -> list[str]:
-        """Settings of a real run with so many times as many steps."""
+        """Return settings of a real run with so many times as many steps."""
         steps = longer * self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
         quiet = (
@@ -345,7 +345,7 @@ class Bench:
         return {name: tuple(turn[name] for turn in found) for name in turns}
 
     def real(self, title: str, cell: Timed) -> Callable[[], float]:
-        """A function that makes a complete run with real ranks: seconds per step."""
+        """Return a function that makes a complete run with real ranks: seconds per step."""
         network = self.network
         faults = cell.faults if cell.slow == "node" else []
         words = network.words(
@@ -434,7 +434,7 @@ class Bench:
 
 
 def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
-    """The increase of step times by one slow node or link."""
+    """Return the increase of step times by one slow node or link."""
     results = []
     for what in network.slows:
         lost = {name: lost_to(times[f"{name}, slow {what}"], times[name]) for name in SLOWED}
@@ -453,7 +453,7 @@ def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
 
 
 def lost_to(slow: Sequence[float], plain: Sequence[float]) -> tuple[float, ...]:
-    """The increase in percent, turn by turn."""
+    """Return the increase in percent, turn by turn."""
     return tuple(100 * (late / before - 1) for late, before in zip(slow, plain, strict=True))
 
 
@@ -513,7 +513,7 @@ def slug(title: str) -> str:
 
 
 def parameters() -> int:
-    """Number of the model's parameters."""
+    """Return the number of the model's parameters."""
     return 64 * 700 + 700 + 700 * 700 + 700 + 700 * 10 + 10
 
 

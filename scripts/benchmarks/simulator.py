@@ -50,7 +50,7 @@ def measure(
 
 
 def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """A function that calls ``work`` and returns the processor seconds that it took."""
+    """Return a function that calls ``work`` and returns the processor seconds that it took."""
 
     def timed() -> float:
         start = time.process_time()
@@ -61,7 +61,7 @@ def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def kernel(repeats: int) -> Table:
-    """The time of a blocking operation of coroutines that only wait for the clock."""
+    """Measure a blocking operation of coroutines that only wait for the clock."""
     microseconds = interleaved(
         {"wait": lambda: 1e6 * processor_seconds(sleeping)() / (WORKERS * SLEEPS)}, repeats
     )["wait"]
@@ -98,7 +98,7 @@ def make_run(*words: str) -> tuple[Run, Problem]:
 
 
 def learning(repeats: int, nodes: int) -> Table:
-    """Simulated SGP against a loop over as many PyTorch models on the same batches."""
+    """Compare simulated SGP with a loop over as many PyTorch models on the same batches."""
     run, problem = make_run(*LEARNING, f"nodes={nodes}", "epochs=2")
     turns = interleaved(
         {
@@ -137,7 +137,7 @@ def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], 
 
 
 def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], None]:
-    """A function that trains models without communication, with PyTorch alone.
+    """Return a function that trains models without communication, with PyTorch alone.
 
     steps: of each; None: those of the run
     """
@@ -164,7 +164,7 @@ def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], 
 
 
 def engines(repeats: int, nodes: int) -> Table:
-    """Runs without evaluation that differ in the engine alone."""
+    """Compare runs without evaluation that differ in the engine alone."""
     results = []
     for name, words in ENGINES.items():
         run, problem = make_run(
@@ -192,7 +192,7 @@ def engines(repeats: int, nodes: int) -> Table:
 
 
 def where_vmap_pays(repeats: int, samples: Sequence[int]) -> Table:
-    """The loop over vmap for gradients of `WIDTH` workers, by the samples of a batch."""
+    """Compare the loop with vmap for gradients of `WIDTH` workers, by the samples of a batch."""
     results = []
     for name in VMAPPED:
         for count in samples:

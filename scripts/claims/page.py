@@ -266,7 +266,7 @@ def draw(claims: Sequence[Claim], views: Sequence[View], out: Path) -> None:
 def answers(
     views: Sequence[View], waiting: Sequence[Claim]
 ) -> Iterator[tuple[str, list[View], list[Claim]]]:
-    """The tables of answers: their titles, judged claims and others; empty ones are left out."""
+    """Yield title, judged claims and other claims of each table of answers that is not empty."""
     for title, reasons in (("claim", False), ("reason for a verdict", True)):
         judged = [view for view in views if bool(view.claim.explains) is reasons]
         others = [claim for claim in waiting if bool(claim.explains) is reasons]

@@ -39,7 +39,7 @@ class Split(Protocol):
         return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
-        """The samples at ``indices`` (int64 [B]), in that order.
+        """Return the samples at ``indices`` (int64 [B]), in that order.
 
         Augmentation depends only on ``seed`` and a sample's index.
         """
@@ -50,7 +50,7 @@ class Split(Protocol):
 
 
 def read(split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
-    """The samples of each part in turn, preparing those of the next ones meanwhile."""
+    """Yield the samples of each part in turn, preparing those of the next ones meanwhile."""
     waiting: deque[Tensor] = deque()
     for part in parts:
         split.prepare(part)
@@ -156,7 +156,7 @@ def check_shares(group: str, settings: object, **examples: float) -> None:
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:
-    """``dataset``, with the last ``share`` of its training samples as the validation set.
+    """Return ``dataset``, with the last ``share`` of its training samples as the validation set.
 
     Use it to choose settings; the validation set proper stays unseen until results are reported. 0
     changes nothing. Raises ConfigError when nothing is left to train or validate on.

@@ -72,7 +72,7 @@ class Digits:
 
 
 def table() -> np.ndarray:
-    """A row per image: its 64 pixels and its digit.
+    """Return a row per image: its 64 pixels and its digit.
 
     Read from scikit-learn's files, since its import takes seconds.
     """

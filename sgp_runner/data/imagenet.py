@@ -103,7 +103,7 @@ class ImageNet:
         )
 
     def classes(self, part: str) -> list[str]:
-        """The names of the class folders, in order."""
+        """Return the names of the class folders, in order."""
         folder = Path(self.root) / part
         names = (
             sorted(path.name for path in folder.iterdir() if path.is_dir())

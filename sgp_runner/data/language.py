@@ -56,7 +56,7 @@ class Language:
         }
 
     def first(self, symbol: Symbol) -> set[int]:
-        """The bytes with which ``symbol`` may begin."""
+        """Return the bytes with which ``symbol`` may begin."""
         if isinstance(symbol, bytes):
             return {symbol[0]}
         return {byte for each in self.rules[symbol] for byte in self.first(each[0])}
@@ -86,7 +86,7 @@ class Language:
         }
 
     def sample(self, random: Callable[[], float], length: int) -> bytes:
-        """The first ``length`` bytes of a text; ``random`` returns numbers in [0, 1)."""
+        """Return the first ``length`` bytes of a text; ``random`` returns numbers in [0, 1)."""
         out = bytearray()
         stack: list[Symbol] = [START]
         while len(out) < length:
@@ -122,7 +122,7 @@ class Language:
         return total
 
     def word_at(self, rule: str, text: bytes) -> tuple[bytes, float]:
-        """The word at the start of ``text``; where it is cut off, all that it may become."""
+        """Return the word at the start of ``text``; where it is cut off, all that it may become."""
         words = self.words[rule]
         for length in self.word_lengths[rule]:
             if text[:length] in words:

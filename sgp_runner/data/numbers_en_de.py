@@ -91,7 +91,7 @@ class NumbersEnDe:
 
 
 def sentences(count: int) -> list[tuple[str, str, int]]:
-    """(English, German, kind) in random order; every sentence occurs once."""
+    """Return (English, German, kind) in random order; every sentence occurs once."""
     from sgp_runner.data.phrases import KINDS
 
     rng = random.Random(_TEXT_SEED)
@@ -106,7 +106,7 @@ def sentences(count: int) -> list[tuple[str, str, int]]:
 
 
 def _pad(rows: list[list[int]]) -> Tensor:
-    """int64 [N, longest row], padded with ``PAD``, so that all batches have one shape."""
+    """Return int64 [N, longest row], padded with ``PAD``, so that all batches have one shape."""
     import torch
 
     from sgp_runner.data.pieces import PAD

@@ -29,7 +29,7 @@ class Sampler(Protocol):
         """
 
     def indices(self, worker: int, step: int) -> Tensor:
-        """int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
+        """Return int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
 
     def weight(self, worker: int, step: int, part: Part) -> float:
         """Weight of the mean loss over ``part`` of these samples in the average over all.
@@ -50,7 +50,7 @@ class Partition(Protocol):
     """A rule that divides the training set."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
-        """The sampler of ``split``.
+        """Return the sampler of ``split``.
 
         Raises ConfigError when the split cannot give every worker one batch.
         """
@@ -113,7 +113,7 @@ class Dealt(Protocol):
 
 
 def partition_of(data: Dealt) -> Partition:
-    """The partition that the fields ``partition`` and ``alpha`` describe."""
+    """Return the partition that the fields ``partition`` and ``alpha`` describe."""
     match data.partition:
         case "iid":
             return IID()
@@ -213,7 +213,7 @@ class TokenSampler:
         )
 
     def row(self, step: int) -> list[int]:
-        """The indices of all workers' batches at ``step``."""
+        """Return the indices of all workers' batches at ``step``."""
         epoch, r = divmod(step, self.steps_per_epoch)
         order = _permutation(len(self.batches), seed_of(self.seed, _EPOCH_ORDER, epoch))
         numbers: list[int] = order[r * self.workers : (r + 1) * self.workers].tolist()

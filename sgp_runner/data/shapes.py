@@ -162,7 +162,7 @@ def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def polygon(corners: int) -> Field:
-    """A regular polygon with corners at distance 1 from the centre."""
+    """Return a regular polygon with corners at distance 1 from the centre."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / corners
@@ -172,7 +172,7 @@ def polygon(corners: int) -> Field:
 
 
 def star(points: int, inner: float = 0.45) -> Field:
-    """A star with points at distance 1 from the centre and notches at ``inner``."""
+    """Return a star with points at distance 1 from the centre and notches at ``inner``."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / points

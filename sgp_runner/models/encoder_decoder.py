@@ -78,7 +78,7 @@ class EncoderDecoder(nn.Module):
         return memory
 
     def decode(self, source: Tensor, memory: Tensor, target_in: Tensor) -> Tensor:
-        """Logits [B, T, vocabulary]; padding in ``source`` masks ``memory``."""
+        """Return logits [B, T, vocabulary]; padding in ``source`` masks ``memory``."""
         x = self.target_dropout(_embed(self.target_embedding, target_in))
         length = target_in.shape[-1]
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)

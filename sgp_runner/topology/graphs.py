@@ -53,7 +53,7 @@ class Topology(Protocol):
         return self.out_peers(rank, size, step)
 
     def weights(self, rank: int, size: int, step: int) -> Weights | None:
-        """The shares that go to each of ``out_peers``; the node keeps the rest.
+        """Return the shares that go to each of ``out_peers``; the node keeps the rest.
 
         None: equal ones, also for the node itself. In a symmetric graph an edge has the same weight
         in both directions.
@@ -64,7 +64,7 @@ class Topology(Protocol):
         return [(0.0, 1)]
 
     def at(self, epoch: float) -> Topology:
-        """The graph in ``epoch``."""
+        """Return the graph in ``epoch``."""
         return self
 
     def check(self, size: int) -> None:
@@ -73,7 +73,7 @@ class Topology(Protocol):
 
 
 def sent_weights(topology: Topology, rank: int, size: int, step: int) -> Weights:
-    """The share that each of ``out_peers`` receives."""
+    """Return the share that each of ``out_peers`` receives."""
     weights = topology.weights(rank, size, step)
     if weights is not None:
         return weights
@@ -97,7 +97,7 @@ def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
 
 @functools.cache
 def powers(base: int, size: int) -> tuple[int, ...]:
-    """1, ``base``, ``base^2``, ... below ``size``; always at least 1."""
+    """Return 1, ``base``, ``base^2``, ... below ``size``; always at least 1."""
     powers = [1]
     while powers[-1] * base < size:
         powers.append(powers[-1] * base)
@@ -106,12 +106,12 @@ def powers(base: int, size: int) -> tuple[int, ...]:
 
 @functools.cache
 def multiples(m: int, size: int, sign: int = 1) -> tuple[tuple[int, ...], ...]:
-    """``1..m`` times each power of ``m + 1`` below ``size``, times ``sign``."""
+    """Return ``1..m`` times each power of ``m + 1`` below ``size``, times ``sign``."""
     return tuple(tuple(sign * j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
 
 
 def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
-    """``rank + hop mod size`` for each hop, in order, without duplicates or the node itself."""
+    """Return ``rank + hop mod size`` for each hop, without duplicates or the node itself."""
     if len(hops) == 1:  # in most graphs, at every step of every node
         peer = (rank + hops[0]) % size
         return () if peer == rank else (peer,)
@@ -288,7 +288,7 @@ class RandomMatching(Topology):
 
 @functools.lru_cache(maxsize=64)
 def matching(seed: int, size: int, step: int) -> tuple[Peers, ...]:
-    """The partner of every node."""
+    """Return the partner of every node."""
     order = list(range(size))
     random.Random(f"{seed}/{step}").shuffle(order)
     partners: list[Peers] = [()] * size
