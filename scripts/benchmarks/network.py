@@ -241,7 +241,8 @@ class Bench:
     def calibrate(self, seconds: float) -> Profile:
         """Measure the machine on this network, and keep the profile."""
         from sgp_runner.cli.calibrate import conclude
-        from sgp_runner.config.overrides import experiment_of, search_in
+        from sgp_runner.config.command_line import search_in
+        from sgp_runner.config.overrides import experiment_of
 
         achieved, name = median(self.achieved()), self.network.name
         settings = [*self.network.words(), f"name={name}", f"results={self.folder}/calibration"]
@@ -343,7 +344,7 @@ class Bench:
         config = self.written(settings, title)
 
         def run() -> float:
-            from sgp_runner.config.schema import load_experiment
+            from sgp_runner.config.experiment import load_experiment
 
             experiment = load_experiment(config, None)
             if cell.slow == "link":

@@ -25,8 +25,8 @@ def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
 
 def main(words: Sequence[str], **sizes: Any) -> int:
     """Measure with the experiment of a file, which options ``--plugin=...`` may follow."""
+    from sgp_runner.config.experiment import load_experiment
     from sgp_runner.config.plugins.loading import without_options
-    from sgp_runner.config.schema import load_experiment
 
     (config,) = without_options(words)
     experiment = measuring(load_experiment(Path(config), None), **sizes)

@@ -15,7 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.cli.argparser import put
+from sgp_runner.config.check import check_tree
 from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.command_line import Setting, choices_named
+from sgp_runner.config.experiment import flat
+from sgp_runner.config.overrides import compose, compose_all
 from sgp_runner.config.schema import (
     NAME,
     class_at,
@@ -26,6 +31,7 @@ from sgp_runner.config.schema import (
     is_node,
     is_part,
     join,
+    node_at,
 )
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import parse_settings, read_text
@@ -102,6 +108,39 @@ def usage(folder: str | None = None) -> str:
         nested=rows({f"{key}=": choices for key, choices in nested.items()}),
         keys=rows({f"{key}={value}": said for key, (value, said) in keys.items()}),
     )
+
+
+def explain(settings: Sequence[Setting], folder: str | None) -> int:
+    """Print the choices among ``settings`` and their settings; without choices, all there is."""
+    choices = [setting for setting in settings if setting.choice]
+    for choice in choices:
+        if choice.swept:
+            raise ConfigError(choice.name, "--help explains one choice at a time.")
+    named = [(each.name, name) for each in choices for name in choices_named(each.override) or ()]
+    config = compose(settings) if choices else {}
+    folders = [Path(folder), CONFIGS] if folder else [CONFIGS]
+    texts = [
+        "\n".join(explained(config, key, name, folders))
+        for key, name in named
+        if not any(key.startswith(f"{other}.") for other, _ in named)
+    ]
+    put("\n\n".join(texts) if choices else usage(folder))
+    return 0
+
+
+def print_settings(settings: Sequence[Setting], options: Mapping[str, str]) -> int:
+    """Print the settings of a run, of Hydra or of both, as ``--cfg`` asks for."""
+    from omegaconf import OmegaConf
+
+    what = options["--cfg"]
+    if what not in ("job", "hydra", "all"):
+        raise ConfigError("--cfg", f"'{what}' is none of job, hydra, all.")
+    check_tree(compose(settings))
+    config = compose_all(settings, hydra_too=what != "job")
+    if what == "hydra":
+        config = OmegaConf.masked_copy(config, "hydra")
+    put(described(config, options.get("--package", ""), "--resolve" in options))
+    return 0
 
 
 def rows(texts: Mapping[str, str]) -> str:
@@ -194,23 +233,10 @@ def typed(value: object) -> str:
     return "..." if value is ... else json.dumps(value)
 
 
-def usage_of(
-    config: Mapping[str, object], choices: Sequence[tuple[str, str]], folders: Sequence[Path]
-) -> str:
-    """Return the text of ``--help`` for ``choices``, (key, name), of the run ``config``.
-
-    folders: where their files are
-    """
-    return "\n\n".join(
-        "\n".join(explained(config, key, choice, folders))
-        for key, choice in choices
-        if not any(key.startswith(f"{other}.") for other, _ in choices)
-    )
-
-
 def explained(
     config: Mapping[str, object], key: str, choice: str, folders: Sequence[Path]
 ) -> Iterator[str]:
+    """Yield the lines about ``choice`` in the run ``config``; ``folders``: of YAML files."""
     group = group_of(key) or key
     paths = [folder / group / f"{choice}.yaml" for folder in folders]
     text = next((read_text(path) for path in paths if path.is_file()), "")
@@ -218,9 +244,7 @@ def explained(
     head = re.match(r"(?:#.*\n|\s)*", text)
     comment = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)
     yield from textwrap.wrap(" ".join(comment), WIDTH, initial_indent="  ", subsequent_indent="  ")
-    node: Any = config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
+    node: Any = node_at(config, key)
     if is_node(node, key) and (found := list(settings_of(node, key))):
         yield "\nsettings (with their values in this run)"
         for name, value, said in found:
@@ -241,16 +265,7 @@ def words_in(text: str) -> Iterator[str]:
     for entry in tree.pop("defaults", []):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
             yield f"{group.split()[-1].rpartition('@')[2].lstrip('/')}={choice}"
-    yield from leaves(tree, "")
-
-
-def leaves(node: Mapping[str, object], parent: str) -> Iterator[str]:
-    for name, value in node.items():
-        key = join(parent, str(name))
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, key)
-        else:
-            yield f"{key}={typed(value)}"
+    yield from (f"{key}={typed(value)}" for key, value in flat(tree))
 
 
 def others(defaults: dict[str, str]) -> Iterator[str]:

@@ -223,12 +223,12 @@ KINDS = {
 }
 
 
-def new(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Write the folder. Raises ConfigError for a kind that there is not or a name that is taken."""
     usage = f"write sgp-run new {'|'.join(KINDS)} NAME, for example: sgp-run new algorithm mine."
-    if len(words) != 2:
+    if len(argv) != 2:
         raise ConfigError("new", usage)
-    kind, name = words
+    kind, name = argv
     if kind not in KINDS:
         raise ConfigError("new", f"there is no '{kind}'; {usage}")
     group, code, settings, dry = KINDS[kind]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import torch
 
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.config.schema import load_experiment
+from sgp_runner.config.experiment import load_experiment
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU

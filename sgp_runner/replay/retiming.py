@@ -41,8 +41,8 @@ from sgp_runner.utils.reading import read_text
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from sgp_runner.config.command_line import Setting
     from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.overrides import Setting
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.scheduler import Future
@@ -92,7 +92,8 @@ def machines_in(words: Sequence[str], config_dir: str | None = None) -> list[Mac
         the cluster of each run if no cluster is named
     config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
     """
-    from sgp_runner.config.overrides import configs, parse, search_in
+    from sgp_runner.config.command_line import parse, search_in
+    from sgp_runner.config.overrides import configs
     from sgp_runner.config.plugins.loading import named
 
     for word in words:
@@ -114,7 +115,7 @@ def machines_in(words: Sequence[str], config_dir: str | None = None) -> list[Mac
 
 def single_values(setting: Setting) -> list[str]:
     """Return the words of a setting with one value each."""
-    from sgp_runner.config.overrides import typed
+    from sgp_runner.config.command_line import typed
 
     if not setting.swept:
         return [typed(setting.word)]
@@ -123,10 +124,11 @@ def single_values(setting: Setting) -> list[str]:
 
 def machines(words: Sequence[str], search: Sequence[str]) -> Machines:
     """Return the machines of one combination of values."""
+    from sgp_runner.config.command_line import parse
     from sgp_runner.config.overrides import compose
     from sgp_runner.report.read.names import file_name
 
-    tree: Any = compose([*search, *words])[CLUSTER]
+    tree: Any = compose(parse([*search, *words]))[CLUSTER]
     names = {word.partition("=")[0]: word.partition("=")[2] for word in words}
     chosen = names.pop(CLUSTER, None)
     changed = [file_name(key.partition(".")[2], value) for key, value in names.items()]
@@ -161,7 +163,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     """
     import yaml
 
-    from sgp_runner.config.schema import stored
+    from sgp_runner.config.experiment import stored
 
     trained, summary = finished(folder)
     experiment = on_machines(trained, machines)
@@ -213,7 +215,7 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
     Raises ConfigError if the run cannot be timed again.
     """
-    from sgp_runner.config.schema import load_experiment
+    from sgp_runner.config.experiment import load_experiment
 
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run
@@ -252,7 +254,7 @@ def refuse(folder: Path, why: str) -> NoReturn:
 
 def on_machines(trained: Experiment, machines: Machines) -> Experiment:
     """Return the same experiment on other machines."""
-    from sgp_runner.config.schema import make_experiment
+    from sgp_runner.config.experiment import make_experiment
 
     cluster = machines.instead_of(trained.config[CLUSTER])
     # The devices of its nodes are the cluster's.

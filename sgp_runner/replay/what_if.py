@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.machines import Cluster, ConstantTime
 from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.config.experiment import load_experiment, make_experiment
 from sgp_runner.config.plugins.loading import KEY
-from sgp_runner.config.schema import load_experiment, make_experiment
 from sgp_runner.core.timing_study import Study
 from sgp_runner.elastic.build import timing_problem
 from sgp_runner.models.timing_only import TimingOnly
@@ -92,7 +92,8 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
 
     The new run is not recorded itself.
     """
-    from sgp_runner.config.overrides import compose, configs, parse
+    from sgp_runner.config.command_line import parse
+    from sgp_runner.config.overrides import compose, configs
 
     with configs():
         settings = parse(words)
@@ -105,7 +106,7 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
                     setting.name,
                     f"the recorded times hold for its recorded value; only {others} may change.",
                 )
-        composed = compose([setting.word for setting in settings])
+        composed = compose(settings)
     tree = copied({**config, "record": False})
     tree.pop(KEY, None)  # the new settings may use other plug-ins
     for setting in settings:

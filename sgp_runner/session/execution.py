@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.config.corrections import KEY, since
-from sgp_runner.config.experiment import flat, identity_of, settings_of
+from sgp_runner.config.experiment import FORMAT, flat, identity_of, settings_of, stored
 from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
-from sgp_runner.config.schema import FORMAT, shown, stored
+from sgp_runner.config.schema import shown
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.checkpoint import for_longer, keep_only
 from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat

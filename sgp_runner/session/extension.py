@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sgp_runner.config.experiment import digest_of, identity_of, settings_of
-from sgp_runner.config.schema import FORMAT
+from sgp_runner.config.experiment import FORMAT, digest_of, identity_of, settings_of
 from sgp_runner.core.optim import ends_with_run
 from sgp_runner.recording.checkpoint import adopt, for_longer
 from sgp_runner.utils.errors import ConfigError

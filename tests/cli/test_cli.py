@@ -16,12 +16,14 @@ import yaml
 from helpers.processes import hear_interrupts
 
 from sgp_runner import __version__
-from sgp_runner.cli import main as cli
+from sgp_runner.cli import jobs
 from sgp_runner.cli.completion import candidates
 from sgp_runner.cli.main import main
 from sgp_runner.config.choices import CONFIGS, NESTED, groups
-from sgp_runner.config.overrides import compose, configs, parse
-from sgp_runner.config.schema import keys_of, make_experiment, stored
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment, stored
+from sgp_runner.config.overrides import compose, configs
+from sgp_runner.config.schema import keys_of
 from sgp_runner.utils.signals import PROMISE
 
 TINY = [
@@ -412,7 +414,7 @@ def test_a_reader_that_has_enough_ends_no_command_with_an_error(words: list[str]
 def test_real_time_counts_from_the_start_of_the_command(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "STARTED", time.monotonic() - 1000)
+    monkeypatch.setattr(jobs, "STARTED", time.monotonic() - 1000)
     assert main([*TINY, f"network={network}"]) == 0
     (run,) = run_directories()
     assert 1000 < json.loads((run / "summary.json").read_text())["real_s"] < 1100
@@ -783,12 +785,12 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
 
 def name_of(words: list[str]) -> str:
     with configs():
-        return make_experiment(compose([setting.word for setting in parse(words)])).name
+        return make_experiment(compose(parse(words))).name
 
 
 def stored_config(words: list[str]) -> str:
     with configs():
-        experiment = make_experiment(compose([setting.word for setting in parse(words)]))
+        experiment = make_experiment(compose(parse(words)))
     return yaml.safe_dump(stored(experiment))
 
 

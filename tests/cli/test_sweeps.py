@@ -23,7 +23,8 @@ from sgp_runner.cli.local_jobs import Machine
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sweep import plan
 from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
-from sgp_runner.config.overrides import configs, experiment_of, parse
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.overrides import configs, experiment_of
 from sgp_runner.core.optim import Constant, Cosine
 from sgp_runner.utils.signals import PROMISE
 

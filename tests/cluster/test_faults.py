@@ -35,7 +35,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
 from sgp_runner.cluster.rates import RateSchedule
-from sgp_runner.config.schema import load_experiment
+from sgp_runner.config.experiment import load_experiment
 from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock
 from sgp_runner.core.worker import Progress, Worker
 from sgp_runner.distributed.launch import launch

@@ -19,9 +19,9 @@ from sgp_runner.cli.jobs import SweepJob
 from sgp_runner.cli.main import main
 from sgp_runner.cli.replay import main as replay
 from sgp_runner.cli.report import main as report
+from sgp_runner.config.experiment import load_experiment
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.plugins import loading as plugins
-from sgp_runner.config.schema import load_experiment
 from sgp_runner.utils.errors import ConfigError
 
 ALGORITHM = '''"""Gossip, and an exact average every few steps."""

@@ -1,4 +1,4 @@
-"""What Hydra composes for plug-ins: a node for each choice without a YAML file in a package."""
+"""Nodes that Hydra composes for the choices of plug-ins without a YAML file in a package."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ import numpy as np
 import pandas as pd
 
 from sgp_runner.config.corrections import KEY
-from sgp_runner.config.experiment import flat, settings_of
-from sgp_runner.config.schema import FORMAT
+from sgp_runner.config.experiment import FORMAT, flat, settings_of
 from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.read.run_folders import left_out, run_folders
@@ -146,7 +145,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
     """Return what the summary of an unfinished run would say."""
-    from sgp_runner.config.schema import from_stored
+    from sgp_runner.config.experiment import from_stored
 
     try:
         return from_stored(config, folder / "config.yaml").facts
