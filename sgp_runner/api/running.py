@@ -17,10 +17,11 @@ from sgp_runner.api.isolation import alone, saving_on_interrupt, torch_as_usual
 from sgp_runner.api.results import Result, Results
 from sgp_runner.cli.jobs import describe_settings
 from sgp_runner.cli.sweep import announce, check_number, combinations
+from sgp_runner.config import choices
 from sgp_runner.config.command_line import Setting, parse
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose, configs
-from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory, add
+from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError, Stopped
@@ -147,18 +148,21 @@ def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
 
         def brought(key: str, value: Any) -> Value:
             title = title_of(key, value)
-            if key == "model" and not is_choice(value):
+            in_memory = key in ("model", "data") and not is_choice(value)
+            if key == "data" and loss is not None and not in_memory:
+                raise needless_loss()
+            if in_memory and key == "model":
                 from sgp_runner.models import in_memory as models
 
                 value = stack.enter_context(models.kept(value))
-                add(InMemory(IN_MEMORY, type(value), value.type, None), key)
-            elif key == "data" and not is_choice(value):
+            elif in_memory:
                 from sgp_runner.data import in_memory as sets
 
                 value = stack.enter_context(sets.kept(value, loss))
-                add(InMemory(IN_MEMORY, type(value), "this data set", None), key)
-            elif key == "data" and loss is not None:
-                raise needless_loss()
+            if in_memory:
+                name = value.type if key == "model" else "this data set"
+                extension = InMemory(IN_MEMORY, type(value), name, None)
+                choices.extend(extension, [(key, IN_MEMORY)])
             return Value(title, list(overrides_of(key, value)))
 
         yield bring

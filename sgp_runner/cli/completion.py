@@ -6,6 +6,8 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union
 
+from hydra.plugins.completion_plugin import CompletionPlugin
+
 from sgp_runner.cli.options import OPTIONS, SHORT, read
 from sgp_runner.config.check import annotation, kind_of
 from sgp_runner.config.choices import NESTED, group_of, groups
@@ -39,8 +41,6 @@ def candidates(line: str) -> list[str]:
     if not equals:
         found = starting(plain, next_parts(plain, keys(tree)))
     elif value.startswith(FILES):
-        from hydra.plugins.completion_plugin import CompletionPlugin
-
         found = [f"{key}={path}" for path in CompletionPlugin.complete_files(value)]
     else:
         before = value.rpartition(",")

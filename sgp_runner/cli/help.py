@@ -15,12 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.cli.argparser import put
-from sgp_runner.config.check import check_tree
 from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, PRESET, group_of, groups
-from sgp_runner.config.command_line import Setting, choices_named
 from sgp_runner.config.experiment import flat
-from sgp_runner.config.overrides import compose, compose_all
 from sgp_runner.config.schema import (
     NAME,
     class_at,
@@ -108,39 +104,6 @@ def usage(folder: str | None = None) -> str:
         nested=rows({f"{key}=": choices for key, choices in nested.items()}),
         keys=rows({f"{key}={value}": said for key, (value, said) in keys.items()}),
     )
-
-
-def explain(settings: Sequence[Setting], folder: str | None) -> int:
-    """Print the choices among ``settings`` and their settings; without choices, all there is."""
-    choices = [setting for setting in settings if setting.choice]
-    for choice in choices:
-        if choice.swept:
-            raise ConfigError(choice.name, "--help explains one choice at a time.")
-    named = [(each.name, name) for each in choices for name in choices_named(each.override) or ()]
-    config = compose(settings) if choices else {}
-    folders = [Path(folder), CONFIGS] if folder else [CONFIGS]
-    texts = [
-        "\n".join(explained(config, key, name, folders))
-        for key, name in named
-        if not any(key.startswith(f"{other}.") for other, _ in named)
-    ]
-    put("\n\n".join(texts) if choices else usage(folder))
-    return 0
-
-
-def print_settings(settings: Sequence[Setting], options: Mapping[str, str]) -> int:
-    """Print the settings of a run, of Hydra or of both, as ``--cfg`` asks for."""
-    from omegaconf import OmegaConf
-
-    what = options["--cfg"]
-    if what not in ("job", "hydra", "all"):
-        raise ConfigError("--cfg", f"'{what}' is none of job, hydra, all.")
-    check_tree(compose(settings))
-    config = compose_all(settings, hydra_too=what != "job")
-    if what == "hydra":
-        config = OmegaConf.masked_copy(config, "hydra")
-    put(described(config, options.get("--package", ""), "--resolve" in options))
-    return 0
 
 
 def rows(texts: Mapping[str, str]) -> str:

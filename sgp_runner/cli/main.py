@@ -16,14 +16,6 @@ from contextlib import suppress
 from sgp_runner._version import __version__
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.exits import run_command
-from sgp_runner.cli.help import explain, print_settings, usage
-from sgp_runner.cli.hydra_options import HYDRA_OPTIONS, ask_hydra
-from sgp_runner.cli.jobs import run_alone
-from sgp_runner.cli.options import load
-from sgp_runner.cli.search import search, searches
-from sgp_runner.cli.sweep import is_sweep, refuse_sweep, sweep
-from sgp_runner.config.command_line import parse, refuse_ranges
-from sgp_runner.config.overrides import configs
 from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import answer, defer
@@ -60,26 +52,14 @@ def dispatch(argv: Sequence[str]) -> int:
     if "--version" in argv:
         put(f"sgp-run {__version__}")
         return 0
+    from sgp_runner.cli.options import load
+
     command = load(argv)
-    options = command.options
-    if "--help" in options and not command.overrides:
-        put(usage(options.get("--config-dir")))
+    if "--help" in command.options and not command.overrides:
+        from sgp_runner.cli.help import usage
+
+        put(usage(command.options.get("--config-dir")))
         return 0
-    with configs():
-        overrides = [*command.overrides, *command.folder]
-        for option in HYDRA_OPTIONS:
-            if option in options:
-                return ask_hydra(option, options[option], overrides)
-        settings = parse(overrides)
-        if "--help" in options:
-            return explain(settings, options.get("--config-dir"))
-        if "--multirun" in options:
-            return search(settings) if searches(settings) else sweep(settings)
-        refuse_ranges(settings)
-        if "--cfg" in options:
-            refuse_sweep(settings)
-            return print_settings(settings, options)
-        if is_sweep(settings):
-            return sweep(settings)
-        refuse_sweep(settings, "hydra/launcher", "hydra/sweeper")
-        return run_alone(settings)
+    from sgp_runner.cli.modes import perform
+
+    return perform(command)

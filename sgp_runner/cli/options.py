@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sgp_runner.config.command_line import search_in
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import ConfigError
 
@@ -47,6 +46,8 @@ class Command:
     @property
     def folder(self) -> list[str]:
         """The override that adds the folder of presets, if there is one."""
+        from sgp_runner.config.command_line import search_in
+
         return [search_in(self.options["--config-dir"])] if "--config-dir" in self.options else []
 
 

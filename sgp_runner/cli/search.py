@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hydra.core.override_parser.types import IntervalSweep
+from omegaconf import OmegaConf
+
 from sgp_runner.cli.jobs import Row, SweepJob, describe_settings
 from sgp_runner.cli.sweep import (
     LOCAL,
@@ -97,7 +100,6 @@ def search(settings: Sequence[Setting]) -> int:
 
     Raises ConfigError, with nothing written, if the first trial cannot work.
     """
-    from omegaconf import OmegaConf
 
     asked, settings = jobs_at_once(settings)
     composed, directory = compose_first(first_trial(settings))
@@ -166,7 +168,6 @@ def first_trial(settings: Sequence[Setting]) -> list[Setting]:
 
 def lowest(setting: Setting) -> object:
     """Return the first value of a setting with several."""
-    from hydra.core.override_parser.types import IntervalSweep
 
     value = setting.override.value()
     if isinstance(value, IntervalSweep):
@@ -176,7 +177,6 @@ def lowest(setting: Setting) -> object:
 
 def distribution(setting: Setting) -> BaseDistribution:
     """Return the values of a setting as a distribution of Optuna."""
-    from hydra.core.override_parser.types import IntervalSweep
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value = setting.override.value()
@@ -227,11 +227,8 @@ def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistributi
     return study
 
 
-def finished(study: Study) -> Sequence[FrozenTrial]:
-    from optuna.trial import TrialState
-
-    done: list[FrozenTrial] = study.get_trials(states=(TrialState.COMPLETE,))
-    return done
+def finished(study: Study) -> list[FrozenTrial]:
+    return [trial for trial in study.trials if trial.state.name == "COMPLETE"]
 
 
 def tell(study: Study, trial: Trial | None, value: float | None) -> None:

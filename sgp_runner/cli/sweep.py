@@ -12,6 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig, OmegaConf
+
 from sgp_runner.cli import slurm_jobs as slurm
 from sgp_runner.cli.jobs import Row, SweepJob, describe_settings, run_job
 from sgp_runner.config.choices import PRESET
@@ -37,8 +45,6 @@ from sgp_runner.utils.signals import hearing, interruptible
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from sgp_runner.config.run import Run
     from sgp_runner.report.read.runs import Runs
 
@@ -155,13 +161,10 @@ def run_here(
 
 def launch(planned: Plan) -> Generator[tuple[int, Row]]:
     """Run the jobs through a launcher of Hydra and yield the number and the row of each."""
-    from hydra.core.global_hydra import GlobalHydra
 
     directory, jobs = planned.directory, planned.jobs
 
     def task(config: DictConfig) -> Row:
-        from hydra.core.hydra_config import HydraConfig
-
         number = HydraConfig.get().job.num
         try:
             return run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
@@ -195,7 +198,6 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
 
 def is_sweep(settings: Sequence[Setting]) -> bool:
     """Return whether the settings choose a preset that says what to sweep over."""
-    from omegaconf import OmegaConf
 
     if all(setting.name != PRESET for setting in settings):
         return False
@@ -224,7 +226,6 @@ def refuse_sweep(settings: Sequence[Setting], *launchers: str) -> None:
 
 def plan(settings: Sequence[Setting]) -> Plan:
     """Compose and check all jobs of a sweep."""
-    from omegaconf import OmegaConf
 
     for_hydra = [setting.word for setting in settings if setting.for_hydra]
     first, _ = narrow(parse([*for_hydra, *combinations(settings)[0]]))
@@ -274,9 +275,6 @@ def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
 
     Hydra would call it, whatever it is, and only after the folder of the sweep is there.
     """
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.plugins import Plugins
-    from hydra.plugins.launcher import Launcher
 
     known: dict[str, Sequence[type]] = {
         "hydra.launcher": Plugins.instance().discover(Launcher),
@@ -296,8 +294,6 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
 
     Raises ConfigError for too many.
     """
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.override_parser.overrides_parser import OverridesParser
 
     check_number({setting.name: setting.number for setting in settings})
     words = [setting.word for setting in settings if not setting.for_hydra]

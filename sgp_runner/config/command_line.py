@@ -12,16 +12,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 
 from sgp_runner.config.choices import NESTED, PRESET, group_of, groups, has_names
 from sgp_runner.config.schema import too_long
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import Unbounded, read_yaml
-
-if TYPE_CHECKING:
-    from hydra.core.config_loader import ConfigLoader
-    from hydra.core.override_parser.types import Override
 
 TARGET = "_target_"  # of Hydra, names a class to call
 GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the root
@@ -90,7 +92,6 @@ def typed(word: str) -> str:
 
 
 def loader() -> ConfigLoader:
-    from hydra.core.global_hydra import GlobalHydra
 
     return GlobalHydra.instance().config_loader()
 
@@ -147,8 +148,6 @@ def parse(overrides: Sequence[str]) -> list[Setting]:
 
 def parse_with_hydra(word: str) -> Override:
     """Parse one override. Raises ConfigError unless it is written ``key=value``."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
 
     key = word.partition("=")[0].lstrip("+~") or word
     if key in groups():  # a choice that is made anyway; Hydra's users write +experiment=name

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sgp_runner.config import corrections
 from sgp_runner.config.check import CheckedPart, build, check_tree, plain
-from sgp_runner.config.choices import extension_of, group_of
+from sgp_runner.config.choices import EXTENSIONS, group_of
 from sgp_runner.config.plugins.from_python import InMemory
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.plugins.loading import Plugin, check_stored, hashes
@@ -183,7 +183,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 
 def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:
     """The key of each part whose class a plug-in or a Python program brings, and which."""
-    extension = extension_of(group_of(key) or "", part.name or "")
+    extension = EXTENSIONS.get((group_of(key) or "", part.name or ""))
     if isinstance(extension, Plugin | InMemory):
         yield key, extension
     for name, value in part.values.items():

@@ -10,7 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from hydra import compose as compose_choices
+from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.errors import MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.choices import CONFIGS, PRESET, class_of, groups
@@ -34,18 +44,10 @@ from sgp_runner.config.schema import (
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.secrets import refuse_secrets
 
-if TYPE_CHECKING:
-    from hydra.core.config_search_path import ConfigSearchPath
-    from omegaconf import DictConfig
-
 
 @contextmanager
 def configs() -> Iterator[None]:
     """Initialise Hydra with this package's configuration tree and those of plug-ins."""
-    from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.plugins import Plugins
-    from hydra.plugins.search_path_plugin import SearchPathPlugin
 
     class Folders(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -93,7 +95,6 @@ def experiment_of(overrides: Sequence[str]) -> Experiment:
 
 def compose(settings: Sequence[Setting]) -> dict[str, object]:
     """Return the resolved configuration of one run, without secrets."""
-    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
     config = compose_all(settings)
     refuse_secrets(tree_of(config), "")
@@ -140,8 +141,6 @@ def compose_all(settings: Sequence[Setting], hydra_too: bool = False) -> DictCon
 
 def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictConfig:
     """Compose the choices with Hydra, then set the values, then the missing defaults."""
-    from hydra import compose as compose_choices
-    from omegaconf import OmegaConf
 
     choices = [setting for setting in settings if setting.composed]
     words = [setting.word for setting in choices]
@@ -166,7 +165,6 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
 
 def apply(setting: Setting, config: DictConfig) -> None:
     """Set a value, or reset it to its default."""
-    from omegaconf import OmegaConf
 
     key = setting.override.key_or_group
     if not setting.override.is_delete():
@@ -219,7 +217,6 @@ def name_cluster(config: DictConfig) -> None:
     Without a name of its own it would have that of the file in its defaults list, whose machines
     are others.
     """
-    from hydra import compose as compose_choices
 
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
     path = composition.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
@@ -232,7 +229,6 @@ def name_cluster(config: DictConfig) -> None:
 
 def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
     """Return a configuration as plain mappings."""
-    from omegaconf import OmegaConf
 
     tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
     assert isinstance(tree, dict)
@@ -241,7 +237,6 @@ def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
 
 def put(config: DictConfig, key: str, value: object) -> None:
     """Set ``key``; a mapping updates a part unless it names another class."""
-    from omegaconf import OmegaConf
 
     if isinstance(value, dict) and is_part(key) and not (NAME in value and is_named(key)):
         for name, inner in value.items():
@@ -252,8 +247,6 @@ def put(config: DictConfig, key: str, value: object) -> None:
 
 def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
     """Return the error of the first choice that Hydra cannot make, outer ones first."""
-    from hydra import compose as compose_choices
-    from hydra.errors import MissingConfigException
 
     words: list[str] = []
     composed = compose_choices("config")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from sgp_runner.config import corrections
-from sgp_runner.config.choices import class_of, extension_of, group_of, groups, has_names
+from sgp_runner.config.choices import EXTENSIONS, class_of, group_of, groups, has_names
 from sgp_runner.config.plugins.composition import default_part
 from sgp_runner.config.plugins.from_python import IN_MEMORY
 from sgp_runner.config.plugins.loading import GONE
@@ -182,7 +182,7 @@ def choice_error(key: str, value: object) -> ConfigError:
     if value == IN_MEMORY:
         return ConfigError(key, f"this run used a {group} {GONE}")
     choices = groups()[group]
-    if (plugin := extension_of(group, str(value))) is not None:
+    if (plugin := EXTENSIONS.get((group, str(value)))) is not None:
         return ConfigError(
             key,
             f"the plug-in {plugin.name} names no class for '{value}': add it to CHOICES of its "

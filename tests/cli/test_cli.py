@@ -280,11 +280,11 @@ def test_bad_settings_are_one_sentence_and_nothing_is_written(
 def test_heavy_packages_wait_until_a_run_starts() -> None:
     code = """
 import sys
-from sgp_runner.cli.completion import candidates
 from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
+from sgp_runner.cli.completion import candidates
 for words in (
     "nodez=4",
     "algo=sgpp",

@@ -55,11 +55,5 @@ def bring(group: str, cls: type[Any]) -> str:
         return name
     if name in choices.groups()[group]:
         raise ConfigError(group, f"{group}={name} is there already: rename the class.")
-    add(InMemory(name, cls, name, PYTHON + code_hash(cls)), group)
+    choices.extend(InMemory(name, cls, name, PYTHON + code_hash(cls)), [(group, name)])
     return name
-
-
-def add(given: InMemory, group: str) -> None:
-    """Add a choice. An algorithm is also a base of SlowMo."""
-    names = [(group, given.name), *([("base", given.name)] if group == "algo" else [])]
-    choices.extend(given, names)

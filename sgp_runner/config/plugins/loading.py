@@ -215,7 +215,7 @@ def load(source: str) -> Plugin:
 
 
 def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None:
-    """Add the choices that ``plugin`` brings. An algorithm is also a base of SlowMo."""
+    """Add the choices that ``plugin`` brings."""
     if plugin.name in LOADED:
         there = LOADED[plugin.name].source
         raise ConfigError(
@@ -225,8 +225,7 @@ def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None
     for group, name in found:
         check_free(group, name, plugin.source, key)
     LOADED[plugin.name] = plugin
-    bases = [("base", name) for group, name in found if group == "algo"]
-    choices.extend(plugin, [*found, *bases])
+    choices.extend(plugin, found)
 
 
 def check_name(name: str, key: str) -> None:
