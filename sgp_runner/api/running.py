@@ -128,7 +128,7 @@ def sweep(
 
 
 def given(algo: object, model: object, data: object, rest: Mapping[str, object]) -> dict[str, Any]:
-    """The keywords that were given."""
+    """Return the keywords that were given."""
     choices = {"algo": algo, "model": model, "data": data}
     return {key: value for key, value in choices.items() if value is not None} | dict(rest)
 
@@ -175,7 +175,7 @@ def needless_loss() -> ConfigError:
 
 
 def is_choice(value: object) -> bool:
-    """Whether ``value`` names or is a choice, rather than being what is trained or read."""
+    """Return whether ``value`` names or is a choice, rather than being what is trained or read."""
     if isinstance(value, str | PurePath | Mapping) or value is None:
         return True
     cls = value if isinstance(value, type) else type(value)
@@ -183,7 +183,7 @@ def is_choice(value: object) -> bool:
 
 
 def title_of(key: str, value: Any) -> str:
-    """``algo=sgp``: a value as a sweep shows it."""
+    """Return a value as a sweep shows it, ``algo=sgp``."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return f"{key}={value}"
     try:
@@ -193,7 +193,7 @@ def title_of(key: str, value: Any) -> str:
 
 
 def values_in(key: str, value: Any) -> Sequence[Any]:
-    """The values of a keyword of a sweep. A tuple of data is one pair."""
+    """Return the values of a keyword of a sweep. A tuple of data is one pair."""
     several = list if key == "data" else list | tuple | range
     if not isinstance(value, several):
         return [value]

@@ -260,7 +260,7 @@ def class_name(name: str) -> str:
 
 
 def check_name(name: str, group: str) -> None:
-    """Raise ConfigError for a name that the file of a plug-in could not have."""
+    """Return a key of a mapping as ``hint`` declares it."""
     from sgp_runner.config.choices import groups
     from sgp_runner.config.plugins.loading import check_name as check_value
 

@@ -51,7 +51,7 @@ def check_tree(tree: Tree) -> CheckedPart:
 
 
 def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
-    """``node`` as a part of ``cls``, with every value as its annotation wants it.
+    """Return ``node`` as a part of ``cls``, with every value as its annotation declares it.
 
     1 becomes 1.0 for a float, so that both name the same run.
     """
@@ -74,7 +74,7 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
 
 
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
-    """The type of a field; ``object`` where only type checkers know the name.
+    """Return the type of a field; ``object`` where only type checkers know the name.
 
     That is the case for parts that have a class.
     """
@@ -87,7 +87,7 @@ def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
 
 
 def check(value: object, hint: Any, key: str, root: Tree) -> object:
-    """``value`` as ``hint`` wants it; raises ConfigError for ``key`` if it does not fit."""
+    """Return ``value`` as ``hint`` declares it. Raises ConfigError if it does not fit."""
     kind, arms = kind_of(hint)
     if kind is Union:
         for arm in arms:
@@ -144,7 +144,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
 
 
 def kind_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """``list[int]`` -> ``list, (int,)``; both notations of a union are ``Union``."""
+    """Split a type: ``list[int]`` into ``list, (int,)``; every union has the kind ``Union``."""
     kind = typing.get_origin(hint) or hint
     return Union if kind is types.UnionType else kind, typing.get_args(hint)
 
@@ -160,7 +160,7 @@ def finite(value: float, key: str) -> float:
 
 
 def check_name(name: object, hint: Any, key: str) -> object:
-    """A key of a mapping as ``hint`` wants it.
+    """Return a key of a mapping as ``hint`` declares it.
 
     A key set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number.
     """
@@ -174,7 +174,7 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
 
 def build(part: CheckedPart, key: str) -> object:
-    """The object of a checked part, inner parts first.
+    """Build the object of a checked part, inner parts first.
 
     A class with a field ``name`` receives its choice.
     """
@@ -206,7 +206,7 @@ def built(value: object, key: str) -> object:
 
 
 def plain(part: CheckedPart, made: object) -> dict[str, object]:
-    """``part`` as it is stored.
+    """Return ``part`` as it is stored.
 
     A null becomes the value that ``made``, built from the part, has put there, such as the checksum
     of a file.
@@ -226,7 +226,7 @@ def plain_value(value: object, made: Any) -> object:
 
 
 def words_for(hint: Any) -> str:
-    """A type in words, as in "is not ..."."""
+    """Describe a type in words, as in "is not ..."."""
     kind, arms = kind_of(hint)
     if kind is Union:
         return " or ".join(words_for(arm) for arm in arms)

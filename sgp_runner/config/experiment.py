@@ -43,7 +43,7 @@ LATER: Mapping[str, object] = {
 
 
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
-    """The part of a configuration that changes the result."""
+    """Return the part of a configuration that changes the result."""
 
     def kept(node: Mapping[str, object], parent: str) -> dict[str, object]:
         inner = {
@@ -65,7 +65,7 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 
 
 def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
-    """``settings`` without those that came later, as long as they have no effect."""
+    """Return ``settings`` without later ones that have no effect."""
     return {
         key: identity_of(value) if isinstance(value, Mapping) else value
         for key, value in settings.items()
@@ -74,7 +74,7 @@ def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def digest_of(settings: Mapping[str, object]) -> str:
-    """A hash that a setting which came later does not change, as long as it has no effect."""
+    """Return a hash that a later setting without effect does not change."""
     settings = identity_of(settings)
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -160,7 +160,7 @@ class Experiment:
 
 
 def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
-    """The experiment that a resolved configuration describes; ``group`` is its sweep.
+    """Make the experiment that a resolved configuration describes; ``group`` is its sweep.
 
     Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings
     that do not go together.
@@ -182,7 +182,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 
 
 def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:
-    """The key of each part whose class a plug-in or a Python program brings, and which."""
+    """Yield the key and the extension of each part whose class is an extension's."""
     extension = EXTENSIONS.get((group_of(key) or "", part.name or ""))
     if isinstance(extension, Plugin | InMemory):
         yield key, extension
@@ -204,7 +204,7 @@ def refuse_in_memory(run: Run, found: Sequence[tuple[str, Plugin | InMemory]]) -
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
-    """The experiment stored in the file ``path``, with the same name as the original."""
+    """Load the experiment of the file ``path``, with the same name as the original."""
     try:
         tree = read_yaml(path)
     except (OSError, ValueError):
@@ -215,7 +215,7 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 
 
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
-    """The experiment that the stored configuration ``tree`` in ``path`` describes.
+    """Make the experiment that the stored configuration ``tree`` in ``path`` describes.
 
     Raises ConfigError for one of another format.
     """
@@ -232,5 +232,5 @@ def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
 
 
 def stored(experiment: Experiment) -> dict[str, object]:
-    """The configuration as `from_stored` reads it."""
+    """Return the configuration as `from_stored` reads it."""
     return {"format": FORMAT, **experiment.config}

@@ -35,7 +35,7 @@ Tree = Mapping[str, object]
 
 
 def completed(node: Tree, key: str = "") -> dict[str, object]:
-    """``node`` with the defaults of its class and of its parts, in the order of their fields."""
+    """Return ``node`` with the defaults of its class and its parts, in the order of fields."""
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
     given = {**{name: {} for name in OWN_PARTS if not key}, **node}
@@ -61,7 +61,7 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
 
 
 def brought_by_algorithm(tree: Tree) -> dict[str, object]:
-    """The part ``optim`` of a run, if it is SGD, with defaults that its algorithm has for it."""
+    """Return the part ``optim`` of a run, if it is SGD, with its algorithm's defaults for it."""
     algo, optim = tree.get("algo"), tree.get("optim")
     if not isinstance(algo, Mapping) or not isinstance(optim, Mapping) or optim.get(NAME) != "sgd":
         return {}
@@ -70,7 +70,7 @@ def brought_by_algorithm(tree: Tree) -> dict[str, object]:
 
 
 def is_node(value: object, key: str) -> TypeGuard[Tree]:
-    """Whether ``value`` is a part, which has a class; other mappings are values."""
+    """Return whether ``value`` is a part, which has a class; other mappings are values."""
     return isinstance(value, Mapping) and is_part(key)
 
 
@@ -79,7 +79,7 @@ def is_part(key: str) -> bool:
 
 
 def class_at(node: Tree, key: str) -> type[Any] | None:
-    """The dataclass of the part ``node`` at ``key``; None if its group has no such name."""
+    """Return the dataclass of the part ``node`` at ``key``; None if its group has no such name."""
     group = group_of(key)
     return (
         (OWN_PARTS.get(key) if key else Run)
@@ -89,7 +89,7 @@ def class_at(node: Tree, key: str) -> type[Any] | None:
 
 
 def fields_of(cls: type[Any], key: str) -> Mapping[str, dataclasses.Field[Any]]:
-    """The settings of ``cls`` at ``key``, where ``name`` may be the choice itself."""
+    """Return the settings of ``cls`` at ``key``, where ``name`` may be the choice itself."""
     return {
         field.name: field
         for field in dataclasses.fields(cls)
@@ -104,7 +104,7 @@ def has_default(field: dataclasses.Field[Any]) -> bool:
 
 
 def default_at(field: dataclasses.Field[Any], key: str) -> object:
-    """The default of the setting ``key``; that of a part is a tree."""
+    """Return the default of the setting ``key``; that of a part is a tree."""
     value, group = default_of(field), group_of(key)
     if group is None or not dataclasses.is_dataclass(value):
         return value
@@ -113,7 +113,7 @@ def default_at(field: dataclasses.Field[Any], key: str) -> object:
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:
-    """The default as it would stand in a file."""
+    """Return the default as it would stand in a file."""
     value = (
         field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     )
@@ -121,7 +121,7 @@ def default_of(field: dataclasses.Field[Any]) -> object:
 
 
 def is_named(key: str) -> bool:
-    """Whether ``name`` selects the class at ``key``."""
+    """Return whether ``name`` selects the class at ``key``."""
     group = group_of(key)
     return group is not None and has_names(group)
 
@@ -135,7 +135,7 @@ def node_at(tree: Tree, key: str) -> object:
 
 
 def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
-    """An error that suggests the most similar key, or lists the keys there are.
+    """Return an error that suggests the most similar key, or lists the keys there are.
 
     siblings: the keys beside it, if ``root`` does not have them.
     """
@@ -158,7 +158,7 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
 
 
 def keys_of(node: Tree, parent: str) -> Iterator[str]:
-    """Every dotted key below ``node`` that is a setting, outer ones first."""
+    """Yield every dotted key below ``node`` that is a setting, outer ones first."""
     cls = class_at(node, parent)
     names = node if cls is None else fields_of(cls, parent)
     yield from (join(parent, str(name)) for name in names)
@@ -169,13 +169,13 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
 
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:
-    """The key whose last part is closest to ``word``, if any is close."""
+    """Return the key whose last part is closest to ``word``, if any is close."""
     close = difflib.get_close_matches(word.lower(), map(last, keys), n=1, cutoff=0.6)
     return [key for key in keys if last(key) in close]
 
 
 def choice_error(key: str, value: object) -> ConfigError:
-    """The error for a part that has to be chosen from a group."""
+    """Return the error for a part that has to be chosen from a group."""
     group = group_of(key)
     if group is None:
         return ConfigError(key, f"{shown(value)} is not a set of settings.")
@@ -211,7 +211,7 @@ def missing(key: str) -> ConfigError:
 
 
 def shown(value: object) -> str:
-    """A value as a person would type it."""
+    """Return a value as a person would type it."""
     match value:
         case None:
             return "null"

@@ -64,7 +64,7 @@ def check_memory(run: Run, processes: int, most: int) -> None:
 
 
 def estimated_bytes(run: Run) -> int:
-    """The memory that a run is expected to need on this machine.
+    """Return the memory that a run is expected to need on this machine.
 
     Twice what it needs at least, as there are messages, gradients and activations too, and what
     each process needs.
@@ -89,7 +89,7 @@ def shown(value: int) -> str:
 
 
 def growth(run: Run, key: str, value: int) -> int:
-    """How many times its default a setting is."""
+    """Return how many times its default a setting is."""
     part, _, name = key.rpartition(".")
     default = next(
         field.default
@@ -100,7 +100,7 @@ def growth(run: Run, key: str, value: int) -> int:
 
 
 def made_data(run: Run) -> Need:
-    """The data that exist at the same time while a set is generated; nothing for other sets."""
+    """Return the data that exist at the same time while a set is generated; none for other sets."""
     count = 0
     match run.data if run.model.trains else None:
         case QuadraticData(dimension=dimension, samples=samples, groups=groups):
@@ -114,7 +114,7 @@ def made_data(run: Run) -> Need:
 
 
 def kept_data(run: Run) -> Need:
-    """A generated data set, as a run keeps it; nothing for other sets."""
+    """Return a generated data set as a run keeps it; nothing for other sets."""
     count, item = 0, ITEM[run.dtype]
     match run.data if run.model.trains else None:
         case QuadraticData(dimension=dimension, samples=samples):
@@ -141,7 +141,7 @@ def data_of(run: Run, count: int) -> Need:
 
 
 def model_need(run: Run) -> Need:
-    """The models of all nodes in one process, with what their optimizers keep."""
+    """Return the models of all nodes in one process, with what their optimizers keep."""
     count, keys = parameters(run.model, run.data)
     simulated = run.network.clock == "simulated"
     on_cpu = simulated or (run.network.name in ("gloo", "mpi") and run.gpus_per_node == 1)
@@ -154,14 +154,14 @@ def model_need(run: Run) -> Need:
 
 
 def kept_by_optimizer(run: Run) -> int:
-    """Vectors of each node's optimizer; a server's workers do not touch theirs."""
+    """Return the number of vectors of each node's optimizer; a server's workers keep none."""
     if not run.model.trains or run.algo.servers:
         return 0
     return 2 if run.optim.name in ("adam", "adamw", "muon") else int(run.optim.momentum > 0)
 
 
 def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int]]:
-    """The least number of parameters, and the settings that it grows with."""
+    """Return the least number of parameters, and the settings that it grows with."""
     inputs, outputs, keys = widths(data)
     match model:
         case Quadratic():
@@ -201,7 +201,7 @@ def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int
 
 
 def widths(data: DataConfig) -> tuple[int, int, dict[str, int]]:
-    """The numbers of inputs and outputs of a model, at least, and the settings behind them."""
+    """Return the least numbers of inputs and outputs of a model, and the settings behind them."""
     match data:
         case QuadraticData(dimension=dimension):
             return dimension, dimension, {"data.dimension": dimension}
