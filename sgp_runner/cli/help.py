@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, PRESET, group_of, groups
 from sgp_runner.config.experiment import flat
+from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.schema import (
     NAME,
     class_at,
     completed,
-    default_of,
     fields_of,
     has_default,
     is_node,

@@ -6,19 +6,15 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sgp_runner.cli import STARTED
-from sgp_runner.config.experiment import make_experiment
+from sgp_runner.config.command_line import Setting
+from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import Diverged, Stopped
 from sgp_runner.utils.signals import hearing
-
-if TYPE_CHECKING:
-    from sgp_runner.config.command_line import Setting
-    from sgp_runner.config.experiment import Experiment
 
 Row = dict[str, object]
 

@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from rich.live import Live
 from rich.text import Text
 
 from sgp_runner.cli.jobs import Row, SweepJob, run_job
+from sgp_runner.config.run import Run
 from sgp_runner.config.size import estimated_bytes, parameters
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
@@ -32,9 +33,6 @@ from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.signals import SAVED, cause, stop_signals
 from sgp_runner.utils.units import duration
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
 
 
 @dataclass(frozen=True)

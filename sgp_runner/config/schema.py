@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from sgp_runner.config import corrections
 from sgp_runner.config.choices import EXTENSIONS, class_of, group_of, groups, has_names
-from sgp_runner.config.plugins.composition import default_part
+from sgp_runner.config.plugins.composition import default_of, default_part
 from sgp_runner.config.plugins.from_python import IN_MEMORY
 from sgp_runner.config.plugins.loading import GONE
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
@@ -110,14 +110,6 @@ def default_at(field: dataclasses.Field[Any], key: str) -> object:
         return value
     tree = default_part(group, field)
     return completed({NAME: tree.pop(NAME, None), **tree}, key)
-
-
-def default_of(field: dataclasses.Field[Any]) -> object:
-    """Return the default as it would stand in a file."""
-    value = (
-        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    )
-    return list(value) if isinstance(value, tuple) else value
 
 
 def is_named(key: str) -> bool:

@@ -56,7 +56,7 @@ def check_memory(run: Run, processes: int, most: int) -> None:
     processes: of a real run, each of which keeps the data and has a node; 1 for the simulator,
         which has all nodes.
     """
-    made, kept, model = made_data(run), kept_data(run), model_need(run)
+    (made, kept), model = data_needs(run), model_need(run)
     if made.bytes > most:
         raise too_much(run, made, 1, most)
     if processes * (kept.bytes + model.bytes) > most:
@@ -70,7 +70,8 @@ def estimated_bytes(run: Run) -> int:
     each process needs.
     """
     processes = 1 if run.network.clock == "simulated" else run.ranks
-    least = max(made_data(run).bytes, kept_data(run).bytes + model_need(run).bytes)
+    made, kept = data_needs(run)
+    least = max(made.bytes, kept.bytes + model_need(run).bytes)
     return processes * (PROCESS_BYTES + 2 * least)
 
 
@@ -99,45 +100,42 @@ def growth(run: Run, key: str, value: int) -> int:
     return value // default if isinstance(default, int) and default else value
 
 
-def made_data(run: Run) -> Need:
-    """Return the data that exist at the same time while a set is generated; none for other sets."""
-    count = 0
-    match run.data if run.model.trains else None:
-        case QuadraticData(dimension=dimension, samples=samples, groups=groups):
-            # In float64: the sum of centers and shifts, the noise, and the shifts themselves.
-            count = 8 * (2 * samples * dimension + groups * dimension + samples)
-        case TeacherData(dimension=dimension, width=width, points=points):
-            count = 8 * (points * dimension + dimension * width)
-        case Shapes(image_size=size, train_size=train, valid_size=valid):
-            count = 4 * (train + valid) * 3 * size * size * 2  # rendered in parts, and joined
-    return data_of(run, count)
+def data_needs(run: Run) -> tuple[Need, Need]:
+    """Return the memory of a data set while it is generated, and as a run keeps it.
 
-
-def kept_data(run: Run) -> Need:
-    """Return a generated data set as a run keeps it; nothing for other sets."""
-    count, item = 0, ITEM[run.dtype]
-    match run.data if run.model.trains else None:
-        case QuadraticData(dimension=dimension, samples=samples):
-            count = samples * (item * dimension + 8)
-        case TeacherData(dimension=dimension, samples=samples):
-            count = item * samples * (dimension + 1)
-        case Shapes(image_size=size, train_size=train, valid_size=valid):
-            count = item * (train + valid) * 3 * size * size
-        case Synthetic(image_size=size, size=train, valid_size=valid):
-            count = item * 3 * size * size + 8 * (train + valid)
-        case Grammar(block=block, train_size=train, valid_size=valid):
-            count = 8 * (train + valid) + 16 * valid * block
-    return data_of(run, count)
-
-
-def data_of(run: Run, count: int) -> Need:
+    Nothing for a set that is not generated.
+    """
     names = (
         *("dimension", "width", "points", "samples", "groups"),
         *("image_size", "size", "train_size", "valid_size", "block"),
     )
     keys = {field.name for field in dataclasses.fields(run.data)}  # type: ignore[arg-type]
     sizes = {f"data.{name}": getattr(run.data, name) for name in names if name in keys}
-    return Need("the data set", count, sizes)
+    made, kept = data_bytes(run.data, ITEM[run.dtype]) if run.model.trains else (0, 0)
+    return Need("the data set", made, sizes), Need("the data set", kept, sizes)
+
+
+def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
+    """Return the bytes of a set while it is generated and as a run keeps it.
+
+    item: bytes of a number that is kept
+    """
+    match data:
+        case QuadraticData(dimension=dimension, samples=samples, groups=groups):
+            # In float64: the sum of centers and shifts, the noise, and the shifts themselves.
+            made = 8 * (2 * samples * dimension + groups * dimension + samples)
+            return made, samples * (item * dimension + 8)
+        case TeacherData(dimension=dimension, width=width, points=points, samples=samples):
+            return 8 * dimension * (points + width), item * samples * (dimension + 1)
+        case Shapes(image_size=size, train_size=train, valid_size=valid):
+            numbers = (train + valid) * 3 * size * size
+            return 4 * numbers * 2, item * numbers  # rendered in parts, and joined
+        case Synthetic(image_size=size, size=train, valid_size=valid):
+            return 0, item * 3 * size * size + 8 * (train + valid)
+        case Grammar(block=block, train_size=train, valid_size=valid):
+            return 0, 8 * (train + valid) + 16 * valid * block
+        case _:
+            return 0, 0
 
 
 def model_need(run: Run) -> Need:

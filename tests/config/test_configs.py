@@ -25,8 +25,9 @@ from sgp_runner.config.choices import (
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose, compose_all, configs
+from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import completed, default_of, fields_of, has_default
+from sgp_runner.config.schema import completed, fields_of, has_default
 from sgp_runner.topology.graphs import DirectedExponential
 
 FILES = [(group, choice) for group in CLASSES for choice in groups()[group]]

@@ -85,9 +85,7 @@ def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:
 
 def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
     """Return the default of a field that is a part, ``topology: Topology = Ring()``, as a tree."""
-    part: Any = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        part = field.default_factory()
+    part: Any = default_of(field)
     choice = choices.choice_of(group, type(part))
     if choice is None:
         return {}
@@ -97,6 +95,14 @@ def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
         if (value := getattr(part, each.name)) != each.default
     }
     return {**own, "name": choice}
+
+
+def default_of(field: dataclasses.Field[Any]) -> object:
+    """Return the default as it would stand in a file."""
+    value = (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
+    return list(value) if isinstance(value, tuple) else value
 
 
 def folders() -> list[Path]:
