@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, PRESET, group_of, groups
 from sgp_runner.config.experiment import flat
@@ -29,11 +29,7 @@ from sgp_runner.config.schema import (
     join,
     node_at,
 )
-from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import parse_settings, read_text
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 WIDTH = 80
 INDENT = 25
@@ -88,21 +84,26 @@ def usage(folder: str | None = None) -> str:
     """Return the text of ``--help``, with the choices in a ``folder`` of the user's own."""
     text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
-    outer = [*(name for name in defaults if name in groups()), *others(defaults)]
+    others = (name for name in groups() if name not in defaults and name not in NESTED)
+    outer = [*(name for name in defaults if name in groups()), *others]
     nested = {key: listed(group, "", folder) for group, key in NESTED.items()}
     nested |= {
         "= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"
     }
     model = (CONFIGS / "model" / f"{defaults['model']}.yaml").read_text(encoding="utf-8")
     own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # what it sets of the run
-    keys = {key: (own.get(key, typed(value)), said) for key, value, said in settings()}
+    keys = {
+        f"{key}={own.get(key, typed(value))}": said
+        for key, value, said in settings_of(completed({}), "")
+        if group_of(key) is None
+    }
     return HELP.format(
         model=defaults["model"],
         groups=rows(
             {f"{group}=": listed(group, defaults.get(group, ""), folder) for group in outer}
         ),
         nested=rows({f"{key}=": choices for key, choices in nested.items()}),
-        keys=rows({f"{key}={value}": said for key, (value, said) in keys.items()}),
+        keys=rows(keys),
     )
 
 
@@ -110,27 +111,8 @@ def rows(texts: Mapping[str, str]) -> str:
     return "\n".join(line for left, right in texts.items() for line in row(f"  {left}", right))
 
 
-def described(config: DictConfig, package: str, resolve: bool) -> str:
-    """Return the settings, or those below ``package``, as YAML with descriptions.
-
-    resolve: return plain YAML with interpolations resolved.
-    """
-    from omegaconf import Container, OmegaConf
-
-    node = OmegaConf.select(config, package) if package not in ("", "_global_") else config
-    if node is None:
-        raise ConfigError("--package", f"there is nothing at '{package}'.")
-    if not isinstance(node, Container):
-        return str(node)
-    key = package.removeprefix("_global_")
-    head = [f"# @package {key}"] if key else []
-    if resolve or "hydra" in config or (key and not is_part(key)):
-        return "\n".join([*head, OmegaConf.to_yaml(node, resolve=resolve).rstrip()])
-    tree: Any = OmegaConf.to_container(node)
-    return "\n".join([*head, *commented(tree, key, "")])
-
-
 def commented(node: Mapping[str, object], key: str, indent: str) -> Iterator[str]:
+    """Yield the lines of ``node`` as YAML, with the description of each setting."""
     import yaml
 
     cls = class_at(node, key)
@@ -157,11 +139,6 @@ def flow(value: object) -> str:
         .removesuffix("...\n")
         .strip()
     )
-
-
-def settings() -> Iterator[tuple[str, object, str]]:
-    """Yield (key, default, description) of every setting of a run that belongs to no group."""
-    return (each for each in settings_of(completed({}), "") if group_of(each[0]) is None)
 
 
 def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, object, str]]:
@@ -229,11 +206,6 @@ def words_in(text: str) -> Iterator[str]:
         for group, choice in entry.items() if isinstance(entry, dict) else ():
             yield f"{group.split()[-1].rpartition('@')[2].lstrip('/')}={choice}"
     yield from (f"{key}={typed(value)}" for key, value in flat(tree))
-
-
-def others(defaults: dict[str, str]) -> Iterator[str]:
-    """Yield the groups that have choices but no default in ``config.yaml``."""
-    return (name for name in groups() if name not in defaults and name not in NESTED)
 
 
 def listed(group: str, default: str, folder: str | None) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.plugins.completion_plugin import CompletionPlugin
-from omegaconf import OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.completion import candidates
-from sgp_runner.cli.help import described, explained, usage
+from sgp_runner.cli.help import commented, explained, usage
 from sgp_runner.cli.jobs import run_alone
 from sgp_runner.cli.options import Command
 from sgp_runner.cli.search import search, searches
@@ -22,6 +23,7 @@ from sgp_runner.config.check import check_tree
 from sgp_runner.config.choices import CONFIGS
 from sgp_runner.config.command_line import Setting, choices_named, parse, refuse_ranges
 from sgp_runner.config.overrides import compose, compose_all, configs
+from sgp_runner.config.schema import is_part
 from sgp_runner.utils.errors import ConfigError
 
 FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
@@ -79,6 +81,24 @@ def print_settings(settings: Sequence[Setting], options: Mapping[str, str]) -> i
         config = OmegaConf.masked_copy(config, "hydra")
     put(described(config, options.get("--package", ""), "--resolve" in options))
     return 0
+
+
+def described(config: DictConfig, package: str, resolve: bool) -> str:
+    """Return the settings, or those below ``package``, as YAML with descriptions.
+
+    resolve: return plain YAML with interpolations resolved.
+    """
+    node = OmegaConf.select(config, package) if package not in ("", "_global_") else config
+    if node is None:
+        raise ConfigError("--package", f"there is nothing at '{package}'.")
+    if not isinstance(node, Container):
+        return str(node)
+    key = package.removeprefix("_global_")
+    head = [f"# @package {key}"] if key else []
+    if resolve or "hydra" in config or (key and not is_part(key)):
+        return "\n".join([*head, OmegaConf.to_yaml(node, resolve=resolve).rstrip()])
+    tree: Any = OmegaConf.to_container(node)
+    return "\n".join([*head, *commented(tree, key, "")])
 
 
 def ask_hydra(option: str, value: str, overrides: list[str]) -> int:
