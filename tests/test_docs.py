@@ -257,6 +257,15 @@ def test_every_algorithm_has_a_page() -> None:
         assert set(re.findall(r"\[`(\w+)`\]", " ".join(rows))) == pages
 
 
+@pytest.mark.parametrize("name", ["sgp", "osgp", "pipe_sgd", "gap_aware", "streaming_diloco"])
+def test_lines_beside_a_listing_are_those_of_the_code(name: str) -> None:
+    page = (ROOT / f"docs/algorithms/{name}.md").read_text()
+    lines = re.findall(r"^\|.*\| `(.+)` \|$", page, flags=re.MULTILINE)
+    module = (ROOT / f"sgp_runner/algorithms/{name}.py").read_text()
+    assert len(lines) > 4
+    assert [line for line in lines if line not in module] == []
+
+
 def test_links_of_the_readme_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)", text)

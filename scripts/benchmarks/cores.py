@@ -8,25 +8,20 @@ time of a copy of 256 MiB, also on one core, shows how fast memory was meanwhile
 from __future__ import annotations
 
 import gc
-import json
 import os
 import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import linear_regression, median
 from tempfile import TemporaryDirectory
-from threading import Event, Thread, main_thread
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio, seconds
+from benchmarks.processes import in_process, process_on
 from benchmarks.simulator import LEARNING, make_run, plain, simulated
 from benchmarks.start_up import PROGRAM
 
@@ -48,22 +43,6 @@ MOST = 16  # cores, measured or by the model
 # By cores, over the plain loop on one. A process of each core would take 0.5 on two.
 GOALS = {2: Goal("at most", 0.58)}
 BESIDE = Goal("at most", 2.2)  # a third program on two cores leaves two thirds of them
-# Parts of a run by file and function, the innermost first.
-PARTS = {
-    "imports": ("<frozen importlib",),
-    "gradients": tuple(
-        f"sgp_runner/{place}"
-        for place in (
-            "core/problem.py:gradient",
-            "simulator/processes.py:start",
-            "simulator/processes.py:finish",
-        )
-    ),
-    "evaluation": ("sgp_runner/recording/observer.py:evaluate",),
-    "algorithm and simulator": ("sgp_runner/simulator/backend.py:run",),
-}
-REST = "start, end and the rest"
-LOOK_SECONDS = 0.002
 # The size of a figure, as of those of the claims: a phone shows 5.4 inches 390 px wide.
 SIZE, FONT = (5.4, 3.6), 11.0
 INK, DARK, PALE, MEASURED = "#222222", "#555555", "#8a8a8a", "#0072b2"
@@ -77,7 +56,6 @@ def measure(
 ) -> Iterator[Table]:
     yield learning(repeats, tuple(learn))
     yield one_run(repeats, small)
-    yield where(repeats, small)
     yield beside(repeats, tuple(large))
 
 
@@ -87,21 +65,6 @@ def numbers_of_cores() -> list[int]:
 
     most = min(present_cores(), MOST)
     return [count for count in (2**power for power in range(most.bit_length())) if count <= most]
-
-
-@contextmanager
-def process_on(cores: int, **environment: str) -> Iterator[ProcessPoolExecutor]:
-    """A process that may use ``cores`` cores, with these variables when it imports PyTorch."""
-    environment = {"OMP_NUM_THREADS": str(cores), **environment}
-    with ProcessPoolExecutor(
-        1, get_context("spawn"), initializer=settle_on, initargs=(cores, environment)
-    ) as pool:
-        yield pool
-
-
-def settle_on(cores: int, environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
 def asking(
@@ -245,7 +208,7 @@ def one_run(repeats: int, words: Sequence[str]) -> Table:
         {
             "sgp-run": seconds(partial(command, *words)),
             "logger=jsonl": seconds(partial(command, *words, "logger=jsonl")),
-            PLAIN: seconds(partial(program, "plain_program", *words)),
+            PLAIN: seconds(partial(in_process, plain_program, words)),
             COPY: copy_seconds,
         },
         repeats,
@@ -267,25 +230,10 @@ def command(*words: str) -> None:
         subprocess.run(line, check=True, capture_output=True, env=surroundings())
 
 
-def program(function: str, *words: str, module: str = "cores") -> str:
-    """Call a function of a section in a process of its own, and return what it printed."""
-    code = f"import sys; from benchmarks.{module} import {function}; {function}(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=surroundings(),
-    )
-    return done.stdout
-
-
 def surroundings() -> dict[str, str]:
-    """The environment of programs: all cores, this package, and no server of W&B."""
-    scripts = str(Path(__file__).parents[1])
-    path = os.pathsep.join([scripts, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    """The environment of programs: all cores, and no server of W&B."""
     unlimited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return {**unlimited, "PYTHONPATH": path, "WANDB_MODE": "offline"}
+    return {**unlimited, "WANDB_MODE": "offline"}
 
 
 def plain_program(words: Sequence[str]) -> None:
@@ -293,57 +241,6 @@ def plain_program(words: Sequence[str]) -> None:
 
     torch.set_num_threads(1)
     plain(*make_run(*words))()
-
-
-def where(repeats: int, words: Sequence[str]) -> Table:
-    """The parts of a small run by the wall time of its main thread."""
-    found = []
-    for _ in range(repeats):
-        with TemporaryDirectory() as folder:
-            lines = program("watched_program", f"results={folder}", *words).splitlines()
-            found.append(json.loads(lines[-1]))
-    results = tuple(
-        Result(part, "s", tuple(each.get(part, 0.0) for each in found)) for part in (*PARTS, REST)
-    )
-    text = (
-        "Seconds of its main thread, which samples were taken of. Gradients are those of this "
-        "process, and the time in which it waits for those of the others."
-    )
-    return Table("Where a small run spends its time", results, text)
-
-
-def watched_program(words: Sequence[str]) -> None:
-    """Make a run and print the seconds of each part."""
-    spent: Counter[str] = Counter()
-    done, main = Event(), main_thread().ident
-    assert main is not None
-
-    def look() -> None:
-        before = time.monotonic()
-        while not done.wait(LOOK_SECONDS):
-            now = time.monotonic()
-            spent[part_of(sys._current_frames()[main])] += now - before
-            before = now
-
-    watcher = Thread(target=look, daemon=True)
-    watcher.start()
-    from sgp_runner.cli.main import main as run
-
-    run(words)
-    done.set()
-    watcher.join()
-    print(json.dumps(spent))
-
-
-def part_of(frame: FrameType | None) -> str:
-    """The part of a run that the innermost frame that has one belongs to."""
-    while frame is not None:
-        place = f"{frame.f_code.co_filename}:{frame.f_code.co_name}"
-        for part, places in PARTS.items():
-            if any(each in place for each in places):
-                return part
-        frame = frame.f_back
-    return REST
 
 
 def beside(repeats: int, words: tuple[str, ...]) -> Table:

@@ -18,8 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import rivals
+from benchmarks.hosts import Here
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
-from benchmarks.ranks import Ranks
+from benchmarks.processes import Ranks
 from benchmarks.step import run, train
 from sgp_runner.elastic.build import build_problem
 
@@ -50,7 +51,11 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
             "This machine has no CUDA device that PyTorch can use, so nothing was measured here."
         )
     words = settings(steps, batch_size)
-    with TemporaryDirectory() as folder, Ranks(1) as our_rank, Ranks(1) as their_rank:
+    with (
+        TemporaryDirectory() as folder,
+        Ranks(1, Here()) as our_rank,
+        Ranks(1, Here()) as their_rank,
+    ):
         turns: dict[str, Callable[[], Mapping[str, float]]] = {
             name: partial(run, our_rank, [*words, algo, f"results={folder}", "name=run"], steps)
             for name, algo in OURS.items()

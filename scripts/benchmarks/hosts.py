@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from statistics import mean
 
@@ -29,6 +29,21 @@ PORT = 5001
 PIECE = 32768
 BUFFER = 5_000_000  # bytes
 LINK = "eth0"
+
+
+class Here:
+    """This machine in place of virtual hosts, without root."""
+
+    interface = "lo"
+
+    def address(self, host: int) -> str:
+        return "127.0.0.1"
+
+    def path(self, host: int) -> None:
+        """Return no namespace."""
+
+    def at(self, host: int) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Hosts:
@@ -95,8 +110,12 @@ class Hosts:
         return f"10.77.0.{host + 1}"
 
     def path(self, host: int) -> str:
-        """The namespace of a host, for `enter`."""
+        """Return the namespace of a host, for `enter`."""
         return path_of(self.hosts[host])
+
+    def at(self, host: int) -> AbstractContextManager[None]:
+        """Move this thread to a host for a while."""
+        return excursion(self.hosts[host])
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
         """Limit the links of ``hosts``, by default all, in either direction.

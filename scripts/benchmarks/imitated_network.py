@@ -1,7 +1,7 @@
 """Training over imitated slow links: the measurements of section network without root.
 
 The ranks of ``sgp-run network=gloo network.bandwidth=...`` send and receive no earlier than links
-of 100 or 300 Mbit/s would let them (`sgp_runner.distributed.link`). Messages and all-reduces are
+of 100 or 300 Mbit/s would let them (`TrafficShaper`). Messages and all-reduces are
 slowed, coordination at the start and the end is not. Other libraries have no such links and are
 left out. First the ranks measure the rate that they achieve: if it is more than 5 % off, nothing is
 reported. Everything else is as in section network; the profile and the predictions are in
@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.hosts import Here
 from benchmarks.measure import Table
 from benchmarks.network import Bench, Network, columns
-from benchmarks.on_hosts import Here
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "imitated_network"
 NETWORKS = Network(4, 100e6, 8, imitated=True), Network(4, 300e6, 12, imitated=True)
@@ -31,6 +31,6 @@ def measure(
     """Compare predictions and measurements; arguments as in section network."""
     with TemporaryDirectory() as folder:
         first, second, *benches = (
-            Bench(Here(each.nodes), each, Path(folder), OUT) for each in (*at, *networks)
+            Bench(Here(), each, Path(folder), OUT) for each in (*at, *networks)
         )
         yield from columns((first, second), benches, seconds)

@@ -33,11 +33,12 @@ from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
 
-from benchmarks.hosts import Hosts
+from benchmarks import rivals
+from benchmarks.hosts import Here, Hosts
 from benchmarks.measure import Goal, Result, Table
-from benchmarks.on_hosts import Here, on_a_core, on_hosts
+from benchmarks.processes import Ranks, rank_of_run, ranks_on_a_core
 from reproduce.archives import compressed, tar_of
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
@@ -53,7 +54,10 @@ ALGORITHMS = {
     "Gap-Aware": ("algo=gap_aware",),
     "Pipe-SGD": ("algo=pipe_sgd",),
 }
-RIVALS = {"torch DDP": ("ddp", "torch"), "fairscale's SGP": ("fairscale", "fairscale")}
+RIVALS = {
+    "torch DDP": (rivals.ddp, "torch"),
+    "fairscale's SGP": (rivals.fairscale, "fairscale"),
+}
 MODEL = ("model=mlp", "model.hidden=[700,700]", "batch_size=128", "optim.lr=0.001")
 SAMPLES = 1437  # size of the digits' training set
 LONGER = 8
@@ -61,6 +65,7 @@ SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # run with a slow node or link; the firs
 FACTOR = 4  # of the slow-down
 SLOW = 1  # the slow rank
 KEPT = ("config.yaml", "metrics*.jsonl", "recording-*.jsonl", "summary.json")
+MESSAGES = 8  # sent to measure the rate of imitated links
 WITHIN = Goal("at most", 10)  # percent
 
 
@@ -234,23 +239,34 @@ class Bench:
 
     def achieved(self) -> tuple[float, ...]:
         """Slow the links and return the bits per second that hosts achieve, all sending at once."""
-        self.hosts.shape(self.network.bits_per_second)
-        num_bytes = int(self.network.bits_per_second / 8)
-        return tuple(self.hosts.achieved(num_bytes, self.network.nodes) for _ in range(3))
+        rate, nodes = self.network.bits_per_second, self.network.nodes
+        if isinstance(self.hosts, Hosts):
+            self.hosts.shape(rate)
+            return tuple(self.hosts.achieved(int(rate / 8), nodes) for _ in range(3))
+        with self.ranks(nodes) as ranks:
+            return tuple(ranks.call(send_around, rate, int(rate / 8))[0] for _ in range(3))
+
+    def ranks(self, count: int, slow: bool = False) -> Ranks:
+        """Make ``count`` processes on the hosts; the link of rank `SLOW` may be slow."""
+        if isinstance(self.hosts, Hosts):
+            self.hosts.shape(self.network.bits_per_second / (FACTOR if slow else 1), [SLOW])
+        return Ranks(count, self.hosts, pinned=True)
 
     def calibrate(self, seconds: float) -> Profile:
         """Measure the machine on this network, and keep the profile."""
         from sgp_runner.cli.calibrate import conclude
         from sgp_runner.config.command_line import search_in
         from sgp_runner.config.overrides import experiment_of
+        from sgp_runner.session.execution import prepare
 
         achieved, name = median(self.achieved()), self.network.name
         settings = [*self.network.words(), f"name={name}", f"results={self.folder}/calibration"]
-        experiment = self.written(settings, name)
-        on_hosts(
-            self.hosts, self.network.nodes, self.folder / "log", calibrate, str(experiment), seconds
-        )
-        profile = conclude(experiment_of(settings), ["scripts/bench.py", "network"])
+        experiment = experiment_of(settings)
+        experiment.directory.mkdir(parents=True)
+        prepare(experiment)
+        with self.ranks(self.network.nodes) as ranks:
+            ranks.call(calibrate, str(experiment.directory / "config.yaml"), seconds)
+        profile = conclude(experiment, ["scripts/bench.py", "network"])
         kept = self.out / "cluster" / profile.name
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
@@ -303,7 +319,7 @@ class Bench:
         ]
         words = [*timing, *cell.words, *cell.faults, *here, *place]
         ranks = experiment_of(words).run.ranks
-        experiment = experiment_of([*words, f"cluster.ranks_per_host={on_a_core(ranks)}"])
+        experiment = experiment_of([*words, f"cluster.ranks_per_host={ranks_on_a_core(ranks)}"])
         with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             perform(experiment)
         return 1000 * step_seconds(
@@ -330,9 +346,9 @@ class Bench:
 
     def real(self, title: str, cell: Cell) -> Callable[[], float]:
         """A function that makes a complete run with real ranks: seconds per step."""
-        network, hosts = self.network, self.hosts
+        network = self.network
         faults = cell.faults if cell.slow == "node" else []
-        settings = network.words(
+        words = network.words(
             *cell.words,
             *faults,
             f"name={slug(title)}",
@@ -341,19 +357,13 @@ class Bench:
             "record=true",
             longer=cell.longer,
         )
-        config = self.written(settings, title)
 
         def run() -> float:
-            from sgp_runner.config.experiment import load_experiment
+            from sgp_runner.config.overrides import experiment_of
 
-            experiment = load_experiment(config, None)
-            if cell.slow == "link":
-                hosts.shape(network.bits_per_second / FACTOR, [SLOW])
-            try:
-                on_hosts(hosts, experiment.run.ranks, self.folder / "log", rank_of_run, str(config))
-            finally:
-                if cell.slow == "link":
-                    hosts.shape(network.bits_per_second, [SLOW])
+            experiment = experiment_of(words)
+            with self.ranks(experiment.run.ranks, slow=cell.slow == "link") as ranks:
+                ranks.call(rank_of_run, words)
             self.keep(experiment.directory)
             return step_seconds(
                 experiment.directory, network.nodes, experiment.run.algo.asynchronous
@@ -381,30 +391,11 @@ class Bench:
         archive.parent.mkdir(parents=True, exist_ok=True)
         archive.write_bytes(compressed(archive.name, tar_of(files)))
 
-    def written(self, settings: Sequence[str], title: str) -> Path:
-        """Write the configuration of a run where its ranks read it."""
-        from sgp_runner.config.overrides import experiment_of
-        from sgp_runner.session.execution import prepare
-
-        experiment = experiment_of(settings)
-        experiment.directory.mkdir(parents=True, exist_ok=True)
-        prepare(experiment)
-        return experiment.directory / "config.yaml"
-
-    def rival(self, make: str) -> float:
-        network, out = self.network, self.folder / "rival.json"
-        on_hosts(
-            self.hosts,
-            network.nodes,
-            self.folder / "log",
-            rank_of_rival,
-            make,
-            network.words(),
-            network.steps,
-            str(out),
-        )
-        seconds: float = json.loads(out.read_text(encoding="utf-8"))["seconds"]
-        return seconds
+    def rival(self, make: Callable[..., rivals.Step]) -> float:
+        """Train with another library: seconds per step."""
+        with self.ranks(self.network.nodes) as ranks:
+            outcomes = ranks.call(rivals.train, make, self.network.words(), self.network.steps)
+        return outcomes[0]["seconds"]
 
     def table(
         self,
@@ -547,31 +538,48 @@ def num_bytes() -> int:
 # Functions that run in processes on the hosts.
 
 
-def calibrate(config: str, seconds: float) -> int:
+def calibrate(config: str, seconds: float) -> None:
+    from sgp_runner.calibration.probe_process import main
+
+    if main([config], seconds=seconds):
+        raise RuntimeError("a rank of the calibration failed")
+
+
+def send_around(bits_per_second: float, num_bytes: int) -> float:
+    """Send ``num_bytes`` over imitated links to the next rank, receive as many, return the rate.
+
+    It is the mean of all ranks.
+    """
     import torch
 
-    from sgp_runner.calibration.rank import main
+    from sgp_runner.core.scheduler import RealClock, Scheduler
+    from sgp_runner.distributed.rank import connect
+    from sgp_runner.distributed.torch_world import TorchWorld
+    from sgp_runner.distributed.traffic_shaper import Link
 
-    torch.set_num_threads(1)
-    return main([config], seconds=seconds)
+    world = TorchWorld(link=Link(bits_per_second))
+    world.connect(world.size)
+    clock = RealClock()
+    scheduler = Scheduler(clock)
+    comm, message = (
+        connect(world, scheduler, clock),
+        torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8),
+    )
 
+    rate = torch.zeros(1)
 
-def rank_of_run(config: str) -> int:
-    import torch
+    async def exchange() -> None:
+        await comm.all_reduce(torch.zeros(1))  # all begin together
+        start = clock.now
+        for _ in range(MESSAGES):
+            comm.send((world.process_rank + 1) % world.size, message)
+        for _ in range(MESSAGES):
+            await comm.recv((world.process_rank - 1) % world.size)
+        rate.fill_(8 * MESSAGES * message.numel() / (clock.now - start))
+        world.mean(rate)
 
-    from sgp_runner.session.rank_process import main
-
-    torch.set_num_threads(1)
-    return main([config])
-
-
-def rank_of_rival(make: str, words: Sequence[str], steps: int, out: str) -> int:
-    import torch
-
-    from benchmarks import rivals
-
-    torch.set_num_threads(1)
-    outcome = rivals.train(getattr(rivals, make), words, steps)
-    if os.environ["RANK"] == "0":
-        Path(out).write_text(json.dumps(outcome), encoding="utf-8")
-    return 0
+    scheduler.spawn(exchange(), "exchange")
+    scheduler.run()
+    comm.close()
+    world.close()
+    return rate.item()

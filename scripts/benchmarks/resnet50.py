@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.cores import COPY, PLAIN, copy_seconds, program, surroundings
-from benchmarks.measure import Goal, Result, Table
+from benchmarks.cores import COPY, PLAIN, copy_seconds, surroundings
+from benchmarks.measure import Goal, Result, Table, seconds
+from benchmarks.processes import in_process
+from benchmarks.simulator import make_run, plain
 from benchmarks.start_up import PROGRAM
 
 ONLY_IF_NAMED = True
@@ -28,9 +30,9 @@ GIB = 2**30
 
 
 def measure(words: Sequence[str] = WORDS, pause: float = LOOK_SECONDS) -> Iterator[Table]:
-    loop, copy = [plain_gradient(words)], [copy_seconds()]
+    loop, copy = [in_process(plain_gradient, words)], [copy_seconds()]
     run = whole(words, pause)
-    loop.append(plain_gradient(words))
+    loop.append(in_process(plain_gradient, words))
     copy.append(copy_seconds())
     each = run["wall"] / run["gradients"]
     yield Table(
@@ -96,18 +98,11 @@ def memory(process: int) -> int:
 
 
 def plain_gradient(words: Sequence[str]) -> float:
-    """Seconds of a gradient with its step in a plain loop."""
-    return float(program("plain_gradients", *words, module="resnet50"))
-
-
-def plain_gradients(words: Sequence[str]) -> None:
+    """Seconds of a gradient with its step in a plain loop, in this process."""
     from sgp_runner.utils.memory import keep_freed_memory
 
     keep_freed_memory()
-    from benchmarks.measure import seconds
-    from benchmarks.simulator import make_run, plain
-
     run, problem = make_run(*words)
     plain(run, problem, 1)()  # what a first call of PyTorch prepares
     few, many = (seconds(plain(run, problem, steps))() for steps in STEPS)
-    print((many - few) / (STEPS[1] - STEPS[0]) / run.nodes)
+    return (many - few) / (STEPS[1] - STEPS[0]) / run.nodes

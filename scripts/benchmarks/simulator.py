@@ -30,15 +30,6 @@ ENGINES = {
 # Where vmap pays: models, samples of a batch, and how many workers share a call at most.
 VMAPPED, SAMPLES, WIDTH = ("transformer", "gpt"), (2, 4, 8, 16, 32), 16
 SETTLING = 4  # rounds in which vmap tries its widths
-KERNELS = {  # of PyTorch, which nothing around them makes faster
-    "matrix products": ("mm", "bmm", "addmm", "baddbmm"),
-    "softmax": (
-        "_softmax",
-        "_log_softmax",
-        "_softmax_backward_data",
-        "_log_softmax_backward_data",
-    ),
-}
 
 
 def measure(
@@ -55,7 +46,6 @@ def measure(
         yield learning(repeats, learners)
         yield engines(repeats, workers)
         yield where_vmap_pays(repeats, samples)
-        yield kernels(max(samples) // 2)
 
 
 def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
@@ -239,31 +229,3 @@ def rounds(model: str, samples: int) -> dict[str, Callable[[], object]]:
             engine.finish(gradient)
 
     return {"loop": partial(compute, Loop(problem)), "vmap": partial(compute, Vmap(problem, WIDTH))}
-
-
-def kernels(samples: int) -> Table:
-    """The time of a gradient in kernels that both engines call, and the number of calls."""
-    from torch.profiler import ProfilerActivity, profile
-
-    results = []
-    for name in VMAPPED:
-        for way, work in rounds(name, samples).items():
-            for _ in range(SETTLING):
-                work()
-            with profile(activities=[ProfilerActivity.CPU]) as profiler:
-                work()
-            calls = profiler.key_averages()
-            spent = {each.key: each.self_cpu_time_total / 1000 / WIDTH for each in calls}
-            times = {
-                what: sum(spent.get(f"aten::{each}", 0.0) for each in names)
-                for what, names in KERNELS.items()
-            }
-            times["all else"] = sum(spent.values()) - sum(times.values())
-            results += [Result(f"{name}, {way}: {what}", "ms", (t,)) for what, t in times.items()]
-            count = sum(each.count for each in calls) / WIDTH
-            results.append(Result(f"{name}, {way}: calls", "", (count,)))
-    text = (
-        f"A gradient of one worker with {samples} samples, by PyTorch's profiler. vmap makes fewer "
-        "calls, but does no less arithmetic."
-    )
-    return Table("Kernels of the loop and of vmap", tuple(results), text)

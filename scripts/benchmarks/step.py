@@ -7,29 +7,25 @@ end with the same loss. Messages go through shared memory, and beside that over 
 (`network.shared_memory=false`); all-reduces and the other libraries use TCP.
 
 In the same turns, every process trains by itself with a plain loop of PyTorch, and copies its
-parameters. There are more processes than cores, so a step takes at least the processor time of its
-parts, which are also measured alone. OSGP has nothing to gain here: there is no wire whose time it
-could hide, and while its messages are on their way its push-sum weights are below one, by which it
-multiplies and divides its parameters.
+parameters, which shows how fast memory is. OSGP has nothing to gain here: there is no wire whose
+time it could hide, and while its messages are on their way its push-sum weights are below one, by
+which it multiplies and divides its parameters.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
-from types import FrameType
 
-from benchmarks import least, rivals
-from benchmarks.hosts import Hosts
+from benchmarks import rivals
+from benchmarks.hosts import Here, Hosts
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
-from benchmarks.ranks import Ranks
+from benchmarks.processes import Ranks, rank_of_run
+from sgp_runner.elastic.build import build_problem
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp", "OSGP": "algo=osgp"}
 TCP = "network.shared_memory=false"
@@ -51,17 +47,8 @@ GOALS: tuple[tuple[str, str, Goal | None], ...] = (
     ("OSGP over TCP", "SGP over TCP", None),
     *((name, other, None) for name in OURS for other in (PLAIN, COPY)),
 )
+COPIES = 100
 ACROSS = (("SGP", "DDP"), ("OSGP", "DDP"), ("AR-SGD", "DDP"), ("OSGP", "SGP"))
-OVERLAP = "Its all-reduce is part of the backward pass, and so of the computation."
-# Parts of a step by file and function, the innermost first.
-PARTS = {
-    "compute": ("sgp_runner/core/problem.py:backward", "sgp_runner/core/flat.py:take_"),
-    "update": ("sgp_runner/core/optim/sgd.py:direction",),
-    "send": ("sgp_runner/distributed/gloo.py:send",),
-    "wait": ("sgp_runner/core/scheduler.py:advance", "sgp_runner/distributed/gloo.py:finish"),
-    "mix": ("sgp_runner/algorithms/", "sgp_runner/core/gossip.py", "sgp_runner/core/push_sum.py"),
-    "the rest": (),
-}
 
 
 def measure(
@@ -74,8 +61,8 @@ def measure(
     words = settings(steps, processes, hidden, batch_size)
     with (
         TemporaryDirectory() as folder,
-        Ranks(processes) as our_ranks,
-        Ranks(processes) as their_ranks,
+        Ranks(processes, Here()) as our_ranks,
+        Ranks(processes, Here()) as their_ranks,
     ):
         turns: dict[str, Callable[[], Mapping[str, float]]] = {}
         for name, algo in (OURS | OVER_TCP).items():
@@ -89,14 +76,6 @@ def measure(
         turns[PLAIN] = partial(train, their_ranks, rivals.plain, words, steps)
         turns[COPY] = partial(copied, our_ranks, words)
         outcomes = interleaved(turns, repeats)
-        shares = {
-            name: [
-                profiled(our_ranks, [*words, algo, f"results={folder}", "name=run"])
-                for _ in range(repeats)
-            ]
-            for name, algo in OURS.items()
-        }
-        alone = [our_ranks.call(least.parts, words) for _ in range(repeats)]
     check(outcomes["AR-SGD"][0]["loss"], outcomes["DDP"][0]["loss"])
     milliseconds = {
         name: tuple(1000 * turn["seconds"] for turn in outcome)
@@ -108,13 +87,6 @@ def measure(
         tuple(Result(name, "ms", values) for name, values in milliseconds.items()),
         left_out.strip(),
     )
-    for name, profiles in shares.items():
-        parts = tuple(
-            Result(part, "%", tuple(100 * share[part] for share in profiles)) for part in PARTS
-        )
-        yield Table(f"Where {name} spends a step", parts, OVERLAP if name == "AR-SGD" else "")
-    yield bound(alone, processes)
-    yield traffic(alone)
     goals = [(us, them, goal) for us, them, goal in GOALS if them in milliseconds]
     yield Table(
         "Against each other",
@@ -124,45 +96,6 @@ def measure(
         ),
     )
     yield across_hosts(repeats, steps, processes, words)
-
-
-def bound(turns: Sequence[Sequence[Mapping[str, float]]], processes: int) -> Table:
-    """The lower bound of a step from the processor times of its parts, by turn and rank."""
-    cores = min(os.cpu_count() or 1, processes)
-    means = [
-        {part: mean(1000 * rank[part] for rank in ranks) for part in ranks[0] if part != least.COPY}
-        for ranks in turns
-    ]
-    results = [Result(part, "ms", tuple(each[part] for each in means)) for part in means[0]]
-    whole = tuple(sum(each.values()) * processes / cores for each in means)
-    results.append(Result(f"{processes} processes on {cores} cores", "ms", whole))
-    return Table(
-        "What a step of SGP costs at least",
-        tuple(results),
-        "Processor time of each part alone, without gloo and without waiting.",
-    )
-
-
-def traffic(turns: Sequence[Sequence[Mapping[str, float]]]) -> Table:
-    """How near the parts that only move memory are to the speed at which it is copied."""
-    results = []
-    for part in (least.STEP, least.ADD):
-        shares = tuple(
-            mean(
-                (rank[least.COPY] / least.MOVED[least.COPY]) / (rank[part] / least.MOVED[part])
-                for rank in ranks
-            )
-            for ranks in turns
-        )
-        what = f"{part}, {least.MOVED[part]} vectors"
-        results.append(Result(what, "%", tuple(100 * share for share in shares)))
-    return Table(
-        "Bytes moved, over the bandwidth of a copy",
-        tuple(results),
-        "100 % is as fast as memory is copied by all processes at once. A vector has the length of "
-        "the parameters; those that a processor reads to overwrite them count too. The share stays "
-        "below 100 % where the arithmetic in the cache takes longer.",
-    )
 
 
 def across_hosts(repeats: int, steps: int, processes: int, words: list[str]) -> Table:
@@ -235,7 +168,7 @@ def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
     from sgp_runner.recording.recorder import read_metrics
 
     records = [
-        each for each in read_metrics(Path(folder)) if each["kind"] == "train" and each["rank"] == 0
+        each for each in read_metrics(folder) if each["kind"] == "train" and each["rank"] == 0
     ]
     times = {int(str(each["step"])): float(str(each["time_s"])) for each in records}
     losses = {int(str(each["step"])): float(str(each["loss"])) for each in records}
@@ -243,63 +176,6 @@ def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
         "seconds": (times[2 * steps - 1] - times[steps - 1]) / steps,
         "loss": losses[2 * steps - 1],
     }
-
-
-def profiled(ranks: Ranks, words: list[str]) -> dict[str, float]:
-    """The share of each part of a step, over all ranks."""
-    counts = ranks.call(profiled_rank, words)
-    total = sum(sum(count.values()) for count in counts)
-    return {part: sum(count[part] for count in counts) / total for part in PARTS}
-
-
-def rank_of_run(words: list[str]) -> str:
-    from sgp_runner.config.overrides import experiment_of
-    from sgp_runner.session.execution import perform
-
-    experiment = experiment_of(words)
-    perform(experiment)
-    return str(experiment.directory)
-
-
-def profiled_rank(words: list[str]) -> dict[str, int]:
-    """Sample the algorithm's thread and count the samples in each part of a step."""
-    counts = dict.fromkeys(PARTS, 0)
-    main, done = threading.get_ident(), threading.Event()
-
-    def look() -> None:
-        while not done.wait(0.002):
-            part = part_of(sys._current_frames()[main])
-            if part is not None:
-                counts[part] += 1
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        rank_of_run(words)
-    finally:
-        done.set()
-        watcher.join()
-    return counts
-
-
-def part_of(frame: FrameType | None) -> str | None:
-    """The part of a step that a frame belongs to; None outside of steps."""
-    part = None
-    while frame is not None:
-        path, function = frame.f_code.co_filename, frame.f_code.co_name
-        if path.endswith("sgp_runner/distributed/rank.py") and function == "run":
-            return part or "the rest"
-        if part is None:
-            part = next(
-                (
-                    name
-                    for name, places in PARTS.items()
-                    if any(where in f"{path}:{function}" for where in places)
-                ),
-                None,
-            )
-        frame = frame.f_back
-    return None
 
 
 def train(
@@ -311,8 +187,20 @@ def train(
 
 
 def copied(ranks: Ranks, words: list[str]) -> dict[str, float]:
-    """Seconds in which a process copies its parameters while all do; the mean of their means."""
-    return {"seconds": mean(ranks.call(least.copied, words))}
+    """Copy the parameters in all processes at once: the mean of their seconds."""
+    return {"seconds": mean(ranks.call(copy_seconds, words))}
+
+
+def copy_seconds(words: list[str]) -> float:
+    """Copy the parameters as a rank: mean seconds of a copy."""
+    from sgp_runner.config.overrides import experiment_of
+
+    start = build_problem(experiment_of(words).run).start()
+    to = start.clone()
+    before = time.monotonic()
+    for _ in range(COPIES):
+        to.copy_(start)
+    return (time.monotonic() - before) / COPIES
 
 
 def check(ours: float, theirs: float) -> None:

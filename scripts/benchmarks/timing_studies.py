@@ -7,16 +7,13 @@ but without loading PyTorch.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
+from benchmarks.processes import in_process
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 STEPS = {256: 200, 1024: 200, 4096: 200, 16_384: 50, 65_536: 20}  # by nodes
@@ -76,20 +73,12 @@ def plot(each: Mapping[int, Sequence[float]]) -> None:
 
 
 def apart(*words: str) -> dict[str, float]:
-    """Processor time and peak memory of a run in a process of its own."""
+    """Make a run in a process of its own: its processor time and peak memory."""
     with TemporaryDirectory() as folder:
-        program = "import sys; from benchmarks.timing_studies import alone; alone(sys.argv[1:])"
-        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        command = [sys.executable, "-c", program, f"results={folder}", "logger=jsonl", *words]
-        output = subprocess.run(
-            command, check=True, capture_output=True, text=True, env=environment
-        ).stdout
-    found: dict[str, float] = json.loads(output.splitlines()[-1])
-    return found
+        return in_process(alone, [f"results={folder}", "logger=jsonl", *words], OMP_NUM_THREADS="1")
 
 
-def alone(words: Sequence[str]) -> None:
+def alone(words: Sequence[str]) -> dict[str, float]:
     import torch
 
     from sgp_runner.config.overrides import experiment_of
@@ -99,8 +88,7 @@ def alone(words: Sequence[str]) -> None:
     experiment = experiment_of(words)
     start = time.process_time()
     perform(experiment)
-    spent = time.process_time() - start
-    print(json.dumps({"seconds": spent, "bytes": peak_bytes()}))
+    return {"seconds": time.process_time() - start, "bytes": peak_bytes()}
 
 
 def peak_bytes() -> int:

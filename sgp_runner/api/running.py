@@ -152,11 +152,11 @@ def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
             if key == "data" and loss is not None and not in_memory:
                 raise needless_loss()
             if in_memory and key == "model":
-                from sgp_runner.models import in_memory as models
+                from sgp_runner.models import in_memory_model as models
 
                 value = stack.enter_context(models.kept(value))
             elif in_memory:
-                from sgp_runner.data import in_memory as sets
+                from sgp_runner.data import in_memory_data as sets
 
                 value = stack.enter_context(sets.kept(value, loss))
             if in_memory:

@@ -113,7 +113,7 @@ def leave_one_out(points: Sequence[Point]) -> float:
 
 @dataclass(frozen=True)
 class Constants:
-    """The fitted constants of a `sgp_runner.cluster.machines.Cluster`.
+    """The fitted constants of a `sgp_runner.cluster.hardware.Cluster`.
 
     cv: coefficient of variation of compute times; 0 for constant times
     """

@@ -14,23 +14,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 from zlib import crc32
 
 import torch
+from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.push_sum import to_model, to_numerator
 from sgp_runner.core.state import NamedState
-from sgp_runner.core.worker import Progress
+from sgp_runner.core.worker import Progress, Worker
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.cores import present_cores
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.worker import Worker
 
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB
@@ -41,11 +38,10 @@ BLOCK = 5
 TURNS = 3  # each with and without messages
 
 
-def place_here() -> tuple[int, float]:
-    """A number for this host and the cores that this process may use, and the cores themselves.
+def location_here() -> tuple[int, float]:
+    """Return a number for the host and cores of this process, and how many gradients fit on them.
 
-    Cores count by those that a gradient occupies. Ranks with different cores of one machine are on
-    different hosts.
+    Ranks with different cores of one machine are on different hosts.
     """
     cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [present_cores()]
     return crc32(f"{platform.node()} {cores}".encode()), present_cores() / torch.get_num_threads()
@@ -107,21 +103,21 @@ class Probe(Algorithm):
     folder: where rank 0 writes `Measured`
     sizes: of messages, in bytes, beside the model's
     seconds: approximate duration of each part
-    place: returns a number of this rank's host and the cores of it, by those of a gradient
+    location: returns a number for this rank's host and the gradients that it computes at a time
     """
 
     folder: Path
     sizes: tuple[int, ...] = SIZES
     seconds: float = 2.0
-    place: Callable[[], tuple[int, float]] = place_here
+    location: Callable[[], tuple[int, float]] = location_here
     title: ClassVar[str] = "calibration"
     is_probe: ClassVar[bool] = True
 
     async def run(self, worker: Worker) -> None:
         x = worker.params
         start = x.clone()
-        host, cores = self.place()
-        places = await worker.comm.all_gather(x.new_tensor([host, cores], dtype=torch.float64))
+        host, cores = self.location()
+        locations = await worker.comm.all_gather(x.new_tensor([host, cores], dtype=torch.float64))
         steps = await self.in_blocks(worker, lambda: self.step(worker))
         barriers = await self.in_blocks(worker, lambda: self.average(worker, 0.0))
         locked_steps = await self.in_blocks(worker, lambda: self.locked_step(worker))
@@ -139,7 +135,7 @@ class Probe(Algorithm):
         found = Measured(
             worker.size,
             cores,
-            sum(int(other[0]) == host for other in places),
+            sum(int(other[0]) == host for other in locations),
             num_bytes,
             exchanges,
             all_reduces,
@@ -298,3 +294,9 @@ class Probe(Algorithm):
                 await self.step(worker)
             quiet.append(await self.average(worker, (worker.now - start) / steps))
         return quiet, busy, num_bytes
+
+
+def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
+    """Return the same experiment with a `Probe` as its algorithm."""
+    probe = Probe(experiment.directory, **sizes)
+    return replace(experiment, run=replace(experiment.run, algo=probe))

@@ -102,13 +102,13 @@ def prepared(argv: Sequence[str]) -> Experiment:
 
 def measure(experiment: Experiment) -> None:
     """Measure and write the result to the experiment's folder."""
-    from sgp_runner.calibration.rank import measuring
+    from sgp_runner.calibration.probe import measuring
     from sgp_runner.session.start import execute
 
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
         from sgp_runner.distributed.launch import launch
 
-        launch(experiment, ("-m", "sgp_runner.calibration.rank_process"))
+        launch(experiment, ("-m", "sgp_runner.calibration.probe_process"))
     else:
         execute(measuring(experiment))
 

@@ -9,7 +9,7 @@ import os
 from functools import partial
 from typing import NoReturn
 
-from sgp_runner.utils.signals import end, hear
+from sgp_runner.utils.signals import end, install
 from sgp_runner.utils.variables import SAFE_PATH
 
 # A process with one of these variables may be one of several ranks (`sgp_runner.utils.launchers`).
@@ -18,7 +18,7 @@ OF_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"}
 
 def start(command: str, module: str, deferred: bool = False) -> NoReturn:
     """Run ``main`` of a module of this package and end the process with its exit code."""
-    hear(command, deferred)
+    install(command, deferred)
     os.environ.update(SAFE_PATH)
     end(importlib.import_module(f"sgp_runner.cli.{module}").main())
 

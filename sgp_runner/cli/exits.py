@@ -17,7 +17,7 @@ from sgp_runner.utils.errors import (
 from sgp_runner.utils.launchers import LaunchError, launched_rank
 from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.secrets import redacted
-from sgp_runner.utils.signals import INTERRUPTED, end_at_once, exit_code, hearing
+from sgp_runner.utils.signals import INTERRUPTED, end_at_once, exit_code, signal_state
 from sgp_runner.utils.user_code import user_code_line
 
 # Time for the rank that reports: it closes its files and, if it hosts the store, waits until the
@@ -38,24 +38,19 @@ def run_command(command: str, work: Callable[[], int]) -> int:
     show_messages()
     try:
         code = work()
+        mirror = sys.modules.get("sgp_runner.recording.loggers.mirror")
+        if mirror is not None and mirror.abandoned.is_set():
+            end_at_once(code)
     except BaseException as error:
         if isinstance(error, SystemExit) and not user_code_line(error):
             raise
         code = report_error(command, error)
         if isinstance(error, Stopped):
             end_at_once(code)  # a stopped rank does not take its connections down in order
-    if has_stuck_threads():
+    waits = sys.modules.get("sgp_runner.utils.waits")
+    if waits is not None and waits.left_behind:
         end_at_once(code)
     return code
-
-
-def has_stuck_threads() -> bool:
-    """Return whether a library keeps threads that never end, which would keep the process."""
-    mirror = sys.modules.get("sgp_runner.recording.loggers.mirror")
-    waits = sys.modules.get("sgp_runner.utils.waits")
-    return (mirror is not None and mirror.abandoned.is_set()) or (
-        waits is not None and bool(waits.left_behind)
-    )
 
 
 def report_error(command: str, error: BaseException) -> int:
@@ -70,7 +65,7 @@ def report_error(command: str, error: BaseException) -> int:
         # The launcher kills the others when the first rank ends.
         time.sleep(SECONDS_TO_REPORT)
     else:
-        hearing.command = ""  # a signal from now on adds no second sentence
+        signal_state.command = ""  # a signal from now on adds no second sentence
         print_error(command, sentence)
     return code
 
@@ -81,7 +76,7 @@ def describe_error(error: BaseException) -> tuple[str, int]:
 
     if isinstance(error, KeyboardInterrupt):
         return " ".join(["interrupted", *error.args]), INTERRUPTED
-    if hearing.interrupted:  # a library has made another error of it
+    if signal_state.interrupted:  # a library has made another error of it
         return "interrupted", INTERRUPTED
     match error:
         case ConfigError():

@@ -14,7 +14,7 @@ from sgp_runner.config.overrides import compose
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import Diverged, Stopped
-from sgp_runner.utils.signals import hearing
+from sgp_runner.utils.signals import signal_state
 
 Row = dict[str, object]
 
@@ -23,7 +23,7 @@ def run_alone(settings: Sequence[Setting]) -> int:
     """Run one experiment to its table and return the exit code."""
     experiment = replace(make_experiment(compose(settings)), started=STARTED)
     try:
-        summary = perform(experiment, fork=bool(hearing.command))
+        summary = perform(experiment, fork=bool(signal_state.command))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             f"before the end; what was recorded is in {experiment.directory}"
@@ -91,7 +91,7 @@ def run_job(job: SweepJob, number: str) -> Row:
     except Stopped:
         raise
     except Exception as error:
-        if hearing.interrupted:  # a library has made another error of Ctrl-C
+        if signal_state.interrupted:  # a library has made another error of Ctrl-C
             raise
         print_traceback_if_wanted(error)
         sentence = sentence_of(error)

@@ -26,7 +26,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.config.size import estimated_bytes, parameters
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
-from sgp_runner.session.pool import Ended, Pool, Task
+from sgp_runner.session.pool import Ended, Pool, PoolTask
 from sgp_runner.simulator.engines import cores_for
 from sgp_runner.utils.cores import KEY, asked_cores, present_cores
 from sgp_runner.utils.errors import ConfigError, Stopped
@@ -100,15 +100,15 @@ def side_by_side(
             signals.append(number)
             pool.stop()
 
-        def tasks() -> Iterator[Task]:
+        def tasks() -> Iterator[PoolTask]:
             for number, job in enumerate(jobs):
                 progress.begin(job)
                 run = job.experiment.run
                 cores = machine.cores_for(run)
-                yield Task(
+                yield PoolTask(
                     number,
                     partial(run_on_cores, cores, job, f"[{number + 1}/{total}]"),
-                    place=job.experiment.directory,
+                    lock_key=job.experiment.directory,
                     cores=cores,
                     memory=estimated_bytes(run),
                     log=logs / f"{number + 1}.log",

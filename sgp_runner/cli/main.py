@@ -18,7 +18,7 @@ from sgp_runner.cli.argparser import put
 from sgp_runner.cli.exits import run_command
 from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.signals import answer, defer
+from sgp_runner.utils.signals import defer, enable
 
 #: Sub-commands, each a module of this package whose ``main`` takes the arguments after its name.
 SUBCOMMANDS = ("calibrate", "download", "new")
@@ -35,10 +35,10 @@ def defer_signals_among_ranks() -> None:
     with suppress(LaunchError):  # a run says what is wrong
         process = launched()
         if process is not None and process.size > 1:
-            defer(speaks=process.rank == 0)
+            defer(reports=process.rank == 0)
             os.environ.update({**QUIET_LIBRARIES, **os.environ})  # before torch reads it
             return
-    answer()
+    enable()
 
 
 def dispatch(argv: Sequence[str]) -> int:

@@ -41,7 +41,7 @@ from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.signals import hearing, interruptible
+from sgp_runner.utils.signals import interruptible, signal_state
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
         )
         yield from enumerate(result.return_value for batch in batches for result in batch)
     except (Exception, KeyboardInterrupt) as error:
-        if hearing.interrupted or isinstance(error, KeyboardInterrupt):
+        if signal_state.interrupted or isinstance(error, KeyboardInterrupt):
             slurm.cancel(slurm.submissions(directory) - earlier)
             raise
         # Slurm's launcher gives up at the first lost job, while the others keep running.
@@ -338,8 +338,8 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
 
     Return the runs that left records; None if there are none, or they cannot be read.
     """
+    from sgp_runner.report.read.run_groups import settings_in
     from sgp_runner.report.read.runs import read_runs
-    from sgp_runner.report.read.settings import settings_in
     from sgp_runner.report.render.terminal import show_rankings
 
     if not rows:

@@ -21,7 +21,7 @@ class Interval(Protocol):
 S = TypeVar("S", bound=Interval)
 
 
-class Schedule(Protocol):
+class WorkSchedule(Protocol):
     """When work is done that slows down, stops and resumes."""
 
     def finish(self, begin: float, end: float) -> float: ...

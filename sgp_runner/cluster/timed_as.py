@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from sgp_runner.cluster.machines import Cluster
+    from sgp_runner.cluster.hardware import Cluster
 
 
 @dataclass(frozen=True)

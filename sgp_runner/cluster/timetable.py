@@ -8,7 +8,7 @@ from math import inf, prod
 
 from sgp_runner.cluster.churn import Absences
 from sgp_runner.cluster.faults import Event, Faults
-from sgp_runner.cluster.rates import STEADY, Schedule, piecewise
+from sgp_runner.cluster.rates import STEADY, WorkSchedule, piecewise
 
 
 class Timetable:
@@ -18,12 +18,12 @@ class Timetable:
         self.events, self.absences = faults.all_events, absences
         # Lets frequent callers skip the lookup.
         self.steady = not self.events and absences is None
-        self.known: dict[tuple[str, int, int], Schedule] = {}
+        self.known: dict[tuple[str, int, int], WorkSchedule] = {}
 
-    def slow(self, rank: int) -> Schedule:
+    def slow(self, rank: int) -> WorkSchedule:
         return self.look_up("slow", rank, rank, lambda now: slowness("slow_node", now, rank))
 
-    def computing(self, rank: int) -> Schedule:
+    def computing(self, rank: int) -> WorkSchedule:
         return self.look_up(
             "computing",
             rank,
@@ -31,22 +31,22 @@ class Timetable:
             lambda now: inf if halted(now, rank) else slowness("slow_node", now, rank),
         )
 
-    def awake(self, rank: int) -> Schedule:
+    def awake(self, rank: int) -> WorkSchedule:
         return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
 
-    def link(self, rank: int) -> Schedule:
+    def link(self, rank: int) -> WorkSchedule:
         """The rate of the interface of ``rank``."""
         return self.look_up(
             "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
         )
 
-    def path(self, src: int, dst: int) -> Schedule:
+    def path(self, src: int, dst: int) -> WorkSchedule:
         """The rate of the path between two interfaces."""
         return self.look_up(
             "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
         )
 
-    def together(self, ranks: range, factor: Callable[[float], float]) -> Schedule:
+    def together(self, ranks: range, factor: Callable[[float], float]) -> WorkSchedule:
         """The rate of a collective of ``ranks``.
 
         factor: how many times longer it takes on links that are so many times slower.
@@ -67,7 +67,7 @@ class Timetable:
 
     def look_up(
         self, what: str, src: int, dst: int, factor: Callable[[Sequence[Event]], float]
-    ) -> Schedule:
+    ) -> WorkSchedule:
         if self.steady:
             return STEADY
         key = what, src, dst
@@ -77,7 +77,7 @@ class Timetable:
 
     def schedule(
         self, ranks: Sequence[int], factor: Callable[[Sequence[Event]], float]
-    ) -> Schedule:
+    ) -> WorkSchedule:
         """The schedule of work that stands still while one of ``ranks`` is absent."""
         usual = piecewise(self.events, factor)
         if self.absences is None:
@@ -92,7 +92,7 @@ class Interrupted:
     factor: time that a second of work takes under some events
     """
 
-    usual: Schedule
+    usual: WorkSchedule
     events: Sequence[Event]
     factor: Callable[[Sequence[Event]], float]
     ranks: Sequence[int]

@@ -55,7 +55,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "sparseloco": "sgp_runner.algorithms.sparseloco:SparseLoCo",
         "streaming_diloco": "sgp_runner.algorithms.streaming_diloco:StreamingDiLoCo",
     },
-    "cluster": "sgp_runner.cluster.machines:Cluster",
+    "cluster": "sgp_runner.cluster.hardware:Cluster",
     "codec": {
         "bf16": "sgp_runner.core.codecs.casts:BF16",
         "fp4": "sgp_runner.core.codecs.quantised:FP4",
@@ -67,9 +67,9 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "two_bit": "sgp_runner.core.codecs.quantised:TwoBit",
     },
     "compute_time": {
-        "constant": "sgp_runner.cluster.machines:ConstantTime",
-        "gamma": "sgp_runner.cluster.machines:GammaTime",
-        "log_normal": "sgp_runner.cluster.machines:LogNormalTime",
+        "constant": "sgp_runner.cluster.compute_variation:ConstantTime",
+        "gamma": "sgp_runner.cluster.compute_variation:GammaTime",
+        "log_normal": "sgp_runner.cluster.compute_variation:LogNormalTime",
     },
     "data": {
         "cifar10": "sgp_runner.data.cifar:Cifar",
@@ -79,7 +79,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "imagenet": "sgp_runner.data.imagenet:ImageNet",
         "numbers_en_de": "sgp_runner.data.numbers_en_de:NumbersEnDe",
         "python_text": "sgp_runner.data.text:PythonText",
-        "quadratic": "sgp_runner.data.quadratic:QuadraticData",
+        "quadratic": "sgp_runner.data.quadratic_problem:QuadraticData",
         "shapes": "sgp_runner.data.shapes:Shapes",
         "synthetic": "sgp_runner.data.synthetic:Synthetic",
         "teacher": "sgp_runner.data.teacher:TeacherData",

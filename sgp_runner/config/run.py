@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.choices import PRESET, class_of, groups

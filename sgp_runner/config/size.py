@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.grammar import Grammar
-from sgp_runner.data.quadratic import QuadraticData
+from sgp_runner.data.quadratic_problem import QuadraticData
 from sgp_runner.data.shapes import CLASSES, Shapes
 from sgp_runner.data.synthetic import Synthetic
 from sgp_runner.data.teacher import TeacherData

@@ -82,7 +82,7 @@ class TensorSplit(Split):
         )
 
 
-class Task(Protocol):
+class LearningTask(Protocol):
     """The loss and the metrics of a model's outputs."""
 
     name: ClassVar[str]  #: "classification", "translation", "language" or "regression"
@@ -112,7 +112,7 @@ class Dataset:
     """A loaded data set."""
 
     name: str
-    task: Task
+    task: LearningTask
     train: Split
     valid: Split
     input_shape: tuple[int, ...]  #: of one sample: (C, H, W), (source length,) or (dimension,)

@@ -10,20 +10,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
 from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.lock import held
-from sgp_runner.utils.signals import ENDING, end_at_once, hear_as_rank
+from sgp_runner.utils.signals import ENDING, end_at_once, install_in_rank
 from sgp_runner.utils.user_code import FILES
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkProcess
-
 
 MOST_OF_NUMPY = 64  # threads that the OpenBLAS of its wheels starts when it is imported
 
@@ -103,7 +100,7 @@ def start(
         if "OMP_NUM_THREADS" not in os.environ:  # which PyTorch has read
             torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
         os.environ.update(environment)
-        hear_as_rank()
+        install_in_rank()
         pthread_sigmask(SIG_SETMASK, before)
         end_at_once(main(words))
 

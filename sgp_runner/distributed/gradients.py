@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
-from sgp_runner.distributed.values import broadcast
+from sgp_runner.core.state import State
+from sgp_runner.distributed.json_collectives import broadcast
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.state import State
-    from sgp_runner.distributed.world import World
 
 STOP, LOCAL, MEAN, SAVE, RESTORE = range(5)  # requests of a node's first device to the others
 NOWHERE = torch.empty(0)
@@ -79,7 +74,7 @@ class Gradients:
 
     def __init__(self, problem: Problem, world: World) -> None:
         self.problem, self.world = problem, world
-        self.rank = world.place.node_rank
+        self.rank = world.layout.node_rank
         self.buffers = problem.flat.fresh_buffers()  # BatchNorm statistics of this device
         self.scale = (
             LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
@@ -135,7 +130,7 @@ class Gradients:
             elif request == SAVE:
                 self.gather_states()
             elif request == RESTORE:
-                self.take(self.spread_states([self.state()] * self.world.place.devices))
+                self.take(self.spread_states([self.state()] * self.world.layout.devices))
             else:
                 if (stop := self.send_stop(None)) is not None:
                     raise stop
@@ -166,7 +161,7 @@ class Gradients:
         return {"model_buffers": [buffer.cpu() for buffer in self.buffers], "scale": scale}
 
     def take(self, states: list[State]) -> None:
-        state = states[self.world.place.device if len(states) > 1 else 0]
+        state = states[self.world.layout.device if len(states) > 1 else 0]
         for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
             own.copy_(saved)
         if self.scale is not None:
@@ -179,7 +174,7 @@ class Gradients:
 
     @property
     def served(self) -> bool:
-        return self.world.leads and self.world.hosts is not None
+        return self.world.leader_mode and self.world.node_cpu_group is not None
 
     def agree(self, request: int, at: Tensor = NOWHERE, number: int = 0) -> tuple[int, int]:
         """Broadcast the first device's request, with the number and parameters of the gradient.
@@ -191,7 +186,7 @@ class Gradients:
             return request, number
         word = torch.tensor([request, number])
         with waiting_for("waits for the devices of its node"):
-            dist.broadcast(word, group=world.hosts, group_src=0)
+            dist.broadcast(word, group=world.node_cpu_group, group_src=0)
             request, number = word.tolist()
             if request in (LOCAL, MEAN):
                 dist.broadcast(at, group=world.node, group_src=0)
@@ -199,24 +194,26 @@ class Gradients:
 
     def send_stop(self, stop: Stopped | None) -> Stopped | None:
         """Return the ``stop`` of the first device, on all of them."""
-        assert self.world.hosts is not None
+        assert self.world.node_cpu_group is not None
         with waiting_for("waits for the devices of its node"):
-            sent = broadcast(stop and [str(stop), stop.number, stop.saved], self.world.hosts)
+            sent = broadcast(
+                stop and [str(stop), stop.number, stop.saved], self.world.node_cpu_group
+            )
         return None if sent is None else Stopped(*sent)
 
     def gather_states(self) -> list[State]:
         """Return the states of all devices, which have the same shapes and thus a known length."""
         own = self.state()
-        parts = [torch.empty_like(as_bytes(own)) for _ in range(self.world.place.devices)]
+        parts = [torch.empty_like(as_bytes(own)) for _ in range(self.world.layout.devices)]
         with waiting_for("waits for the devices of its node"):
-            dist.all_gather(parts, as_bytes(own), group=self.world.hosts)
+            dist.all_gather(parts, as_bytes(own), group=self.world.node_cpu_group)
         return [with_bytes(own, part) for part in parts]
 
     def spread_states(self, states: list[State]) -> list[State]:
         """Return the states of the first device, on all of them; own states give the shapes."""
         data = torch.cat([as_bytes(state) for state in states])
         with waiting_for("waits for the devices of its node"):
-            dist.broadcast(data, group=self.world.hosts, group_src=0)
+            dist.broadcast(data, group=self.world.node_cpu_group, group_src=0)
         return [
             with_bytes(state, part)
             for state, part in zip(states, data.chunk(len(states)), strict=True)
@@ -262,9 +259,9 @@ class Gradients:
                 )
                 # The name of the constructor's argument depends on the version of PyTorch.
                 module.broadcast_buffers = False
-                if (link := self.world.link) is not None:
+                if (shaper := self.world.shaper) is not None:
                     module.register_comm_hook(
-                        group, lambda group, bucket: link.average(group, bucket.buffer())
+                        group, lambda group, bucket: shaper.average(group, bucket.buffer())
                     )
             if self.problem.compute.compile:
                 module = torch.compile(module)  # type: ignore[assignment]

@@ -8,8 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
 
+from torch.distributed.distributed_c10d import Store
+
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.plugins.loading import OPTION
 from sgp_runner.distributed.children import Child, start
 from sgp_runner.distributed.private_folder import private_folder
@@ -29,13 +32,6 @@ from sgp_runner.utils.signals import (
     stop_signals,
 )
 from sgp_runner.utils.units import counted
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from torch.distributed.distributed_c10d import Store
-
-    from sgp_runner.config.experiment import Experiment
 
 # Time from the first failure until the other ranks are killed; they usually stop before.
 GRACE_SECONDS = 6.0

@@ -11,35 +11,27 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
+from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.timetable import Timetable
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.comm import Comm, Transport, all_reduce_bytes
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler, resolved
-from sgp_runner.core.worker import (
-    NULL_LISTENER,
-    OwnBudget,
-    StepListener,
-    activity_name,
-)
+from sgp_runner.core.state import State
+from sgp_runner.core.worker import NULL_LISTENER, StepListener, Worker, activity_name
 from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import step_snapshot
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.cluster.faults import Faults
-    from sgp_runner.core.state import State
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.distributed.world import World
 
 T = TypeVar("T")
 # Begin and duration of a gradient (seconds), and its value and loss.
@@ -91,7 +83,7 @@ class Rank:
         self.paused, self.recording = 0.0, False
         self.step_snapshot: State | None = None
         times = Timetable(faults)
-        node_rank = world.place.node_rank
+        node_rank = world.layout.node_rank
         self.slow, self.awake = times.slow(node_rank), times.awake(node_rank)
         # With faults, a slow node must not wait for the others while its gradient is timed.
         self.overlaps = world.workers is not None and not faults.any

@@ -19,25 +19,20 @@ run ends.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.state import State, futures_in
-from sgp_runner.distributed.rank import NO_STEP_LEFT, ServerBudget
+from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.world import World
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
-from sgp_runner.recording.unkept import Unkept
+from sgp_runner.recording.observer import Observer
+from sgp_runner.recording.unsaved_state import UnsavedState
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.distributed.rank import Rank
-    from sgp_runner.distributed.world import World
-    from sgp_runner.recording.observer import Observer
-    from sgp_runner.utils.place import Place
 
 POLL_SECONDS = 0.01
 
@@ -65,7 +60,7 @@ class RankSaver:
         self.pauses = 0
         self.saving = False
         self.unchecked = False  # whether a server has saved in the midst of a step
-        self.unkept = Unkept(
+        self.unsaved_state = UnsavedState(
             experiment.run.algo.title,
             runtime.scheduler,
             lambda: world.alarm.add("unkept", 1) == 1,
@@ -84,7 +79,7 @@ class RankSaver:
         if self.asked:
             return
         alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.process_rank
-        if self.world.leads and alarm.check([signal_key := passed_on(self.world.place)]):
+        if self.world.leader_mode and alarm.check([signal_key := passed_on(self.world.layout)]):
             self.trigger.signal = int(alarm.get(signal_key))
         due = self.trigger.signal is not None or (rank == 0 and self.trigger.late)
         if due or (self.asynchronous and self.steps >= self.trigger.next_step):
@@ -99,9 +94,9 @@ class RankSaver:
     # Called on the scheduler's thread.
 
     def start_of_step(self, worker: Worker) -> None:
-        self.unkept.begin(worker)
+        self.unsaved_state.begin(worker)
         if self.unchecked:
-            self.unkept.check(worker)
+            self.unsaved_state.check(worker)
             self.unchecked = False
         if self.saving:  # a server finishes pending gradients
             return
@@ -166,7 +161,7 @@ class RankSaver:
                 return False
             self.serve()
         while True:
-            counts = self.world.consult((comm.num_sent, comm.mailbox.num_delivered))
+            counts = self.world.all_gather_workers((comm.num_sent, comm.mailbox.num_delivered))
             if sum(sent for sent, _ in counts) == sum(delivered for _, delivered in counts):
                 return True
             self.serve()
@@ -181,22 +176,22 @@ class RankSaver:
         """Write the checkpoint; return its path and the signal received by any rank, if one was."""
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
-        self.unkept.check(self.worker)
+        self.unsaved_state.check(self.worker)
         if self.observer is not None:
             self.observer.recorder.check()  # a checkpoint without its records is worth nothing
-        draft = Draft(self.experiment.checkpoints, world.consult(self.steps)[0])
+        draft = Draft(self.experiment.checkpoints, world.all_gather_workers(self.steps)[0])
         if world.process_rank == 0:
             draft.clear()
-        world.consult(None)
+        world.all_gather_workers(None)
         name = f"rank{world.process_rank}.pt"
         draft.add(name, self.state_dict())
-        each = world.consult((draft.files[name], self.trigger.signal))
+        each = world.all_gather_workers((draft.files[name], self.trigger.signal))
         draft.files = {
             f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)
         }
         if world.process_rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
-        world.consult(None)
+        world.all_gather_workers(None)
         return draft.place, next((number for _, number in each if number is not None), None)
 
     def state_dict(self) -> State:
@@ -216,9 +211,9 @@ class RankSaver:
         }
 
 
-def passed_on(place: Place) -> str:
+def passed_on(layout: RankLayout) -> str:
     """Return the store key where a follower reports the signal that it has received."""
-    return f"signal for rank {place.node_rank}"
+    return f"signal for rank {layout.node_rank}"
 
 
 def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:

@@ -19,17 +19,14 @@ from dataclasses import dataclass
 from mmap import PAGESIZE, mmap
 from secrets import token_hex
 from threading import Lock
-from typing import TYPE_CHECKING
 from weakref import finalize
 
 import torch
+from torch import Tensor
 
-from sgp_runner.distributed.values import STRANGER
+from sgp_runner.distributed.json_collectives import STRANGER
 from sgp_runner.utils.errors import RankFailed
 from sgp_runner.utils.messages import logger
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SMALLEST = 2**12  # bytes of a message; shorter ones are as quick over TCP
 MOST_SLOTS = 32  # of one process; further messages go over TCP

@@ -10,8 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from sgp_runner.config.run import Run
+from sgp_runner.core.scheduler import RealClock
+from sgp_runner.distributed.world import World
+from sgp_runner.elastic.vote import Vote
 from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
 from sgp_runner.utils.launchers import kept_elsewhere, orphaned
@@ -19,18 +23,12 @@ from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import duration
 from sgp_runner.utils.waits import interrupt, interruption, longest_wait, stall_report
 
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.scheduler import RealClock
-    from sgp_runner.distributed.world import World
-    from sgp_runner.elastic.vote import Vote
-
 POLL_SECONDS = 0.5
 VOTE_STARTED = "a vote on the live ranks has started"
 SIGNAL = "signal"  # key in the store of the signal that ends all ranks, unsaved
 CAME, BUILT = "came", "built"  # number of ranks that are up; set once rank 0 is ready to train
 REPORTED = "signal reported"  # set by the rank that has reported it
-SPEECH_SECONDS = 5.0  # for rank 0 to report it
+REPORT_SECONDS = 5.0  # for rank 0 to report it
 IDLE_SHARE = 0.01  # of a processor: a rank that computes less does nothing
 GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has failed
 
@@ -61,7 +59,7 @@ class Watchdog:
     alive: float = field(default_factory=time.monotonic)
     computed: float = 0.0
 
-    def attend(self, clock: RealClock | None, on_tick: Callable[[], None] | None = None) -> None:
+    def follow(self, clock: RealClock | None, on_tick: Callable[[], None] | None = None) -> None:
         """Post errors to ``clock`` from now on, and call ``on_tick`` twice a second."""
         self.clock, self.on_tick = clock, on_tick
         # One may have come while there was no clock to tell.
@@ -148,7 +146,7 @@ def signal_for_all(world: World) -> int | None:
     """Return the signal outside training that this rank or another one has received, if any."""
     if world.alarm.check([SIGNAL]):
         return int(world.alarm.get(SIGNAL))
-    return signals.hearing.pending
+    return signals.signal_state.pending
 
 
 def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoReturn:
@@ -159,15 +157,15 @@ def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoRetu
     """
     with suppress(Exception):  # the store may be gone
         world.alarm.set(SIGNAL, str(number))
-        if not signals.hearing.speaks:
-            world.alarm.wait([REPORTED], timedelta(seconds=SPEECH_SECONDS))
-        elif signals.hearing.command:
-            signals.speak(sentence(number))
-        signals.hearing.command = ""
+        if not signals.signal_state.reports:
+            world.alarm.wait([REPORTED], timedelta(seconds=REPORT_SECONDS))
+            signals.signal_state.command = ""
+        else:
+            signals.report(sentence(number))
         world.alarm.set(REPORTED, "")
         if world.process_rank == 0 and not kept_elsewhere():
             time.sleep(3 * POLL_SECONDS)
-    signals.leave(number)
+    signals.exit_now(number)
 
 
 @contextmanager
@@ -222,8 +220,6 @@ def stands_still(watch: Watchdog) -> Exception:
     )
     if world.alarm.add("errors", 1) > 1:
         return Aborted("another rank failed")
-    if signals.hearing.command:
-        signals.speak(sentence)
-    signals.hearing.command = ""
+    signals.report(sentence)
     world.alarm.set("failed", sentence)
     return StallTimeout(sentence)

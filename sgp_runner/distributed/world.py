@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sgp_runner.core.mailbox import Mailbox
     from sgp_runner.core.problem import Compute
     from sgp_runner.core.scheduler import RealClock, Scheduler
-    from sgp_runner.distributed.link import Link
-    from sgp_runner.utils.place import Place
+    from sgp_runner.distributed.rank_layout import RankLayout
+    from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
 
 class World(Protocol):
@@ -26,14 +26,14 @@ class World(Protocol):
     All of them call the same methods in the same order: ``connect`` first, ``close`` last.
 
     process_rank, size: this process and their number, servers included
-    place: the device and node of this process
+    layout: the device and node of this process
     store: of this run
     alarm: store where the first failing rank says so; a connection of its own, for the watchdog
     workers: process group of the gradient workers for PyTorch's data parallelism; None without one
-    node, hosts: process groups of this node's devices, for tensors and for agreements of their
-        hosts; None with one device
-    link: the imitated link of this node, if any
-    leads: whether the first device of this node runs the algorithm alone
+    node, node_cpu_group: process groups of this node's devices, for tensors on devices and for
+        values on CPUs; None with one device
+    shaper: the imitated link of this node, if any
+    leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
     compute: how this process computes gradients
     """
@@ -47,17 +47,17 @@ class World(Protocol):
     @property
     def alarm(self) -> Store: ...
     @property
-    def place(self) -> Place: ...
+    def layout(self) -> RankLayout: ...
     @property
     def workers(self) -> ProcessGroup | None: ...
     @property
     def node(self) -> ProcessGroup | None: ...
     @property
-    def hosts(self) -> ProcessGroup | None: ...
+    def node_cpu_group(self) -> ProcessGroup | None: ...
     @property
-    def link(self) -> Link | None: ...
+    def shaper(self) -> TrafficShaper | None: ...
     @property
-    def leads(self) -> bool: ...
+    def leader_mode(self) -> bool: ...
     @property
     def running(self) -> Sequence[int]: ...
     @property
@@ -76,10 +76,10 @@ class World(Protocol):
     def gather(self, value: object) -> list[Any]:
         """Return the values of all processes, by process rank, on all of them.
 
-        They travel as JSON: see `sgp_runner.distributed.values`.
+        They travel as JSON: see `sgp_runner.distributed.json_collectives`.
         """
 
-    def consult(self, value: object) -> list[Any]:
+    def all_gather_workers(self, value: object) -> list[Any]:
         """Return the values of the processes in ``running``; only these call it."""
 
     def mean(self, tensor: Tensor) -> None:

@@ -81,7 +81,7 @@ def steps_of(run: Run) -> int:
 
 
 @dataclass
-class Collective:
+class DryCollective:
     """A collective under way.
 
     first: rank that began it, in its step number ``taken``
@@ -108,7 +108,7 @@ class DryRun:
         self.size, self.asynchronous = run.nodes, run.algo.asynchronous
         self.clock = VirtualClock()
         self.scheduler = Scheduler(self.clock)
-        self.collectives: list[Collective] = []
+        self.collectives: list[DryCollective] = []
         self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> steps
         problem = timing_problem(run, Study(None, steps_of(run)), MODEL)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(run.nodes + run.algo.servers)]
@@ -198,7 +198,7 @@ class DryRun:
             )
         if number == len(self.collectives):
             self.collectives.append(
-                Collective(rank, worker.steps_taken, when(worker), what, set(range(self.size)))
+                DryCollective(rank, worker.steps_taken, when(worker), what, set(range(self.size)))
             )
         collective = self.collectives[number]
         if what != collective.what or (

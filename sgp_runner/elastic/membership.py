@@ -33,9 +33,21 @@ if TYPE_CHECKING:
     from sgp_runner.core.state import State
     from sgp_runner.core.worker import Worker
 
-# Defaults of real runs; the simulator always uses the first one.
-VOTE_SECONDS = 5.0
+VOTE_SECONDS = 5.0  # default of real runs; the simulator always uses it
 SILENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class LossDetection:
+    """How the ranks of a real run detect that another one is lost.
+
+    vote_seconds: longest wait for the answers of other ranks; one that does not answer is lost
+    silence_seconds: longest time without a heartbeat while another rank waits. gloo does not report
+        a lost peer to a rank that only receives.
+    """
+
+    vote_seconds: float = VOTE_SECONDS
+    silence_seconds: float = SILENCE_SECONDS
 
 
 @dataclass(frozen=True)

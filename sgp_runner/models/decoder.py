@@ -16,7 +16,7 @@ class Decoder(nn.Module):
     def __init__(self, vocabulary: int, layers: int, width: int, heads: int) -> None:
         nn.Module.__init__(self)
         self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -26,7 +26,7 @@ class Decoder(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
         block = self.blocks[0]
-        assert isinstance(block, Block)
+        assert isinstance(block, DecoderBlock)
         turn = rotation(tokens.shape[-1], block.width // block.heads, x)
         # The other kernels have no batching rule.
         with sdpa_kernel(SDPBackend.MATH):
@@ -35,7 +35,7 @@ class Decoder(nn.Module):
         return F.linear(self.norm(x), self.embedding.weight)
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """Causal self-attention and a feed-forward layer, each added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:

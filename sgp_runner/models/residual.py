@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut without parameters (option A of the paper).
 
     The shortcut subsamples and adds zero channels.
@@ -42,7 +42,9 @@ def small_resnet(blocks_per_stage: int, channels_in: int, num_classes: int) -> n
     Maps images [B, channels_in, H, W] of any size to logits [B, num_classes].
     """
     widths = [16] * blocks_per_stage + [32] * blocks_per_stage + [64] * blocks_per_stage
-    blocks = [Block(a, b, stride=1 if a == b else 2) for a, b in itertools.pairwise([16, *widths])]
+    blocks = [
+        ResidualBlock(a, b, stride=1 if a == b else 2) for a, b in itertools.pairwise([16, *widths])
+    ]
     module = nn.Sequential(
         nn.Conv2d(channels_in, 16, 3, padding=1, bias=False),
         nn.BatchNorm2d(16),
@@ -55,7 +57,8 @@ def small_resnet(blocks_per_stage: int, channels_in: int, num_classes: int) -> n
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-        if isinstance(layer, Block):  # starts as its shortcut (Goyal et al. 2017, section 5.1)
+        # A block starts as its shortcut (Goyal et al. 2017, section 5.1).
+        if isinstance(layer, ResidualBlock):
             nn.init.zeros_(layer.bn2.weight)
     last = module[-1]
     assert isinstance(last, nn.Linear)

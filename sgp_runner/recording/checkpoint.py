@@ -71,7 +71,7 @@ class Trigger:
         return stop_signals(ask)
 
 
-def in_words(ranks: Sequence[int]) -> str:
+def rank_list(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
@@ -79,8 +79,8 @@ def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
     step = found.path.name.replace("-", " ")
     message = f"This run resumes from {step}"
     if found.back:
-        return f"{message}, with the state of rank 0 for {in_words(found.back)}, lost before."
-    return f"{message}, without {in_words(lost)}, lost before." if lost else f"{message}."
+        return f"{message}, with the state of rank 0 for {rank_list(found.back)}, lost before."
+    return f"{message}, without {rank_list(lost)}, lost before." if lost else f"{message}."
 
 
 def stopped(number: int, path: Path | str) -> Stopped:
@@ -337,7 +337,7 @@ def invalid_reason(path: Path, run: str) -> str | None:
     return None
 
 
-def for_longer(folder: Path, run: str) -> list[Path]:
+def extendable(folder: Path, run: str) -> list[Path]:
     """The checkpoints of ``run`` from which a run with more epochs can continue, newest first."""
     steps = (folder / f"step-{each}" for each in saved_steps(folder))
     return [
@@ -349,10 +349,10 @@ def for_longer(folder: Path, run: str) -> list[Path]:
 
 def adopt(folder: Path, before: str, run: str) -> None:
     """Make the checkpoints of the run ``before`` those of a longer one; remove the others."""
-    kept = for_longer(folder, before)
+    kept = extendable(folder, before)
     for path in kept:
         replace_file(path / MANIFEST, json.dumps({**read_json(path / MANIFEST), "run": run}))
-    keep_only([*kept, *for_longer(folder, run)], folder)
+    keep_only([*kept, *extendable(folder, run)], folder)
 
 
 def keep_only(kept: Sequence[Path], folder: Path) -> None:

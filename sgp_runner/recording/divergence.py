@@ -45,7 +45,7 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
         )
 
 
-def leave_word(experiment: Experiment, error: Diverged) -> Diverged:
+def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
     """Record that the run has diverged; return the error with the checkpoint and advice."""
     found = latest(experiment.checkpoints, experiment.digest)
     left = (

@@ -1,7 +1,7 @@
 """Replay of a recorded run in one process, to the last bit.
 
 Each rank is a `Rank`, the code of the real run. Instead of waiting for the network and for
-gradients, its clock delivers what the recording has for this place of the program. A message is
+gradients, its clock delivers what the recording has for this call of the program. A message is
 taken from what its sender has sent in the replay; a rank that is ahead of the sender of its next
 message yields (`turns`). At least one rank can always continue, because in the real run every
 message was sent before it arrived.
@@ -26,13 +26,15 @@ import torch
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.config.experiment import load_experiment
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.core.worker import OwnBudget, Steps
+from sgp_runner.core.worker import StepHooks
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.elastic.build import build_problem, build_worker
 from sgp_runner.recording.trace import (
     ON_THE_SPOT,
@@ -45,7 +47,6 @@ from sgp_runner.recording.trace import (
 from sgp_runner.replay.turns import Turns
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.memory import use_huge_pages
-from sgp_runner.utils.place import Place
 from sgp_runner.utils.provenance import code_version
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class ReplayNetwork:
         self.parts: dict[int, dict[int, Tensor]] = defaultdict(dict)
         self.unread: dict[int, int] = defaultdict(lambda: nodes)
 
-    def take(self, src: int, dst: int, tag: int) -> Tensor:
+    def pop_message(self, src: int, dst: int, tag: int) -> Tensor:
         """Return the next message, once it has been sent."""
         channel = self.channels[src, dst, tag]
         self.turns.wait_until(lambda: bool(channel), f"a message from rank {src}")
@@ -156,7 +157,7 @@ class ReplayNetwork:
 
 
 class ReplayClock(RealClock):
-    """Clock that delivers each recorded event at its recorded place and time.
+    """Clock that delivers each recorded event at its recorded call and time.
 
     make: how each kind of event is reproduced
     """
@@ -194,7 +195,7 @@ class ReplayClock(RealClock):
 
     def catch_up(self) -> None:
         self.calls += 1
-        while self.pending and self.pending[0].place == self.calls:
+        while self.pending and self.pending[0].call_index == self.calls:
             self.fire(self.pending.popleft())
 
     def computed(self, seconds: float) -> None:
@@ -202,11 +203,11 @@ class ReplayClock(RealClock):
         if not self.delivering:
             self.moment = self.next("computes a gradient", ON_THE_SPOT).time
 
-    def next(self, does: str, place: int) -> TraceEvent:
+    def next(self, does: str, call_index: int) -> TraceEvent:
         event = self.pending[0] if self.pending else None
         if event is None and not self.ended:
             raise EndOfTrace
-        if event is None or event.place != place:
+        if event is None or event.call_index != call_index:
             raise ReplayMismatch(self.rank, event, does)
         return self.pending.popleft()
 
@@ -254,7 +255,7 @@ class ReplayTransport(Transport):
 
     def deliver(self, message: TraceEvent) -> None:
         self.mailbox.deliver(
-            message.src, message.tag, self.network.take(message.src, self.rank, message.tag)
+            message.src, message.tag, self.network.pop_message(message.src, self.rank, message.tag)
         )
 
     def end(self, collective: TraceEvent) -> None:
@@ -279,13 +280,13 @@ class ReplayedWorld:
 
     workers: ClassVar[None] = None
     node: ClassVar[None] = None
-    hosts: ClassVar[None] = None
-    link: ClassVar[None] = None
-    leads: ClassVar[bool] = False
+    node_cpu_group: ClassVar[None] = None
+    shaper: ClassVar[None] = None
+    leader_mode: ClassVar[bool] = False
     in_order: ClassVar[bool] = False
 
     def __init__(self, network: ReplayNetwork, rank: int) -> None:
-        self.network, self.place = network, Place(rank, network.nodes)
+        self.network, self.layout = network, RankLayout(rank, network.nodes)
 
     def transport(
         self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
@@ -331,7 +332,7 @@ class ReplayedRank:
         self.recording, self.algo = recording, run.algo
         rank, clock = recording.header.rank, ReplayClock(recording)
         world = cast("World", ReplayedWorld(network, rank))
-        steps = Steps()
+        steps = StepHooks()
         steps.recorder = each_step
         self.runtime = Rank(
             problem, world, Faults(), clock, executor=DeferredExecutor(clock), listener=steps

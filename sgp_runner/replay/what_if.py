@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster, ConstantTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.experiment import load_experiment, make_experiment
 from sgp_runner.config.plugins.loading import KEY
@@ -70,14 +72,14 @@ class Retimed:
         }
 
 
-def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
-    """Time the run in ``directory`` under the settings ``words``, for example ``algo=sgp``.
+def retime(directory: Path, argv: Sequence[str] = ()) -> Retimed:
+    """Time the run in ``directory`` under the settings ``argv``, for example ``algo=sgp``.
 
     Raises ConfigError if the recording has no answer.
     """
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)
-    run = make_experiment(changed(experiment.config, words)).run
+    run = make_experiment(changed(experiment.config, argv)).run
     if not all(recording.footer.ended for recording in recordings):
         raise ConfigError(
             "record", "the recorded run failed before its end, so there is no time to compare with."
@@ -87,7 +89,7 @@ def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
     return Retimed(run.algo.title, experiment.run.algo.title, steps, time_s, recorded_s)
 
 
-def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any]:
+def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]:
     """Compose a recorded configuration with other settings, as on the command line.
 
     The new run is not recorded itself.
@@ -96,7 +98,7 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
     from sgp_runner.config.overrides import compose, configs
 
     with configs():
-        settings = parse(words)
+        settings = parse(argv)
         for setting in settings:
             if setting.swept:
                 raise ConfigError(setting.name, "a sweep cannot be timed; give one value.")
@@ -107,21 +109,23 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
                     f"the recorded times hold for its recorded value; only {others} may change.",
                 )
         composed = compose(settings)
-    tree = copied({**config, "record": False})
+    tree = {**config, "record": False}
     tree.pop(KEY, None)  # the new settings may use other plug-ins
-    for setting in settings:
-        *parents, name = setting.name.split(".")
-        place, source = tree, composed
+    return with_settings_of(composed, [setting.name for setting in settings], tree)
+
+
+def with_settings_of(
+    source: Mapping[str, Any], keys: Sequence[str], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return ``config`` with ``keys``, such as ``cluster.bandwidth``, as in ``source``."""
+    tree = deepcopy(dict(config))
+    for key in keys:
+        *parents, name = key.split(".")
+        target, values = tree, source
         for parent in parents:
-            place, source = place.setdefault(parent, {}), source[parent]  # type: ignore[assignment]
-        place[name] = source[name]
+            target, values = target.setdefault(parent, {}), values[parent]
+        target[name] = values[name]
     return tree
-
-
-def copied(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: copied(value) if isinstance(value, Mapping) else value for key, value in node.items()
-    }
 
 
 def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:

@@ -18,8 +18,8 @@ from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.schema import shown
 from sgp_runner.config.size import check_memory
-from sgp_runner.recording.checkpoint import for_longer, keep_only
-from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
+from sgp_runner.recording.checkpoint import extendable, keep_only
+from sgp_runner.recording.divergence import FILE, record_divergence, refuse_to_repeat
 from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
@@ -32,7 +32,7 @@ from sgp_runner.utils.messages import logger
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
-from sgp_runner.utils.signals import cause, hearing
+from sgp_runner.utils.signals import cause, signal_state
 from sgp_runner.utils.user_code import described
 
 if TYPE_CHECKING:
@@ -91,13 +91,13 @@ def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, o
         remove(made)
         raise
     except Diverged as error:
-        raise leave_word(experiment, error) from error
+        raise record_divergence(experiment, error) from error
     if summary is not None:
         conclude(experiment, summary)
         keeps = experiment.run.checkpoint.keep_last
-        kept = for_longer(experiment.checkpoints, experiment.digest)[:1] if keeps else []
+        kept = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
         keep_only(kept, experiment.checkpoints)
-    late, hearing.late = hearing.late, None
+    late, signal_state.late = signal_state.late, None
     if late is not None:
         where = f"the run has ended; its results are in {experiment.directory}"
         raise Stopped(f"{cause(late)}, but {where}", late)

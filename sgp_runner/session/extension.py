@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.config.experiment import FORMAT, digest_of, identity_of, settings_of
 from sgp_runner.core.optim import ends_with_run
-from sgp_runner.recording.checkpoint import adopt, for_longer
+from sgp_runner.recording.checkpoint import adopt, extendable
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
@@ -57,7 +57,7 @@ def obstacle(experiment: Experiment, there: Settings) -> str | None:
     if ends_with_run(run.optim.schedule):
         return "its optim.schedule depends on the number of epochs"
     names = (digest_of(there), experiment.digest)  # the latter after an interrupted extension
-    if not any(for_longer(experiment.checkpoints, name) for name in names):
+    if not any(extendable(experiment.checkpoints, name) for name in names):
         return "it has kept no checkpoint (checkpoint.keep_last=true keeps one)"
     return None
 

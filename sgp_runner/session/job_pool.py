@@ -18,14 +18,14 @@ from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.experiment import FORMAT
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
-from sgp_runner.session.pool import Pool, Task
+from sgp_runner.session.pool import Pool, PoolTask
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.variables import SAFE_PATH, setting
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One run.
 
     name: its folder in ``results``/runs
@@ -86,7 +86,7 @@ class Job:
         return not self.finished or self.replaces
 
 
-def outdated(jobs: Iterable[Job]) -> str:
+def outdated(jobs: Iterable[RunJob]) -> str:
     """Describe how many jobs have results from before which corrections; empty if none has."""
     since = [job.since for job in jobs if job.finished]
     counts = Counter(correction.what for each in since for correction in each)
@@ -96,7 +96,9 @@ def outdated(jobs: Iterable[Job]) -> str:
     return f"From before a correction: {'; '.join(parts)}."
 
 
-def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
+def run_all(
+    jobs: Iterable[RunJob], processes: int | None = None
+) -> Iterator[tuple[RunJob, str | None]]:
     """Run the jobs that are due and yield each as it ends, with a sentence if it failed.
 
     processes: number of runs at a time, with one thread each; None: one per core
@@ -109,7 +111,8 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
         Pool(most, cores=most, memory=0) as pool,
     ):
         tasks = (
-            Task(number, partial(run, job), place=job.folder) for number, job in enumerate(waiting)
+            PoolTask(number, partial(run, job), lock_key=job.folder)
+            for number, job in enumerate(waiting)
         )
         for ended in pool.run(tasks):
             lost = f"its process ended with exit code {ended.exit_code}"
@@ -117,7 +120,7 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
             yield waiting[ended.task.number], said or None
 
 
-def run_and_say(jobs: Iterable[Job]) -> int:
+def run_and_say(jobs: Iterable[RunJob]) -> int:
     """Run each job once (`run_all`), print a line as it ends, and return the number of failures."""
     failed = 0
     for job, error in run_all({job.name: job for job in jobs}.values()):
@@ -126,7 +129,7 @@ def run_and_say(jobs: Iterable[Job]) -> int:
     return failed
 
 
-def run(job: Job) -> str:
+def run(job: RunJob) -> str:
     """Run the job in this process; return the sentence of its error, or an empty one."""
     import sys
 

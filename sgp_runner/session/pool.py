@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.messages import logger, show_messages
-from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, hear
+from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, install
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -35,12 +35,12 @@ IMPORTED = (
 
 
 @dataclass(frozen=True)
-class Task:
+class PoolTask:
     """A call in a process of its own.
 
     number: of the task, for its caller
     call: travels to another process, and its result back
-    place: of two tasks with the same place, the second one waits for the first
+    lock_key: of two tasks with the same key, the second one waits for the first
     cores: that it keeps busy
     memory: that it needs, in bytes
     log: file of what its process prints; None: nowhere
@@ -48,7 +48,7 @@ class Task:
 
     number: int
     call: Callable[[], object]
-    place: object
+    lock_key: object
     cores: int = 1
     memory: int = 0
     log: Path | None = None
@@ -63,7 +63,7 @@ class Ended:
     seconds: from its start to its end
     """
 
-    task: Task
+    task: PoolTask
     result: object
     exit_code: int | None
     seconds: float
@@ -82,7 +82,7 @@ class Pool:
         self.most, self.cores, self.memory = most, cores, memory
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload([*IMPORTED, *imported])
-        self.processes: dict[Connection, tuple[Task, BaseProcess, float]] = {}
+        self.processes: dict[Connection, tuple[PoolTask, BaseProcess, float]] = {}
         self.stopping = False
 
     def __enter__(self) -> Pool:
@@ -100,10 +100,10 @@ class Pool:
             self.ended()
 
     @property
-    def running(self) -> list[Task]:
+    def running(self) -> list[PoolTask]:
         return [task for task, *_ in self.processes.values()]
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Ended]:
+    def run(self, tasks: Iterable[PoolTask]) -> Iterator[Ended]:
         """Run the tasks in their order and yield each as it ends; after `stop`, start no more.
 
         A task is taken from ``tasks`` when there may be room for it.
@@ -120,16 +120,16 @@ class Pool:
             else:
                 return
 
-    def has_room(self, task: Task) -> bool:
+    def has_room(self, task: PoolTask) -> bool:
         running = self.running
         return not running or (
             len(running) < self.most
-            and task.place not in [other.place for other in running]
+            and task.lock_key not in [other.lock_key for other in running]
             and task.cores + sum(other.cores for other in running) <= self.cores
             and task.memory + sum(other.memory for other in running) <= self.memory
         )
 
-    def start(self, task: Task) -> None:
+    def start(self, task: PoolTask) -> None:
         ours, theirs = self.context.Pipe()
         process = self.context.Process(target=work, args=(theirs, task.call, task.log))
         process.start()
@@ -162,7 +162,7 @@ def work(connection: Connection, call: Callable[[], object], log: Path | None) -
     """Make the call in this process, and send its result."""
     print_to(log or Path(os.devnull))
     show_messages()
-    hear("")
+    install("")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # not Ctrl-C, for which the parent stops it
     Thread(target=end_with_parent, args=(connection,), daemon=True).start()
     code = 0

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
-from sgp_runner.recording.observer import Observer, recording
+from sgp_runner.recording.observer import Observer
+from sgp_runner.recording.opening import open_recorder
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import finishing, stop_signals
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 LOSSES = (Lost, LostConnection, MembershipChanged)
 
 
-class Saver(Protocol):
+class CheckpointSaver(Protocol):
     """Writes checkpoints while the algorithm runs."""
 
     @property
@@ -69,7 +70,7 @@ class Backend(Protocol):
     def restore(self, observer: Observer | None) -> None:
         """Restore machines, workers and observer from the checkpoint."""
 
-    def make_saver(self, observer: Observer | None) -> Saver | None:
+    def make_saver(self, observer: Observer | None) -> CheckpointSaver | None:
         """Return the object that saves the run from now on; None if nothing does."""
 
     def run(self) -> None:
@@ -107,7 +108,7 @@ class Session:
     def __init__(self, experiment: Experiment, backend: Backend) -> None:
         self.experiment, self.backend = experiment, backend
         self.observer: Observer | None = None
-        self.saver: Saver | None = None
+        self.saver: CheckpointSaver | None = None
         self.signal: int | None = None  # which asked the run to save and stop
 
     def run(self) -> dict[str, object] | None:
@@ -158,7 +159,7 @@ class Session:
             yield None
             return
         backend = self.backend
-        with recording(self.experiment, rank, backend.problem, backend.work, start) as recorder:
+        with open_recorder(self.experiment, rank, backend.problem, backend.work, start) as recorder:
             yield recorder
 
     def train(self) -> dict[str, object] | None:

@@ -10,7 +10,7 @@ from sgp_runner.utils.seeding import seed_of
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from sgp_runner.cluster.machines import ComputeTime
+    from sgp_runner.cluster.compute_variation import ComputeTime
     from sgp_runner.simulator.machine_model import MachineModel
 
 _COMPUTE, _NODE = 201, 202  # streams of random numbers

@@ -20,8 +20,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster
-from sgp_runner.cluster.rates import Schedule
+from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.rates import WorkSchedule
 from sgp_runner.cluster.regions import region_of_each
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.mailbox import WrittenAfterSend
@@ -77,7 +77,7 @@ class Sent:
 
 
 def packed_events(clock: VirtualClock, events: Iterable[tuple[float, int, str, Any]]) -> list[Any]:
-    """The ``events`` as plain data, the next one first, with their arguments by name."""
+    """Return the ``events`` as plain data, the next one first, with their arguments by name."""
     saved = []
     for time, order, event, arguments in sorted(events):
         names = signature(clock.handlers[event]).parameters
@@ -87,7 +87,7 @@ def packed_events(clock: VirtualClock, events: Iterable[tuple[float, int, str, A
 
 
 def unpacked_events(saved: Iterable[Any]) -> list[tuple[float, int, str, tuple[Any, ...]]]:
-    """The inverse of `packed_events`."""
+    """Invert `packed_events`."""
     return [
         (time, order, event, tuple(Sent(*v) if k == "sent" else v for k, v in fields.items()))
         for time, order, event, fields in saved
@@ -95,7 +95,7 @@ def unpacked_events(saved: Iterable[Any]) -> list[tuple[float, int, str, tuple[A
 
 
 def shared(numbers: Iterable[float]) -> list[float]:
-    """A list in which equal numbers are one object, which stays in the processor's cache."""
+    """Return a list in which equal numbers are one object, which stays in the processor's cache."""
     known: dict[float, float] = {}
     return [known.setdefault(number, number) for number in numbers]
 
@@ -229,7 +229,7 @@ class Fabric:
         self.deliver(sent)
 
     def random(self, *what: int) -> Generator:
-        """The random generator of one message, or of one all-reduce."""
+        """Return the random generator of one message, or of one all-reduce."""
         from numpy.random import default_rng
 
         return default_rng(seed_of(self.seed, *what))
@@ -244,7 +244,7 @@ class Fabric:
         extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))
         return float(extra.max(axis=1).sum())
 
-    def occupy(self, ranks: range, start: float, seconds: float, course: Schedule) -> float:
+    def occupy(self, ranks: range, start: float, seconds: float, course: WorkSchedule) -> float:
         """Occupy the interfaces of ``ranks`` with a collective from ``start``, after their queues.
 
         It occupies the links of all regions too. Returns the end.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import Wire
 from sgp_runner.utils.seeding import seed_of
 
@@ -51,7 +51,7 @@ class MachineModel:
         return seed_of(self.run_seed, _MEMBERS, *self.original_ranks)
 
     def factor(self, rank: int) -> float:
-        """The time of ``rank`` for its work, as a multiple of the others'."""
+        """Return the time of ``rank`` for its work, as a multiple of the others'."""
         return self.cluster.node_factors.get(rank, 1.0)
 
 

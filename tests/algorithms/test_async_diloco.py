@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
 from sgp_runner.algorithms.diloco import DiLoCo
-from sgp_runner.cluster.machines import LogNormalTime
+from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.core.optim import (
     SGD,
     Adam,

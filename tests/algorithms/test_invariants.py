@@ -27,8 +27,9 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.cluster.compute_variation import ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.cluster.faults import Event, Faults
-from sgp_runner.cluster.machines import Cluster, ConstantTime, GammaTime, LogNormalTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import SGD, Constant, Shapes
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import (

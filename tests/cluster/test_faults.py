@@ -32,8 +32,9 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.faults import Event, Faults
-from sgp_runner.cluster.machines import Cluster, ConstantTime, LogNormalTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.rates import RateSchedule
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock

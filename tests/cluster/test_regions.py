@@ -14,8 +14,9 @@ from helpers.tiny import D, run, sgd
 from test_simulator import Custom, arrivals
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Event, Faults
-from sgp_runner.cluster.machines import Cluster, ConstantTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import Region
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.core.worker import Worker

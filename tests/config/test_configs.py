@@ -12,7 +12,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sweep import plan
-from sgp_runner.cluster.machines import GammaTime, LogNormalTime
+from sgp_runner.cluster.compute_variation import GammaTime, LogNormalTime
 from sgp_runner.config.choices import (
     CLASSES,
     CONFIGS,

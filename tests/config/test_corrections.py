@@ -19,7 +19,7 @@ from sgp_runner.config.overrides import experiment_of
 from sgp_runner.recording.checkpoint import latest
 from sgp_runner.replay.retiming import finished
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.session.job_pool import Job, outdated, run_all
+from sgp_runner.session.job_pool import RunJob, outdated, run_all
 from sgp_runner.utils.errors import ConfigError
 
 TINY = (
@@ -164,7 +164,7 @@ def test_a_version_cannot_be_set(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_another_version_has_left_is_not_taken_for_this_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (job,) = jobs = [Job("slowmo", (*TINY[:-1], "algo=slowmo"), Path("results"))]
+    (job,) = jobs = [RunJob("slowmo", (*TINY[:-1], "algo=slowmo"), Path("results"))]
     assert dict(run_all(jobs, processes=1)) == {job: None} and not job.due
     change(job.folder / "config.yaml", {"format": None})
     assert job.finished and job.due and job.since == []
@@ -177,7 +177,9 @@ def test_what_another_version_has_left_is_not_taken_for_this_ones(
 
 
 def test_jobs_with_old_results_are_run_again() -> None:
-    jobs = [Job(name, (*TINY[:-1], f"algo={name}"), Path("results")) for name in ("slowmo", "sgp")]
+    jobs = [
+        RunJob(name, (*TINY[:-1], f"algo={name}"), Path("results")) for name in ("slowmo", "sgp")
+    ]
     assert dict.fromkeys(jobs) == dict(run_all(jobs, processes=1)) and outdated(jobs) == ""
     change(jobs[0].folder / "config.yaml", {KEY: 1})
     assert all(job.finished for job in jobs)

@@ -15,7 +15,7 @@ from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cli.help import descriptions
 from sgp_runner.cluster.faults import Event
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.check import annotation, check, kind_of
 from sgp_runner.config.checkpoints import Checkpoints

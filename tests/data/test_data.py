@@ -23,7 +23,7 @@ from sgp_runner.data.number_words import (
 )
 from sgp_runner.data.numbers_en_de import NumbersEnDe, sentences
 from sgp_runner.data.phrases import DAY, EURO, HOUR, KINDS, clock, quantity
-from sgp_runner.data.quadratic import QuadraticData
+from sgp_runner.data.quadratic_problem import QuadraticData
 from sgp_runner.data.sampler import (
     IID,
     Dirichlet,

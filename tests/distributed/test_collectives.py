@@ -15,7 +15,7 @@ from helpers.tiny import machines, run
 from test_mpi import mpirun
 from test_simulator import Custom
 
-from sgp_runner.cluster.machines import LogNormalTime
+from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.core.worker import Worker
 
 RANK = str(RANKS / "collective_rank.py")

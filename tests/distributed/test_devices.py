@@ -17,10 +17,11 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.problem import Compute
 from sgp_runner.distributed.gradients import LossScale
 from sgp_runner.distributed.launch import launch
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed
-from sgp_runner.utils.place import Part, Place
+from sgp_runner.utils.shard import Shard
 
 # Eight steps of a network without BatchNorm, whose statistics are each device's own.
 TINY = (
@@ -212,7 +213,7 @@ def test_the_devices_of_a_node_agree_on_what_has_arrived() -> None:
 
 def test_places() -> None:
     """Two nodes of three devices and two servers."""
-    places = [Place(process, 2, 3) for process in range(8)]
+    places = [RankLayout(process, 2, 3) for process in range(8)]
     assert [place.node_rank for place in places] == [0, 0, 0, 1, 1, 1, 2, 3]
     assert [place.device for place in places] == [0, 1, 2, 0, 1, 2, 0, 0]
     assert [place.is_server for place in places] == [False] * 6 + [True] * 2
@@ -223,7 +224,7 @@ def test_places() -> None:
 
 def test_parts() -> None:
     def cut(total: int) -> list[list[int]]:
-        return [list(range(total))[Part(i, 3).of(total)] for i in range(3)]
+        return [list(range(total))[Shard(i, 3).of(total)] for i in range(3)]
 
     assert cut(7) == [[0, 1, 2], [3, 4, 5], [6]]
     assert cut(6) == [[0, 1], [2, 3], [4, 5]]
@@ -307,7 +308,7 @@ def test_devices_of_a_node_drop_different_elements_and_read_different_samples(
 
     run = make_experiment(tmp_path, *TINY).run
     whole = build_problem(run)
-    parts = [replace(whole, part=Part(device, 2)) for device in range(2)]
+    parts = [replace(whole, part=Shard(device, 2)) for device in range(2)]
     assert len({part.dropout_seed(0, 0) for part in parts}) == 2
     assert parts[0].dropout_seed(1, 5) == whole.dropout_seed(1, 5)
     (inputs,), targets = whole.batch(1, 5)

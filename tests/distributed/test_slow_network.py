@@ -186,8 +186,9 @@ def test_a_small_imitated_network_needs_no_root(
 def test_nothing_is_reported_of_links_that_are_not_as_slow_as_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks import network
     from benchmarks.on_hosts import Here
+
+    from benchmarks import network
 
     rates = {100e6: 96e6, 300e6: 280e6}
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.distributed_c10d import PrefixStore
 
-from sgp_runner.core.worker import OwnBudget
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.distributed.rank import NO_STEP_LEFT, ServerBudget
 from sgp_runner.distributed.store import LocalStore
 

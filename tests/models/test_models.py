@@ -15,7 +15,7 @@ from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.grammar import Grammar
 from sgp_runner.data.numbers_en_de import NumbersEnDe
-from sgp_runner.data.quadratic import QuadraticData
+from sgp_runner.data.quadratic_problem import QuadraticData
 from sgp_runner.data.tasks import Classification, LanguageModelling
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.decoder import rotated, rotation

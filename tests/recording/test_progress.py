@@ -20,7 +20,7 @@ from test_console import SUMMARY
 
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.estimate import Work, disk_bytes, estimate, memory_bytes
-from sgp_runner.recording.observer import crowded, replaced
+from sgp_runner.recording.opening import oversubscribed, replaced_records
 from sgp_runner.recording.progress import ConsoleListener, Pace
 
 
@@ -203,7 +203,7 @@ def test_records_that_are_replaced_are_announced(
     path = tmp_path / "metrics.jsonl"
     if there is not None:
         path.write_text(there)
-    sentence = replaced(path, resume)
+    sentence = replaced_records(path, resume)
     assert (sentence is None) == (says is None) and (says or "") in (sentence or "")
 
 
@@ -212,7 +212,7 @@ def test_ranks_that_share_cores_are_warned_about(tmp_path: Path) -> None:
     assert cores is not None
     for nodes in (cores, cores + 1):
         words = ("model=mlp", "network=gloo", f"nodes={nodes}", f"name=n{nodes}")
-        notes = crowded(make_experiment(tmp_path, *words).run)
+        notes = oversubscribed(make_experiment(tmp_path, *words).run)
         assert bool(notes) == (nodes > cores)
     assert notes[0].startswith(f"{nodes} ranks share {cores} core")
 

@@ -23,8 +23,8 @@ from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import what_was_run
 from sgp_runner.report.rank.tables import of_runs
 from sgp_runner.report.read.run_folders import run_folders
+from sgp_runner.report.read.run_groups import settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.read.settings import settings_in
 from sgp_runner.report.render.page import render
 from sgp_runner.report.render.text_tables import csv, markdown
 from sgp_runner.report.render.write import write_report

@@ -15,9 +15,9 @@ from sgp_runner.report.plots.quality import chosen
 from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import select_lines
 from sgp_runner.report.rank.ranking import rankings
-from sgp_runner.report.read.names import names, short_key, wrap_label
+from sgp_runner.report.read.naming import names, short_key, wrap_label
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.read.settings import RunGroup, settings_in
 from sgp_runner.report.render.pictures import drawn
 
 CURVE = [[0.5], [0.7], [0.9]]

@@ -8,8 +8,8 @@ import pytest
 from helpers.report_runs import write_run
 
 from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.read.run_groups import settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.read.settings import settings_in
 from sgp_runner.report.render import terminal_plot as module
 from sgp_runner.report.render.terminal_plot import terminal_plot
 

@@ -12,8 +12,8 @@ from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import StyleMap, ticks_between
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import differing, what_was_run
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.read.settings import RunGroup, settings_in
 from sgp_runner.report.render.pictures import SHAPES
 from sgp_runner.report.render.write import write_report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 from helpers.paths import ROOT
@@ -144,89 +144,11 @@ def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: Module
     assert all(value > 0 for result in table.results for value in result.values)
 
 
-def test_a_frame_belongs_to_the_innermost_part_of_a_step(bench: ModuleType) -> None:
-    from benchmarks.step import part_of
-
-    def stack(*names: str) -> SimpleNamespace | None:
-        frame = None
-        for path, _, function in (name.partition(":") for name in names):
-            frame = SimpleNamespace(
-                f_code=SimpleNamespace(co_filename=f"/x/sgp_runner/{path}", co_name=function),
-                f_back=frame,
-            )
-        return frame
-
-    run = (
-        "session/rank.py:main",
-        "distributed/rank.py:run",
-        "core/scheduler.py:step",
-        "algorithms/sgp.py:run",
-    )
-    parts = {
-        "compute": "core/problem.py:backward",
-        "update": "core/optim/sgd.py:direction",
-        "mix": "core/gossip.py:split",
-        "send": "distributed/gloo.py:send",
-    }
-    assert {part_of(stack(*run, place)): name for name, place in parts.items()} == {
-        name: name for name in parts
-    }
-    assert [part_of(stack(*names)) for names in (run[:2], run[:1], ())] == ["the rest", None, None]
-
-
-def test_a_step_takes_at_least_the_time_of_its_parts_on_all_cores(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import os
-
-    from benchmarks import step
-
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    table = step.bound(
-        [[{"gradient": 0.010, "add": 0.001}, {"gradient": 0.020, "add": 0.003}]] * 2, processes=4
-    )
-    values = {"gradient": (15.0, 15.0), "add": (2.0, 2.0), "4 processes on 2 cores": (34.0, 34.0)}
-    assert {result.what: result.values for result in table.results} == values
-
-
-def test_memory_moved_is_compared_with_the_speed_of_a_copy(bench: ModuleType) -> None:
-    from benchmarks import least, step
-
-    seconds = {least.STEP: 0.016, least.ADD: 0.003, least.COPY: 0.003, "gradient": 9.0}
-    assert {result.what: result.values for result in step.traffic([[seconds]]).results} == {
-        "local step and share, 8 vectors": (50.0,),
-        "add a message, 3 vectors": (100.0,),
-    }
-
-
 def test_cores_share_one_part_of_a_run_and_not_the_other(bench: ModuleType) -> None:
     from benchmarks.cores import parts
 
     assert parts({1: 1.5, 2: 1.0}) == pytest.approx((0.5, 1.0))
     assert parts({1: 4.25, 2: 2.25, 4: 1.25}) == pytest.approx((0.25, 4.0))
-
-
-def test_a_frame_belongs_to_the_innermost_part_of_a_run(bench: ModuleType) -> None:
-    from benchmarks.cores import part_of
-
-    def stack(*places: str) -> SimpleNamespace | None:
-        frame = None
-        for path, _, function in (place.partition(":") for place in places):
-            code = SimpleNamespace(co_filename=path, co_name=function)
-            frame = SimpleNamespace(f_code=code, f_back=frame)
-        return frame
-
-    run = ("/x/sgp_runner/cli/main.py:run", "/x/sgp_runner/simulator/backend.py:run")
-    places = {
-        "gradients": "/x/sgp_runner/simulator/processes.py:finish",
-        "evaluation": "/x/sgp_runner/recording/observer.py:evaluate",
-        "algorithm and simulator": "/x/sgp_runner/algorithms/sgp.py:run",
-        "imports": "<frozen importlib._bootstrap>:_find_and_load",
-    }
-    inside = "/x/sgp_runner/core/flat.py:bind"
-    found = {part: part_of(stack(*run, place, inside)) for part, place in places.items()}
-    assert found == {part: part for part in places}
-    assert part_of(stack(run[0])) == part_of(None) == "start, end and the rest"
 
 
 @pytest.mark.slow
@@ -242,7 +164,6 @@ def test_what_cores_are_worth_with_small_sizes(
     assert [table.title for table in tables] == [
         "Learning by cores",
         "A small run, from prompt to prompt",
-        "Where a small run spends its time",
         "Beside a busy program",
     ]
     results = [result for table in tables for result in table.results]
@@ -281,10 +202,6 @@ def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType)
     ]
     assert all(value > 0 for result in tables["Time of a step"].results for value in result.values)
     assert {len(result.values) for table in tables.values() for result in table.results} == {2}
-    for name in step.OURS:
-        assert sum(
-            result.values[0] for result in tables[f"Where {name} spends a step"].results
-        ) == pytest.approx(100)
 
 
 @pytest.mark.slow
@@ -313,7 +230,6 @@ def test_the_simulators_cost_with_small_sizes(
         "Learning",
         "Engines",
         "Where vmap pays",
-        "Kernels of the loop and of vmap",
     ]
     assert all(value > 0 for table in tables for result in table.results for value in result.values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs

@@ -7,7 +7,7 @@ from math import log
 import pytest
 from numpy.random import default_rng
 
-from sgp_runner.cluster.machines import ConstantTime, GammaTime, LogNormalTime
+from sgp_runner.cluster.compute_variation import ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.simulator.compute_times import BLOCK, ComputeTimes
 
 

@@ -14,7 +14,7 @@ from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.simulator.fabric import packed_events, unpacked_events
 from sgp_runner.simulator.processors import Host

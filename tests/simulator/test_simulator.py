@@ -20,8 +20,9 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.cluster.compute_variation import ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.machines import Cluster, Collective, ConstantTime, GammaTime, LogNormalTime
+from sgp_runner.cluster.hardware import Cluster, Collective
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.scheduler import Deadlock, VirtualClock
 from sgp_runner.core.worker import Worker

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sgp_runner.models.in_memory import described
+from sgp_runner.models.in_memory_model import described
 from sgp_runner.utils.fingerprint import code_hash, tensor_hash
 
 BASE = """

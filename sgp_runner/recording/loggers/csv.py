@@ -28,10 +28,10 @@ class Csv:
         tags: Sequence[str],
         group: str | None,
     ) -> Listener:
-        return Table(run_dir)
+        return CsvTable(run_dir)
 
 
-class Table:
+class CsvTable:
     """A table whose columns are the fields seen so far.
 
     With a new field, and when a run resumes, it is made again from the records on disk.

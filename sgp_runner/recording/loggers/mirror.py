@@ -24,7 +24,7 @@ from sgp_runner.utils.units import number
 
 FINISH_SECONDS = 60.0  # how long the last rows may delay the exit
 HEAD_START = 2.0  # seconds that training has, unless it records before, to start alone
-MOST_ROWS = 100_000  # waiting for the destination
+MAX_WAITING_ROWS = 100_000  # waiting for the destination
 
 abandoned = Event()  # set if a thread still waits for a destination, which would delay the exit
 
@@ -77,8 +77,8 @@ class Mirror:
         self._recorded.set()
         if self.failed or not (row := row_of(record)):
             return
-        if self._rows.qsize() >= MOST_ROWS:
-            self._fail(f"has accepted none of the last {MOST_ROWS} rows")
+        if self._rows.qsize() >= MAX_WAITING_ROWS:
+            self._fail(f"has accepted none of the last {MAX_WAITING_ROWS} rows")
         else:
             self._rows.put((step, row))
 

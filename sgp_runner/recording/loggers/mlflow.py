@@ -72,7 +72,7 @@ class Mlflow:
         results = run_dir.parent.parent.absolute()
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{results}/mlflow.db"
 
-        def start() -> Copy:
+        def start() -> MlflowRun:
             os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
             from mlflow import MlflowClient
 
@@ -120,15 +120,15 @@ def log_settings(client: MlflowClient, run_id: str, config: Mapping[str, object]
         client.log_batch(run_id, params=params[at : at + PARAMS])
 
 
-def continued(client: MlflowClient, run_id: str) -> Copy:
+def continued(client: MlflowClient, run_id: str) -> MlflowRun:
     """Return the copy in an MLflow run, to be continued after the records that it has."""
     run = client.get_run(run_id)
     first, step = (int(run.data.tags.get(tag, 0)) for tag in (RECORDS, STEP))
-    return Copy(client, run_id, run.info.start_time, first, step)
+    return MlflowRun(client, run_id, run.info.start_time, first, step)
 
 
 @dataclass
-class Copy:
+class MlflowRun:
     """An MLflow run: points by training step, whose timestamps follow the clock of the run.
 
     started: its start in ms

@@ -90,7 +90,7 @@ class Wandb:
         group: str | None,
         first_step: int,
     ) -> Mirror:
-        def start(mode: str) -> Copy:
+        def start(mode: str) -> WandbRun:
             import wandb
 
             # The login prints before it knows the run's settings.
@@ -122,9 +122,9 @@ class Wandb:
             run.define_metric("time_s", hidden=True)
             for chart in ("train/*", "server/*", "eval/*", "average/*"):
                 run.define_metric(chart, step_metric="time_s")
-            return Copy(run, run_dir, first_step)
+            return WandbRun(run, run_dir, first_step)
 
-        def start_or_stay_offline() -> Copy:
+        def start_or_stay_offline() -> WandbRun:
             try:
                 return start(self.actual_mode)
             except Exception as error:
@@ -150,7 +150,7 @@ class Wandb:
 
 
 @dataclass(frozen=True)
-class Copy:
+class WandbRun:
     """A W&B run.
 
     Its step is the line number in ``metrics.jsonl``, so that a resumed run continues where it

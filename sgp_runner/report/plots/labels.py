@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from sgp_runner.report.plots.figure import Axis, Label, Plot, Series
-from sgp_runner.report.read.names import wrap_label
+from sgp_runner.report.read.naming import wrap_label
 
 MIN_TEXT_LINES = 18  # lines of text that the lowest plot has room for
 VERTICAL_MARGIN = 0.04  # of a plot's height, above and below its lines

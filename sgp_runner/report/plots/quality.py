@@ -12,7 +12,7 @@ from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
 from sgp_runner.report.plots.labels import labelled
 from sgp_runner.report.plots.style import MAX_AXIS_RATIO, StyleMap, select_lines, ticks_between
 from sgp_runner.report.rank.ranking import Ranking, Target
-from sgp_runner.report.read.names import (
+from sgp_runner.report.read.naming import (
     CLOCK,
     byte_unit,
     file_name,
@@ -23,7 +23,7 @@ from sgp_runner.report.read.names import (
     time_unit,
     timed_models,
 )
-from sgp_runner.report.read.settings import RunGroup
+from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.utils.units import counted, duration
 
 AXIS = {"accuracy": "accuracy in %", "bleu": "BLEU", "loss": "loss"}

@@ -10,7 +10,7 @@ from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Sty
 from sgp_runner.report.plots.labels import labelled
 from sgp_runner.report.plots.style import StyleMap, axis_over, nodes_axis, select_lines
 from sgp_runner.report.read.comparison import Pair
-from sgp_runner.report.read.names import (
+from sgp_runner.report.read.naming import (
     CLOCK,
     file_name,
     group_by,
@@ -22,8 +22,8 @@ from sgp_runner.report.read.names import (
     timed_models,
     wrap_label,
 )
+from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.report.read.runs import PUBLISHED
-from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import counted
 
 

@@ -12,9 +12,9 @@ from sgp_runner.report.plots.style import MAX_LINES
 from sgp_runner.report.plots.time_to_target import to_target
 from sgp_runner.report.rank.ranking import Ranking
 from sgp_runner.report.read.comparison import COMPARABLE, UNITS, Pair
-from sgp_runner.report.read.names import file_name, group_by, three_digits, wrap_label
+from sgp_runner.report.read.naming import file_name, group_by, three_digits, wrap_label
+from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.report.read.runs import PUBLISHED
-from sgp_runner.report.read.settings import RunGroup
 
 OURS = "#3381ef"  # beside published figures, in the colour of the text
 MARKS = {"simulated, fitted to it": "square", "simulated, predicted": "diamond"}

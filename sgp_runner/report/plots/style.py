@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from sgp_runner.report.plots.colours import LOOKS, family_member, look_of, shade
 from sgp_runner.report.plots.figure import DASHES, FILLS, Axis, Style
-from sgp_runner.report.read.names import BASELINE, Item, group_by
-from sgp_runner.report.read.settings import RunGroup
+from sgp_runner.report.read.naming import BASELINE, Item, group_by
+from sgp_runner.report.read.run_groups import RunGroup
 
 MAX_LINES = 8  # lines or rows of a plot
 MAX_AXIS_RATIO = 10  # of greatest to least: a wider range needs a logarithmic axis

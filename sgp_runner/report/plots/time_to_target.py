@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sgp_runner.report.plots.figure import Axis, Label, Plot, Series
 from sgp_runner.report.plots.style import MAX_LINES, StyleMap, axis_over, select_lines
 from sgp_runner.report.rank.ranking import Ranking, Row
-from sgp_runner.report.read.names import (
+from sgp_runner.report.read.naming import (
     BASELINE,
     CLOCK,
     file_name,

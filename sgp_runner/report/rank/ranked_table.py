@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from sgp_runner.report.rank.ranking import Ranking, Row
-from sgp_runner.report.rank.tables import Cell, Table, joined, quality_text, text
-from sgp_runner.report.read.names import CLOCK, file_name, three_digits, time_unit
-from sgp_runner.report.read.settings import RunGroup
+from sgp_runner.report.rank.tables import Cell, ReportTable, joined, quality_text, text
+from sgp_runner.report.read.naming import CLOCK, file_name, three_digits, time_unit
+from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.utils.units import counted, num_bytes
 
 RANK, ALGORITHM = "#", "algorithm"
 NEVER = "never"
 
 
-def ranked_tables(rankings: Sequence[Ranking]) -> list[Table]:
+def ranked_tables(rankings: Sequence[Ranking]) -> list[ReportTable]:
     """Return a table for each ranking, named ``ranking`` if it is the only one."""
     out = []
     for each in rankings:
@@ -28,7 +28,7 @@ def ranked_tables(rankings: Sequence[Ranking]) -> list[Table]:
     return out
 
 
-def of_ranking(ranking: Ranking, name: str) -> Table:
+def of_ranking(ranking: Ranking, name: str) -> ReportTable:
     """Return the table of a ranking."""
     rows, target = ranking.rows, ranking.target
     fastest = min((row.time for row in rows if row.times), default=1.0)
@@ -68,7 +68,7 @@ def of_ranking(ranking: Ranking, name: str) -> Table:
         raw["compute_utilisation"] = [row.setting.utilisation for row in rows]
     if hours:
         raw["hours"] = [row.setting.mean("hours") for row in rows]
-    return Table(
+    return ReportTable(
         name,
         title_of(ranking),
         note_of(ranking, nodes, overs),

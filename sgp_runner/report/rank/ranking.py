@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sgp_runner.report.read.names import BASELINE, distinguishing_overrides, group_by, timed_models
+from sgp_runner.report.read.naming import BASELINE, distinguishing_overrides, group_by, timed_models
+from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.report.read.runs import FINISHED, TIMING
-from sgp_runner.report.read.settings import RunGroup
 from sgp_runner.utils.units import counted
 
 MAX_TARGET_GAP = (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sgp_runner.report.read.names import group_by
-from sgp_runner.report.read.settings import RunGroup, words
+from sgp_runner.report.read.naming import group_by
+from sgp_runner.report.read.run_groups import RunGroup, words
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import number
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from sgp_runner.report.rank.run_summary import columns, differing
 from sgp_runner.report.read.comparison import COMPARABLE, UNITS, Pair
-from sgp_runner.report.read.names import CLOCK
+from sgp_runner.report.read.naming import CLOCK
+from sgp_runner.report.read.run_groups import CLUSTER, MAX_OVERRIDE_LENGTH, RunGroup, labels, words
 from sgp_runner.report.read.runs import PUBLISHED, TIMING
-from sgp_runner.report.read.settings import CLUSTER, MAX_OVERRIDE_LENGTH, RunGroup, labels, words
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import duration, num_bytes, percent
 
@@ -24,7 +24,7 @@ Linker: TypeAlias = Callable[[str, str], str]
 
 
 @dataclass(frozen=True)
-class Link:
+class CellLink:
     """A text and its target, relative to the report."""
 
     text: str
@@ -39,13 +39,13 @@ class Cell:
     note: text below the links
     """
 
-    links: Sequence[Link]
+    links: Sequence[CellLink]
     kind: str | None = None
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table of a report.
 
     raw: a line for each line of ``cells``, in SI units
@@ -61,7 +61,7 @@ class Table:
     words: Sequence[str]
 
 
-def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[Table]:
+def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[ReportTable]:
     """Return the tables of a report, with the one of pairs if there are any."""
     out = [of_settings(settings, link)]
     if pairs:
@@ -69,7 +69,7 @@ def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) ->
     return [*out, of_runs(settings, link)]
 
 
-def of_settings(settings: Sequence[RunGroup], link: Linker) -> Table:
+def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
     raw, cells, keys = [], [], differing(settings)
     shown = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
     clusters = len({each.cluster for each in settings}) > 1
@@ -123,7 +123,7 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> Table:
                 text(*sent_words(each)),
                 Cell(
                     [
-                        Link(f"{seed}", link(path, LOG))
+                        CellLink(f"{seed}", link(path, LOG))
                         for seed, path in zip(each.seeds, each.runs["folder"], strict=True)
                     ]
                 ),
@@ -147,12 +147,12 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> Table:
         "Each seed links to its run's raw log. A commit with + had uncommitted changes."
     )
     head += WORDS[2:]
-    return Table(
+    return ReportTable(
         "settings", "Settings", note, pd.DataFrame(raw), head, cells, ("algorithm", *WORDS)
     )
 
 
-def of_runs(settings: Sequence[RunGroup], link: Linker) -> Table:
+def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
     lines = pd.concat([each.runs for each in settings])
     methods = [each.method for each in settings for _ in each.seeds]
     keys = differing(settings)
@@ -164,7 +164,7 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> Table:
     raw = facts.join(pd.DataFrame(more, facts.index))
     cells = [
         [
-            Cell([Link(line["run"], link(line["folder"], ""))]),
+            Cell([CellLink(line["run"], link(line["folder"], ""))]),
             text(method),
             kind_cell(line["kind"]),
             text(line["state"]),
@@ -178,8 +178,8 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> Table:
             text(time_text(line["time_s"]), CLOCK[line["clock"]].removesuffix(" time")),
             Cell(
                 [
-                    Link("log", link(line["folder"], LOG)),
-                    Link("settings", link(line["folder"], "config.yaml")),
+                    CellLink("log", link(line["folder"], LOG)),
+                    CellLink("settings", link(line["folder"], "config.yaml")),
                 ]
             ),
             text(joined(commits(lines.iloc[[number]]))),
@@ -203,7 +203,7 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> Table:
         "Below the mean over the workers, the lowest worker and the highest. Links to files work "
         "where the folders of the runs are."
     )
-    return Table(
+    return ReportTable(
         "runs",
         "Runs",
         note,
@@ -214,7 +214,7 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> Table:
     )
 
 
-def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
+def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
     raw, cells = [], []
     for pair in pairs:
         figure, each = pair.published, pair.setting
@@ -230,7 +230,7 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
                 ),
                 Cell(
                     [
-                        Link(
+                        CellLink(
                             f"{figure.value:.4g}"
                             + (f" ± {figure.spread:g}" if figure.spread is not None else "")
                         )
@@ -239,9 +239,11 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
                 ),
                 text(f"{pair.ours:.4g}", averaged),
                 text("" if pair.error is None else f"{pair.error:+.1f} %"),
-                Cell([Link(pair.ours_is)], pair.kind),
+                Cell([CellLink(pair.ours_is)], pair.kind),
                 text(figure.origin),
-                Cell([Link(str(seed), log) for seed, log in zip(each.seeds, logs, strict=True)]),
+                Cell(
+                    [CellLink(str(seed), log) for seed, log in zip(each.seeds, logs, strict=True)]
+                ),
                 text(joined(commits(each.runs))),
             ]
         )
@@ -250,7 +252,7 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> Table:
         "Errors are in percent of the published figure. "
         "Derived: computed from published hours, epochs and batch size."
     )
-    return Table(
+    return ReportTable(
         "published",
         "Published beside ours",
         note,
@@ -292,11 +294,11 @@ def value_text(settings: Mapping[str, object], key: str) -> str:
 
 
 def text(value: object, note: str = "") -> Cell:
-    return Cell([Link(str(value))], note=note)
+    return Cell([CellLink(str(value))], note=note)
 
 
 def kind_cell(kind: str) -> Cell:
-    return Cell([Link(kind)], kind)
+    return Cell([CellLink(kind)], kind)
 
 
 def quality_text(value: float, metric: str | None) -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sgp_runner.report.read.published import Published, published
+from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.report.read.runs import REAL, TIMING
-from sgp_runner.report.read.settings import RunGroup
 
 COMPARABLE = {
     "hours": "training time",

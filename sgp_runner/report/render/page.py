@@ -10,7 +10,7 @@ from pathlib import Path
 from sgp_runner.report.plots.figure import GLYPHS
 from sgp_runner.report.plots.sections import Section
 from sgp_runner.report.rank.run_summary import WhatWasRun
-from sgp_runner.report.rank.tables import Table
+from sgp_runner.report.rank.tables import ReportTable
 from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 from sgp_runner.report.render.interactive import figure
 
@@ -35,9 +35,9 @@ def render(
     subtitle: str,
     box: WhatWasRun,
     configs: Sequence[tuple[str, str]],
-    ranked: Sequence[Table],
+    ranked: Sequence[ReportTable],
     sections: Sequence[Section],
-    tables: Sequence[Table],
+    tables: Sequence[ReportTable],
     skipped: Sequence[str],
 ) -> str:
     """Return the page, whose links are relative to its folder.

@@ -12,9 +12,9 @@ from rich.text import Text
 from sgp_runner.recording.console import show
 from sgp_runner.report.rank.ranked_table import RANK, ranked_tables
 from sgp_runner.report.rank.ranking import rankings
-from sgp_runner.report.rank.tables import Cell, Table, of_pairs
+from sgp_runner.report.rank.tables import Cell, ReportTable, of_pairs
 from sgp_runner.report.read.comparison import Pair
-from sgp_runner.report.read.settings import RunGroup
+from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.report.render.terminal_plot import terminal_plot
 from sgp_runner.utils.messages import logger
 
@@ -28,7 +28,7 @@ def show_rankings(settings: Sequence[RunGroup], target: float | None = None) -> 
             logger.info(f"\n{picture}")
 
 
-def grid(table: Table) -> Grid:
+def grid(table: ReportTable) -> Grid:
     """Draw a table of a report; the notes of cells stand below them."""
     out = Grid(
         title=Text.assemble((table.title, "bold"), "\n", (table.note, "dim")),

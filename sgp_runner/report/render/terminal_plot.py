@@ -16,7 +16,7 @@ import pandas as pd
 
 from sgp_runner.report.plots.quality import ERROR_AXIS_ACCURACY
 from sgp_runner.report.rank.ranking import Ranking, Row
-from sgp_runner.report.read.names import title
+from sgp_runner.report.read.naming import title
 from sgp_runner.utils.units import HOUR, MINUTE, counted, duration
 
 WIDTH, HEIGHT = 70, 16  # characters between the axes

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from sgp_runner.report.plots.figure import GLYPHS
-from sgp_runner.report.rank.tables import Cell, Table
+from sgp_runner.report.rank.tables import Cell, ReportTable
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
 
@@ -16,11 +16,11 @@ def inert(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
-def csv(table: Table) -> str:
+def csv(table: ReportTable) -> str:
     return str(table.raw.map(inert).rename(columns=inert).to_csv(index=False))
 
 
-def markdown(table: Table) -> str:
+def markdown(table: ReportTable) -> str:
     def line(words: Iterable[str]) -> str:
         return "| " + " | ".join(words) + " |"
 

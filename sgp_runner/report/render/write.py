@@ -14,8 +14,8 @@ from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import what_was_run
 from sgp_runner.report.rank.tables import tables
 from sgp_runner.report.read.comparison import Pair, pairs_of
+from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
 from sgp_runner.report.read.runs import Runs, read_runs
-from sgp_runner.report.read.settings import RunGroup, labels, settings_in
 from sgp_runner.report.render.page import render
 from sgp_runner.report.render.pictures import save_all
 from sgp_runner.report.render.text_tables import csv, markdown

@@ -1,0 +1,126 @@
+"""Processes of benchmarks: ranks as torchrun starts them, and single ones on some cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from datetime import timedelta
+from math import ceil
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.hosts import Here, Hosts, enter
+
+T = TypeVar("T")
+# Importing PyTorch in every process would take longer than short runs.
+PRELOAD = [
+    "torch.nn.parallel",
+    "sklearn.datasets",
+    "hydra.utils",
+    "sgp_runner.config.schema",
+    "sgp_runner.session.execution",
+]
+TIMEOUT_SECONDS = 600.0
+
+
+class Ranks:
+    """A context manager of ``size`` processes on ``hosts`` as torchrun starts them.
+
+    pinned: each stays on one core; otherwise three of four ranks may meet on one of two cores
+
+    Each has one thread. Functions passed to `call` may make a process group if they destroy it.
+    """
+
+    def __init__(self, size: int, hosts: Hosts | Here, pinned: bool = False) -> None:
+        from torch.distributed import TCPStore
+
+        address, cores = hosts.address(0), sorted(os.sched_getaffinity(0))
+        with hosts.at(0):
+            self.store = TCPStore(
+                address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5)
+            )
+        shared = {
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(self.store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "GLOO_SOCKET_IFNAME": hosts.interface,
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "OMP_NUM_THREADS": "1",
+        }
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the server that imports PyTorch
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        self.pools = []
+        for rank in range(size):
+            environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            own = [cores[rank // ranks_on_a_core(size)]] if pinned else cores
+            arguments = environment, own, hosts.path(rank)
+            self.pools.append(ProcessPoolExecutor(1, context, settle, arguments))
+
+    def call(self, work: Callable[..., T], *arguments: Any) -> list[T]:
+        """Call ``work``, a function of a module, in all processes and return the results.
+
+        Raises the first error of a process; the others may wait for that one.
+        """
+        answers = [pool.submit(work, *arguments) for pool in self.pools]
+        for answer in as_completed(answers, TIMEOUT_SECONDS):
+            answer.result()
+        return [answer.result() for answer in answers]
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:  # a rank may wait for messages that never come
+            for process in multiprocessing.active_children():
+                process.kill()
+        for pool in self.pools:
+            pool.shutdown()
+
+
+def rank_of_run(words: Sequence[str]) -> Path:
+    """Make a run as one of its ranks and return its folder."""
+    from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.session.execution import perform
+
+    experiment = experiment_of(words)
+    perform(experiment)
+    return experiment.directory
+
+
+def ranks_on_a_core(ranks: int) -> int:
+    """Count the ranks that share a core: consecutive ones, as equally many as possible."""
+    return ceil(ranks / len(os.sched_getaffinity(0)))
+
+
+def settle(
+    environment: Mapping[str, str], cores: Iterable[int], namespace: str | None = None
+) -> None:
+    """Move a new process to its cores and, if it has one, into its namespace; silence it."""
+    if namespace is not None:
+        enter(namespace)
+    os.environ.update(environment)
+    os.sched_setaffinity(0, cores)
+    warnings.simplefilter("ignore")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+@contextmanager
+def process_on(cores: int, **environment: str) -> Iterator[ProcessPoolExecutor]:
+    """Start a process on ``cores`` cores, with these variables when it imports PyTorch."""
+    environment = {"OMP_NUM_THREADS": str(cores), **environment}
+    arguments = environment, sorted(os.sched_getaffinity(0))[:cores]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, settle, arguments) as pool:
+        yield pool
+
+
+def in_process(work: Callable[..., T], *arguments: Any, **environment: str) -> T:
+    """Call ``work`` in a new process on all cores and return its result."""
+    with process_on(len(os.sched_getaffinity(0)), **environment) as pool:
+        return pool.submit(work, *arguments).result()

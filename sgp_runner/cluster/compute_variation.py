@@ -1,0 +1,62 @@
+"""How the time of a gradient varies from step to step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING, Protocol
+
+from sgp_runner.cluster.checks import check_positive, check_power
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+
+class ComputeTime(Protocol):
+    """Variation of compute time around its mean (both in seconds)."""
+
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]: ...
+
+
+@dataclass(frozen=True)
+class ConstantTime:
+    """Always the mean."""
+
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
+        return [mean] * count
+
+
+@dataclass(frozen=True)
+class LogNormalTime:
+    """Log-normal around the mean.
+
+    cv: coefficient of variation
+    """
+
+    cv: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_positive("cluster.compute_time.cv", self.cv)
+        check_power("cluster.compute_time.cv", self.cv, 2)
+
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
+        variance = log(1 + self.cv**2)
+        times = mean * random.lognormal(-variance / 2, variance**0.5, count)
+        return list(map(float, times))
+
+
+@dataclass(frozen=True)
+class GammaTime:
+    """Gamma around the mean (Barkai et al. 2020: shape 100).
+
+    shape: of the law; its coefficient of variation is 1 / sqrt(shape)
+    """
+
+    shape: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_positive("cluster.compute_time.shape", self.shape)
+        check_power("cluster.compute_time.shape", self.shape, -1)
+
+    def sample(self, mean: float, random: Generator, count: int) -> list[float]:
+        return list(map(float, mean * random.gamma(self.shape, 1 / self.shape, count)))

@@ -1,0 +1,376 @@
+"""The machines that a simulated run models, as data in ``configs/cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf, log2
+from typing import Literal
+
+from sgp_runner.cluster.checks import check_positive, check_power, check_ranks, check_rate
+from sgp_runner.cluster.compute_variation import ComputeTime
+from sgp_runner.cluster.regions import Region, check_regions, crossings, left_in
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds, bit_rate, counted, num_bytes
+
+# Copies per asynchronous gradient: to the host, into the model there, the model back to the device.
+ASYNC_HOST_PASSES = 3
+
+HOST_KEYS = ("ranks_per_host", "passing_seconds_per_byte", "mixing_seconds_per_byte")
+VALIDATED = ("nodes", "bandwidth", "least_bytes", "most_bytes")
+
+Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of nodes that are identical but for ``node_factors`` and ``heterogeneity``.
+
+    compute_time: how the time of a gradient varies from step to step
+    name: the name in reports
+    devices_per_node: devices that share a node's work and its interface; the times here are of a
+        whole node
+    step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models
+        that are not listed
+    step_batch: samples per node that a time is meant for; time is proportional to the batch. Times
+        of models that are not listed do not depend on it
+    input_seconds: part of that time, at its beginning, in which parameters are not needed yet:
+        loading and copying the batch. It continues while a node waits for messages, but not while
+        it waits for an all-reduce, which blocks its stream
+    node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast
+    heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is
+        drawn once; 0 for equal nodes
+    bandwidth: bits per second of a node's network interface, in each direction
+    bandwidth_up: bits per second that a node sends, where that differs; null: as bandwidth
+    bandwidth_down: bits per second that a node receives, where that differs; null: as bandwidth
+    node_bandwidth_up: bits per second that single nodes send, by rank, e.g. ``{3: 20Mbit/s}``
+    node_bandwidth_down: bits per second that single nodes receive, by rank
+    regions: groups of nodes that slower links join, each {nodes: ..., bandwidth_up: ...,
+        bandwidth_down: ..., latency_seconds: ...}; none: every node reaches all others alike. The
+        rates are those of a region's link to the others, which all messages that leave or enter it
+        share; the latency is one number, or a list with one for each region
+    latency_seconds: from the first bit leaving to the first bit arriving
+    message_overhead_seconds: time the sender's interface spends on each message before its first
+        bit
+    duplex: ``full``: a queue for each direction; ``half``: sending and receiving share one
+    collective: the all-reduce algorithm
+    overlap: share of a gradient's compute time during which its all-reduce can already run
+        (bucketed backward pass)
+    bucket_bytes: size of the last bucket, which can only start when the gradient is complete
+    exchange_overlap: share of the compute time of its last gradient during which an all-reduce or
+        all-gather of what local steps changed can already run, layer by layer as the backward pass
+        ends; the algorithm is the same
+    fragment_overlap: the same of one fragment of the model
+    host_seconds_per_byte: time for the processor to add up or copy one byte of a message, where the
+        network stack is on the host: once for what each round of an all-reduce adds, and
+        `ASYNC_HOST_PASSES` times for each gradient of an asynchronous algorithm, whose model lives
+        where others can reach it at any time
+    all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was
+        measured; null: as bandwidth
+    all_reduce_latency_seconds: of a round of an all-reduce, where that was measured; null:
+        latency_seconds plus message_overhead_seconds
+    connect_seconds: extra time of the first collective of a run, in which libraries such as NCCL
+        connect the nodes
+    cores_per_host: processor cores that the ranks of one host share; a gradient occupies one of
+        them, so that it is the number of gradients that a host computes at full speed, and
+        step_seconds are those of a gradient alone. null: every rank has its own
+    ranks_per_host: consecutive ranks on one host; null: all ranks, servers too
+    passing_seconds_per_byte: time of a core for each byte that a rank sends or receives
+    mixing_seconds_per_byte: time of a core to prepare a message and fold one in, for each byte that
+        a rank receives, before the message counts as received
+    serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it,
+        while others come in: that of Gap-Aware ASGD, an upper limit for others. It answers one
+        after the other
+    fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the
+        times of others are predictions
+    validated: where times were compared with real ones; a run elsewhere says so. nodes: at most;
+        bandwidth; least_bytes and most_bytes of a model. Each may be missing
+    """
+
+    step_seconds: Mapping[str, Seconds]
+    compute_time: ComputeTime
+    bandwidth: BitsPerSecond
+    latency_seconds: Seconds
+    node_factors: Mapping[int, float]
+    step_batch: Mapping[str, int] = field(default_factory=dict)
+    devices_per_node: int = 1
+    input_seconds: Seconds = 0.0
+    host_seconds_per_byte: float = 0.0
+    message_overhead_seconds: Seconds = 0.0
+    duplex: Literal["full", "half"] = "full"
+    collective: Collective = "ring"
+    overlap: float = 0.0
+    bucket_bytes: Bytes = 25 * 2**20
+    heterogeneity: float = 0.0
+    name: str = "custom"
+    fitted_on: tuple[str, ...] = ()
+    validated: Mapping[str, float] = field(default_factory=dict)
+    all_reduce_bandwidth: BitsPerSecond | None = None
+    all_reduce_latency_seconds: Seconds | None = None
+    connect_seconds: Seconds = 0.0
+    cores_per_host: float | None = None
+    ranks_per_host: int | None = None
+    passing_seconds_per_byte: float = 0.0
+    mixing_seconds_per_byte: float = 0.0
+    serving_seconds_per_byte: float = 0.0
+    bandwidth_up: BitsPerSecond | None = None
+    bandwidth_down: BitsPerSecond | None = None
+    node_bandwidth_up: Mapping[int, BitsPerSecond] = field(default_factory=dict)
+    node_bandwidth_down: Mapping[int, BitsPerSecond] = field(default_factory=dict)
+    regions: Sequence[Region] = ()
+    exchange_overlap: float = 0.0
+    fragment_overlap: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_rate("cluster.bandwidth", self.bandwidth)
+        for key, rate in (
+            ("all_reduce_bandwidth", self.all_reduce_bandwidth),
+            ("bandwidth_up", self.bandwidth_up),
+            ("bandwidth_down", self.bandwidth_down),
+        ):
+            if rate is not None:
+                check_rate(f"cluster.{key}", rate)
+        for key, rates in (
+            ("node_bandwidth_up", self.node_bandwidth_up),
+            ("node_bandwidth_down", self.node_bandwidth_down),
+        ):
+            for rank, rate in rates.items():
+                check_rate(f"cluster.{key}.{rank}", rate)
+        self.check_regions()
+        self.check_hosts()
+        check_positive("cluster.devices_per_node", self.devices_per_node)
+        for model, samples in self.step_batch.items():
+            check_positive(f"cluster.step_batch.{model}", samples)
+        for model, seconds in self.step_seconds.items():
+            check_positive(f"cluster.step_seconds.{model}", seconds)
+        for rank, factor in self.node_factors.items():
+            check_positive(f"cluster.node_factors.{rank}", factor)
+        for key, value in (
+            ("latency_seconds", self.latency_seconds),
+            ("message_overhead_seconds", self.message_overhead_seconds),
+            ("heterogeneity", self.heterogeneity),
+            ("host_seconds_per_byte", self.host_seconds_per_byte),
+            ("input_seconds", self.input_seconds),
+            ("connect_seconds", self.connect_seconds),
+            ("mixing_seconds_per_byte", self.mixing_seconds_per_byte),
+            ("passing_seconds_per_byte", self.passing_seconds_per_byte),
+            ("serving_seconds_per_byte", self.serving_seconds_per_byte),
+            ("all_reduce_latency_seconds", self.all_reduce_latency_seconds or 0.0),
+        ):
+            if not 0 <= value < float("inf"):
+                raise ConfigError(
+                    f"cluster.{key}", f"{value} must be zero or positive, and finite."
+                )
+        for key in self.validated:
+            if key not in VALIDATED:
+                raise ConfigError(
+                    f"cluster.validated.{key}",
+                    f"there is no such limit; use {', '.join(VALIDATED)}.",
+                )
+        if self.heterogeneity:
+            check_power("cluster.heterogeneity", self.heterogeneity, -2)
+        if self.bucket_bytes < 1:
+            raise ConfigError("cluster.bucket_bytes", f"{self.bucket_bytes} must be at least 1.")
+        for key in ("overlap", "exchange_overlap", "fragment_overlap"):
+            if not 0 <= (share := getattr(self, key)) < 1:
+                raise ConfigError(f"cluster.{key}", f"{share} must be in [0, 1).")
+
+    def beyond(self, nodes: int, model_bytes: float) -> str | None:
+        """A sentence that says what of a run has not been validated for this profile, if any."""
+        limits = self.validated
+        least, most = limits.get("least_bytes", 0.0), limits.get("most_bytes", inf)
+        rate = limits.get("bandwidth", self.bandwidth)
+        here = [
+            said
+            for said, within in (
+                (bit_rate(self.bandwidth), self.bandwidth == rate),
+                (counted(nodes, "node"), nodes <= limits.get("nodes", inf)),
+                (f"a model of {num_bytes(model_bytes)}", least <= model_bytes <= most),
+                ("unequal links", not limits or not self.unequal_links),
+                ("regions", not limits or not self.regions),
+            )
+            if not within
+        ]
+        if not here:
+            return None
+        there = [bit_rate(rate)]
+        if "nodes" in limits:
+            there.append(f"up to {counted(int(limits['nodes']), 'node')}")
+        if "most_bytes" in limits:
+            sizes = dict.fromkeys((num_bytes(least), num_bytes(most)))
+            there.append(f"models of {' to '.join(sizes)}")
+        return (
+            f"Outside what the times of cluster={self.name} were validated for "
+            f"({', '.join(there)}): {', '.join(here)}."
+        )
+
+    def check_hosts(self) -> None:
+        """Raise ConfigError for what hosts cannot have, or only hosts have."""
+        if self.cores_per_host is None:
+            for key in HOST_KEYS:
+                if getattr(self, key):
+                    raise ConfigError(
+                        f"cluster.{key}",
+                        "processors are shared only where cluster.cores_per_host says how many a "
+                        "host has: set that too.",
+                    )
+            return
+        check_positive("cluster.cores_per_host", self.cores_per_host)
+        if self.ranks_per_host is not None:
+            check_positive("cluster.ranks_per_host", self.ranks_per_host)
+        if self.input_seconds:
+            raise ConfigError(
+                "cluster.input_seconds",
+                "loading beside a gradient is not modelled on processors that ranks share: "
+                "use cluster.input_seconds=0, or cluster.cores_per_host=null.",
+            )
+
+    def check_regions(self) -> None:
+        """Raise ConfigError for collectives that are not modelled between regions."""
+        if self.regions and self.collective != "ring":
+            raise ConfigError(
+                "cluster.collective",
+                f"of all-reduces between regions only rings are modelled, not {self.collective}: "
+                "use cluster.collective=ring.",
+            )
+
+    @property
+    def unequal_links(self) -> list[str]:
+        """The settings that give directions or nodes rates of their own."""
+        keys = ("bandwidth_up", "bandwidth_down", "node_bandwidth_up", "node_bandwidth_down")
+        return [key for key in keys if getattr(self, key)]
+
+    def check(self, nodes: int, servers: int) -> None:
+        """Raise ConfigError for ranks that the run does not have, or regions of other nodes.
+
+        A parameter server has a link but computes no gradients.
+        """
+        check_ranks("cluster.node_factors", self.node_factors, nodes)
+        check_ranks("cluster.node_bandwidth_up", self.node_bandwidth_up, nodes + servers)
+        check_ranks("cluster.node_bandwidth_down", self.node_bandwidth_down, nodes + servers)
+        check_regions(self.regions, nodes)
+
+    def among(self, new: Mapping[int, int]) -> Cluster:
+        """The cluster of the ranks in ``new`` alone, which maps each to its new number."""
+
+        def kept(values: Mapping[int, float]) -> dict[int, float]:
+            return {new[rank]: value for rank, value in values.items() if rank in new}
+
+        return replace(
+            self,
+            node_factors=kept(self.node_factors),
+            node_bandwidth_up=kept(self.node_bandwidth_up),
+            node_bandwidth_down=kept(self.node_bandwidth_down),
+            regions=left_in(self.regions, new),
+        )
+
+    def up(self, rank: int) -> float:
+        """Bits per second that ``rank`` sends."""
+        return self.node_bandwidth_up.get(rank, self.bandwidth_up or self.bandwidth)
+
+    def down(self, rank: int) -> float:
+        """Bits per second that ``rank`` receives."""
+        return self.node_bandwidth_down.get(rank, self.bandwidth_down or self.bandwidth)
+
+    def mean_step(self, model: str, batch_size: int, unlisted: float | None = None) -> float:
+        """Mean seconds of a gradient of ``model`` on ``batch_size`` samples per node.
+
+        unlisted: of a model that step_seconds does not list, before its default.
+        """
+        default = self.step_seconds.get("default") if unlisted is None else unlisted
+        seconds = self.step_seconds.get(model, default)
+        if seconds is None:
+            raise ConfigError(
+                f"cluster.step_seconds.{model}",
+                "no compute time for this model; add it, or a default.",
+            )
+        seconds *= batch_size / self.step_batch.get(model, batch_size)
+        if seconds < self.input_seconds:
+            raise ConfigError(
+                "cluster.input_seconds",
+                f"{self.input_seconds} is more than the {seconds:.3g} s of a gradient of {model}.",
+            )
+        return seconds
+
+    def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
+        """Time of an all-reduce that all ``nodes`` start together, by latency-bandwidth models.
+
+        slowest_link: divisor of the bandwidth of the slowest interface; every round waits for it.
+
+        Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5; half duplex pays for sending
+            and receiving in turn.
+        """
+        if nodes == 1:
+            return 0.0
+        start, transfer = self.slowest_hop(nodes, num_bytes, slowest_link)
+        add = num_bytes * self.host_seconds_per_byte
+        rounds = ceil(log2(nodes))
+        match self.collective:
+            case "ring":
+                return 2 * (nodes - 1) * (start + transfer / nodes) + (nodes - 1) / nodes * add
+            case "recursive_doubling":
+                return rounds * (start + transfer + add)
+            case "halving_doubling":
+                return 2 * rounds * start + (nodes - 1) / nodes * (2 * transfer + add)
+            case "tree":  # reduce to the root, then broadcast
+                return rounds * (2 * (start + transfer) + add)
+
+    def all_gather_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
+        """Time of an all-gather of ``num_bytes`` per node: a ring, or recursive doubling.
+
+        slowest_link: as in `all_reduce_seconds`.
+        """
+        start, transfer = self.slowest_hop(nodes, num_bytes, slowest_link)
+        return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
+
+    def slowest_hop(self, nodes: int, num_bytes: float, slowest_link: float) -> tuple[float, float]:
+        """Seconds until a message of a collective starts to arrive, and then for ``num_bytes``.
+
+        Every round waits for its slowest message. So an interface counts with its slower direction
+        (half duplex: with one after the other), and the slowest one counts for all. A ring through
+        regions, rank by rank, leaves and enters each of them once, with the longest latency and the
+        lowest rate of these crossings; that is an upper limit where one of them has the one and
+        another the other.
+        """
+        start, rates = self.all_reduce_latency_seconds, self.interfaces(nodes)
+        if start is None:
+            start = self.latency_seconds + self.message_overhead_seconds
+        if self.all_reduce_bandwidth is not None:
+            rates = {(self.all_reduce_bandwidth, self.all_reduce_bandwidth)}
+        transfer = max(
+            num_bytes * 8 * slowest_link / min(pair) * self.turns(*pair) for pair in rates
+        )
+        for latency, rate in crossings(self.regions):
+            start = max(start, latency + self.message_overhead_seconds)
+            transfer = max(transfer, num_bytes * 8 / rate)
+        return start, transfer
+
+    def interfaces(self, nodes: int) -> set[tuple[float, float]]:
+        """The different rates up and down of ``nodes`` nodes."""
+        single = bool(self.node_bandwidth_up or self.node_bandwidth_down)
+        return {(self.up(rank), self.down(rank)) for rank in range(nodes if single else 1)}
+
+    def turns(self, up: float, down: float) -> float:
+        """Time to send and receive one byte each, in that of the slower direction alone."""
+        return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
+
+    def all_gather_rounds(self, nodes: int) -> int:
+        return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))
+
+    def all_reduce_rounds(self, nodes: int) -> int:
+        """Number of consecutive messages in an all-reduce."""
+        rounds = ceil(log2(nodes))
+        return {
+            "ring": 2 * (nodes - 1),
+            "recursive_doubling": rounds,
+            "halving_doubling": 2 * rounds,
+            "tree": 2 * rounds,
+        }[self.collective]
+
+    def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
+        """Bytes that one node sends in an all-reduce (tree: the mean over nodes)."""
+        match self.collective:
+            case "recursive_doubling":
+                return ceil(log2(nodes)) * num_bytes
+            case _:
+                return 2 * (nodes - 1) / nodes * num_bytes

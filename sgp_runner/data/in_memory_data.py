@@ -1,0 +1,270 @@
+"""Training and validation sets that live in the memory of a Python program."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from sgp_runner.data.dataset import Batch, Dataset, LearningTask, Split, TensorSplit
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import Classification, Regression, _chunks
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.fingerprint import code_hash, tensor_hash
+
+HASHED = 512  #: samples that are read and hashed at a time
+FORMS = "a torch data set, or a pair of tensors or arrays (inputs, targets)"
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+#: The data sets that runs in progress may use, by the hashes of their samples and loss.
+DATASETS: dict[tuple[str, str | None], Dataset] = {}
+
+
+@dataclass(frozen=True)
+class InMemoryData:
+    """A training and a validation set of a Python program.
+
+    task: classification, for targets that are one whole number each, or regression
+    train_size: samples to train on
+    sha256: of all samples
+    loss: SHA-256 of the code of the user's own loss; null: the one of the task
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        label; dirichlet_equal = the same, all shards of one size
+    alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
+    """
+
+    task: Literal["classification", "regression"]
+    train_size: int
+    sha256: str
+    loss: str | None = None
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    alpha: float = 0.1
+
+    name: ClassVar[str] = "in_memory"
+    stand_in: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        partition_of(self)
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        dataset = DATASETS[self.sha256, self.loss]
+        return replace(
+            dataset,
+            train=in_type(dataset.train, dtype),
+            valid=in_type(dataset.valid, dtype),
+            partition=partition_of(self),
+        )
+
+
+@dataclass(frozen=True)
+class OwnLoss(LearningTask):
+    """A loss of the user's.
+
+    function: of outputs and targets of a batch; its mean, a scalar
+    name: classification or regression
+    metric: accuracy or loss
+    """
+
+    function: Loss
+    name: str  # type: ignore[misc]
+    metric: str  # type: ignore[misc]
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.function(outputs, targets)
+
+    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
+        total, correct = 0.0, 0
+        for inputs, targets in _chunks(module, split):
+            outputs = module(*inputs)
+            total += float(self.loss(outputs, targets)) * len(targets)
+            if self.metric == "accuracy":
+                correct += int((outputs.argmax(1) == targets).sum())
+        accuracy = {"accuracy": correct / len(split)} if self.metric == "accuracy" else {}
+        return {"loss": total / len(split)} | accuracy
+
+
+@dataclass(frozen=True)
+class ReadSplit(Split):
+    """A data set of the user's, read sample by sample.
+
+    Random transforms that draw from torch's global generator depend on the seed of the batch alone.
+
+    dtype: of floating-point inputs and targets
+    column: whether a target is a number, and becomes a vector of length 1
+    """
+
+    samples: Any
+    labels: Tensor | None
+    dtype: torch.dtype
+    column: bool
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            *inputs, targets = default_collate([self.samples[i] for i in indices.tolist()])
+        targets = targets.unsqueeze(1) if self.column else targets
+        return tuple(cast(each, self.dtype) for each in inputs), cast(whole(targets), self.dtype)
+
+
+@contextmanager
+def kept(given: Any, loss: Loss | None) -> Iterator[InMemoryData]:
+    """Keep data sets, a pair (train, valid), for runs to load.
+
+    Raises ConfigError for what is no pair of data sets, or has targets that no loss fits.
+    """
+    config, dataset = taken(given, loss)
+    key = config.sha256, config.loss
+    DATASETS[key] = dataset
+    try:
+        yield config
+    finally:
+        DATASETS.pop(key, None)
+
+
+def taken(given: Any, loss: Loss | None) -> tuple[InMemoryData, Dataset]:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ConfigError(
+            "data",
+            f"{type(given).__name__} is no data: give the name of a data set, or a pair "
+            f"(train, valid), of which each is {FORMS}.",
+        )
+    train, valid = (
+        split_of(each, which) for each, which in zip(given, ("train", "valid"), strict=True)
+    )
+    _, targets = train.batch(torch.arange(1))
+    classes = targets.dim() == 1 and not targets.is_floating_point()
+    if not classes and not targets.is_floating_point() and loss is None:
+        raise ConfigError(
+            "loss",
+            f"targets of shape {list(targets.shape[1:])} of whole numbers need a loss of your "
+            "own: give loss=, a function of outputs and targets that returns their mean loss.",
+        )
+    num_classes = 0
+    if classes:
+        labels = [labels_of(each) for each in (train, valid)]
+        num_classes = 1 + max(int(each.max()) for each in labels)
+        train, valid = (
+            replace(each, labels=own) for each, own in zip((train, valid), labels, strict=True)
+        )
+        if min(int(each.min()) for each in labels) < 0:
+            raise ConfigError("data", "a class is negative: number the classes from 0.")
+    elif loss is None and targets.dim() == 1:
+        train, valid = as_column(train), as_column(valid)
+    task = task_of(loss, classes)
+    inputs, targets = train.batch(torch.arange(1))
+    dataset = Dataset(
+        InMemoryData.name,
+        task,
+        train,
+        valid,
+        tuple(inputs[0].shape[1:]),
+        num_classes if classes else targets[0].numel(),
+    )
+    config = InMemoryData(
+        "classification" if classes else "regression",
+        len(train),
+        hashed(train, valid),
+        None if loss is None else code_hash(loss),
+    )
+    return config, dataset
+
+
+def task_of(loss: Loss | None, classes: bool) -> LearningTask:
+    if loss is None:
+        return Classification() if classes else Regression()
+    if not callable(loss):
+        raise ConfigError("loss", f"{loss!r} is no function of outputs and targets.")
+    name, metric = ("classification", "accuracy") if classes else ("regression", "loss")
+    return OwnLoss(loss, name, metric)
+
+
+def split_of(given: Any, which: str) -> TensorSplit | ReadSplit:
+    """The split that a data set, or a pair of tensors or arrays, is."""
+    if isinstance(given, DataLoader):
+        raise ConfigError("data", f"{which} is a DataLoader: give its data set, loader.dataset.")
+    if isinstance(given, TensorDataset):
+        given = given.tensors
+    if isinstance(given, tuple | list) and len(given) >= 2:
+        *inputs, targets = (tensor_of(each, which) for each in given)
+        if len({len(each) for each in (*inputs, targets)}) > 1:
+            sizes = ", ".join(str(len(each)) for each in (*inputs, targets))
+            raise ConfigError("data", f"{which} has inputs and targets of {sizes} samples.")
+        check_size(len(targets), which)
+        return TensorSplit(tuple(inputs), whole(targets), None)
+    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
+        raise ConfigError("data", f"{which} is a {type(given).__name__}: give {FORMS}.")
+    check_size(len(given), which)
+    sample = given[0]
+    if isinstance(given, Tensor | numpy.ndarray) or not (
+        isinstance(sample, tuple | list) and len(sample) >= 2
+    ):
+        raise ConfigError("data", f"{which} has no targets: give {FORMS}.")
+    return ReadSplit(given, None, torch.float32, False)
+
+
+def check_size(size: int, which: str) -> None:
+    if size == 0:
+        raise ConfigError("data", f"{which} is empty.")
+
+
+def tensor_of(given: Any, which: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            "data", f"{which} has a {type(given).__name__}, which is no tensor ({error})."
+        ) from error
+    if tensor.dim() == 0:
+        raise ConfigError("data", f"{which} has a single number where a tensor belongs.")
+    return tensor.detach().cpu().clone()
+
+
+def whole(targets: Tensor) -> Tensor:
+    """``targets``, with whole numbers as int64."""
+    return targets if targets.is_floating_point() else targets.long()
+
+
+def labels_of(split: TensorSplit | ReadSplit) -> Tensor:
+    parts = torch.split(torch.arange(len(split)), HASHED)
+    return torch.cat([split.batch(part)[1] for part in parts])
+
+
+def as_column(split: TensorSplit | ReadSplit) -> TensorSplit | ReadSplit:
+    """``split``, with targets [N, 1] in place of [N]."""
+    if isinstance(split, TensorSplit):
+        return replace(split, targets=split.targets.unsqueeze(1))
+    return replace(split, column=True)
+
+
+def in_type(split: Split, dtype: torch.dtype) -> Split:
+    """``split``, with floating-point numbers in ``dtype``."""
+    if isinstance(split, ReadSplit):
+        return replace(split, dtype=dtype)
+    assert isinstance(split, TensorSplit)
+    inputs = tuple(cast(each, dtype) for each in split.inputs)
+    return replace(split, inputs=inputs, targets=cast(split.targets, dtype))
+
+
+def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def hashed(*splits: Split) -> str:
+    """The SHA-256 of all samples, as they are without the randomness of another batch."""
+    total = hashlib.sha256()
+    for split in splits:
+        for part in torch.split(torch.arange(len(split)), HASHED):
+            inputs, targets = split.batch(part)
+            tensors = ((str(i), each) for i, each in enumerate((*inputs, targets)))
+            total.update(tensor_hash(tensors).encode())
+    return total.hexdigest()

@@ -1,0 +1,447 @@
+"""Backend of a real rank: this process among others, which may be lost."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.budget import Budget, OwnBudget
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.state import State
+from sgp_runner.core.worker import StepListener
+from sgp_runner.distributed.gloo_transport import GlooTransport, named
+from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.saving import RankSaver, passed_on, restore
+from sgp_runner.distributed.torch_world import TorchWorld
+from sgp_runner.distributed.trace_recorder import TraceRecorder
+from sgp_runner.distributed.watchdog import BUILT, Watchdog
+from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.elastic.build import build_problem, build_worker, divide_problem
+from sgp_runner.elastic.membership import (
+    Membership,
+    common_epoch,
+    kept,
+    membership_of,
+    step_snapshot,
+    take_over,
+)
+from sgp_runner.recording.checkpoint import (
+    Candidates,
+    Found,
+    Trigger,
+    UnusableCheckpoint,
+    read,
+    using,
+)
+from sgp_runner.recording.estimate import Work
+from sgp_runner.recording.observer import (
+    Observer,
+    cost_of,
+    position_in,
+    results,
+    spread,
+    total_cost,
+)
+from sgp_runner.recording.recorder import START, Position, num_whole_lines
+from sgp_runner.utils import waits
+from sgp_runner.utils.errors import (
+    ConfigError,
+    Evicted,
+    LostConnection,
+    MembershipChanged,
+    RankFailed,
+)
+from sgp_runner.utils.provenance import code_version
+from sgp_runner.utils.shard import Shard
+
+MOST_IDLE_VOTES = 3
+COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
+
+
+class RankBackend:
+    """One process rank among those of ``watch.world``."""
+
+    def __init__(self, experiment: Experiment, watch: Watchdog) -> None:
+        self.experiment, self.watch = experiment, watch
+        # State of the worker at the start of its last step without a loss.
+        self.snapshot: State | None = None
+        self.steps_at_vote = -1  # steps of the worker at the latest vote
+        self.idle_votes = 0  # latest votes that missed no rank, without a step between them
+        self.abandoned: list[GlooTransport] = []  # that survivors may still wait for
+        self.record: TraceRecorder | None = None
+        self.candidates = Candidates(experiment)  # that process rank 0 proposes
+        self.built = False
+
+    @property
+    def world(self) -> World:
+        return self.watch.world
+
+    @property
+    def original_rank(self) -> int | None:
+        """Original rank, on the first device of a node, which records for all; None elsewhere."""
+        layout = self.world.layout
+        return None if layout.device else self.membership.original_ranks[layout.node_rank]
+
+    def open(self) -> Found | None:
+        world = self.world
+        check_agreement(world, "configuration", self.experiment.digest[:16])
+        check_agreement(world, "code version", code_version())
+        name, names = world.gather(
+            proposed(self.candidates) if world.process_rank == 0 else ("", [])
+        )[0]
+        if name and self.experiment.run.record:
+            raise ConfigError(
+                "record",
+                f"this run was interrupted and would resume from {Path(name).name}, but its "
+                "beginning was not recorded: use record=false, or resume=never to start over.",
+            )
+        if not name:
+            return None
+        back = [rank for rank in range(self.experiment.run.ranks) if rank not in names]
+        return Found(Path(name), names, back)
+
+    def refuse(self, error: UnusableCheckpoint) -> None:
+        if self.world.process_rank == 0:
+            self.candidates.refuse(error)
+
+    def build(
+        self, membership: Membership, found: Found | None, listener: StepListener
+    ) -> Position | None:
+        self.membership, self.found, self.listener = membership, found, listener
+        world, run, layout = self.world, membership.run, self.world.layout
+        if not self.built:
+            self.make_problem()
+        self.built = True
+        self.saved = None if found is None else self.load(found)
+        if world.leader_mode and layout.device:
+            with closing(self.problem):
+                serve(self.experiment, Gradients(self.problem, world), self.watch)
+            world.gather(None)
+            return None
+        if run.record:
+            self.record = TraceRecorder(self.experiment, self.problem, world)
+        self.make_worker()
+        if world.process_rank == 0:
+            world.alarm.set(BUILT, "")
+        if found is None or self.saved is None or layout.device:
+            return START
+        if world.process_rank in found.back:
+            return Position(num_whole_lines(self.experiment.directory, world.process_rank))
+        return position_in(self.saved["observer"])
+
+    def make_problem(self) -> None:
+        world, layout = self.world, self.world.layout
+        problem = build_problem(self.membership.run, world.compute)
+        self.problem: Problem = replace(problem, part=Shard(layout.device, layout.devices))
+        if not layout.is_server:
+            self.problem.warm_up(layout.node_rank)
+        check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
+
+    def load(self, found: Found) -> State | None:
+        """Return this process's part of a checkpoint, if it has one; rank 0's if it rejoins.
+
+        Raises UnusableCheckpoint on all processes if the part of any does not fit.
+        """
+        world, layout, own = self.world, self.world.layout, self.world.process_rank
+        number = 0 if own in found.back else found.original_ranks.index(own)
+        saved, reason = None, None
+        try:
+            if not (world.leader_mode and layout.device):
+                with using(found.path):
+                    saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
+                    check_fits(saved, self.problem, self.membership.run.optim)
+                    if not layout.device:
+                        position_in(saved["observer"])
+        except UnusableCheckpoint as error:
+            reason = error.reason
+        for each in world.gather(reason):
+            if each is not None:
+                raise UnusableCheckpoint(found.path, each)
+        return saved
+
+    def make_worker(self) -> None:
+        """Make the runtime and worker of this rank in the present membership."""
+        run, world, problem = self.membership.run, self.world, self.problem
+        survives = self.experiment.run.on_failure == "continue"
+        own = OwnBudget(run.total_steps(problem))
+        self.total = own.total
+        shared = run.algo.asynchronous and world.layout.node_rank < run.nodes
+        budget: Budget = own
+        if shared:
+            budget = SharedBudget(world.store, own.total)
+        elif run.algo.asynchronous:
+            budget = ServerBudget(world.store, own)
+        if self.record is None:
+            self.runtime = Rank(
+                problem, world, run.faults, survives=survives, listener=self.listener
+            )
+        else:
+            self.runtime = Rank(
+                problem,
+                world,
+                run.faults,
+                self.record.clock,
+                self.record.wrap,
+                listener=self.listener,
+            )
+            budget = self.record.budget(budget) if shared else budget
+        runtime = self.runtime
+        self.worker = build_worker(
+            run,
+            problem,
+            world.layout.node_rank,
+            runtime.comm,
+            budget,
+            runtime,
+            runtime.gradients.buffers,
+        )
+        self.watch.follow(runtime.clock)
+        self.watch.begun = lambda: runtime.paused > 0
+
+    def restore(self, observer: Observer | None) -> None:
+        assert self.found is not None and self.saved is not None
+        if not self.found.back:
+            restore(self.saved, self.runtime, self.worker, observer)
+            return
+        assert observer is not None
+        observer.load_state_dict(self.saved["observer"])
+        self.runtime.clock.start = time.monotonic() - self.saved["now"]
+        epoch = self.rejoin(self.found, kept(self.saved["worker"]))
+        observer.follow(self.membership, self.problem, self.now(), epoch, self.original_rank == 0)
+
+    def rejoin(self, found: Found, snapshot: State) -> float:
+        """Continue with all ranks from a checkpoint of fewer; return the epoch."""
+        before = membership_of(self.experiment.run, found.original_ranks).run
+        per_epoch = divide_problem(self.problem, before).sampler.steps_per_epoch
+        if before.algo.asynchronous:
+            per_epoch *= before.nodes
+        taken = snapshot["taken"] / per_epoch
+        epoch = self.common_epoch((taken, taken, 0.0))
+        is_back = self.world.process_rank in found.back
+        self.take_over(snapshot, 0 if is_back else snapshot["num_bytes_sent"], epoch)
+        return epoch
+
+    def make_saver(self, observer: Observer | None) -> RankSaver | None:
+        if self.record is not None:  # a replay needs the whole run, so nothing is saved
+            return None
+        saver = RankSaver(self.experiment, self.world, self.runtime, self.worker, observer)
+        self.watch.follow(self.runtime.clock, saver.on_tick)
+        return saver
+
+    def run(self) -> None:
+        while self.abandoned:  # by all survivors, since all have connected again
+            self.abandoned.pop().release()
+        algorithm = self.membership.run.algo.run(self.worker)
+        with self.record.recording(self.worker) if self.record is not None else nullcontext():
+            self.runtime.run(self.worker, algorithm)
+
+    def shrink(self, loss: Exception) -> tuple[Membership, float]:
+        self.leave_behind()
+        before = self.membership
+        self.membership = self.agree(loss)
+        return self.membership, self.start_over(before)
+
+    def leave_behind(self) -> None:
+        """Stop computing and sending for the old membership; pending waits keep their threads."""
+        transport = self.runtime.comm.transport
+        assert isinstance(transport, GlooTransport)
+        waits.left_behind.append("waits for lost ranks")
+        self.runtime.thread.shutdown()
+        transport.abandon()
+        self.abandoned.append(transport)
+        self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
+
+    def agree(self, loss: Exception) -> Membership:
+        """Return the remaining membership, the same on all its ranks."""
+        vote = self.watch.vote
+        if isinstance(loss, LostConnection):
+            vote.start(str(loss))
+        gone, why = vote.decide()
+        own = vote.original_rank
+        if own in gone:
+            raise Evicted(f"rank {own} was slow to answer, and the others continue: {why}.")
+        idle = self.worker.steps_taken == self.steps_at_vote
+        self.idle_votes = self.idle_votes + 1 if idle and not gone else 0
+        self.steps_at_vote = self.worker.steps_taken
+        if self.idle_votes == MOST_IDLE_VOTES:
+            raise RankFailed(why)  # all ranks live, but their connections do not hold
+        before = self.membership.original_ranks
+        return self.membership.without([before.index(rank) for rank in gone if rank in before])
+
+    def start_over(self, before: Membership) -> float:
+        """Bring this rank to the start of the smaller membership; return its epoch."""
+        assert isinstance(self.world, TorchWorld) and self.snapshot is not None
+        run, snapshot = self.membership.run, self.snapshot
+        old, old_runtime = self.worker, self.runtime
+        dropped = old.steps_taken - snapshot["steps_taken"]
+        world = self.watch.world = self.world.subset(
+            [before.original_ranks.index(name) for name in self.membership.original_ranks]
+        )
+        with named("lost a connection while the remaining ranks connected"):
+            world.connect(run.nodes)
+        own = (
+            snapshot["taken"] / old.steps_per_epoch,
+            old.budget.taken / old.steps_per_epoch,
+            dropped / old.steps_per_epoch,
+        )
+        epoch = self.common_epoch(own)
+        self.problem = divide_problem(self.problem, run)
+        self.make_worker()
+        self.runtime.clock.start = old_runtime.clock.start
+        self.take_over(snapshot, old.comm.num_bytes_sent, epoch)
+        return epoch
+
+    def common_epoch(self, own: tuple[float, float, float]) -> float:
+        """Return the epoch from which all ranks continue.
+
+        own: epochs that this rank has taken between steps, that its budget has given out, and that
+            its dropped steps were
+        """
+        each = self.world.gather(own)
+        shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
+        return common_epoch(self.membership.run, [at_rest for at_rest, *_ in each], shared)
+
+    def take_over(self, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
+        """Bring the new worker to ``epoch``, with the model of the server if there is one."""
+        take_over(self.worker, snapshot, num_bytes_sent, epoch)
+        self.snapshot = step_snapshot(self.worker)  # before another rank can be lost
+        if self.membership.run.algo.servers:
+            assert isinstance(self.world, TorchWorld)
+            self.world.broadcast(self.worker.params, self.world.size - 1)
+            self.snapshot = step_snapshot(self.worker)
+
+    def work(self) -> Work:
+        """Return the steps begun by this rank; asynchronous ranks count the gradients of all."""
+        unit: Literal["gradient", "step"] = (
+            "gradient" if self.experiment.run.algo.asynchronous else "step"
+        )
+        return Work(self.worker.step + 1, self.total, unit)
+
+    def now(self) -> float:
+        return self.runtime.now()
+
+    def settle(self) -> None:
+        self.runtime.settle()
+
+    @property
+    def concluded(self) -> bool:
+        return self.watch.vote.concluded
+
+    def conclude(self, observer: Observer | None) -> dict[str, object] | None:
+        results = self.evaluate(observer)
+        if self.experiment.run.on_failure == "continue":
+            if self.original_rank == 0:
+                self.watch.vote.conclude()
+            try:
+                self.world.gather(None)  # the others stay until rank 0 has the results
+            except (LostConnection, MembershipChanged):
+                if not self.concluded:
+                    raise
+        return results
+
+    def evaluate(self, observer: Observer | None) -> dict[str, object] | None:
+        """Evaluate every rank's model and their average (or the server's)."""
+        worker, world = self.worker, self.world
+        if observer is None:
+            world.mean(worker.model.clone())
+            check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
+            return None
+        observer.recorder.check()  # while the other ranks still hear of it
+        run = self.membership.run
+        own: dict[str, Any] = {
+            "cost": cost_of(worker),
+            "weight": float(worker.push_sum[-1]),
+            "checksum": checksum(worker.params),
+        }
+        observer.record_training(worker)
+        own["metrics"] = observer.evaluate(worker, run.epochs)
+        mean = worker.model.clone()
+        if not worker.is_server:
+            world.mean(mean)
+            own["square"] = float((worker.model - mean).norm()) ** 2
+        processes = world.gather(own)
+        check_alike(processes, world.layout)
+        if self.original_rank != 0:
+            return None
+        ranks = [each for each in processes if each is not None and "cost" in each]
+        nodes = ranks[: run.nodes]
+        metrics = [each["metrics"] for each in nodes]
+        if run.algo.servers:
+            average = ranks[-1]["metrics"]
+        else:
+            squares = sum(each["square"] for each in nodes)
+            observer.record_average(
+                worker,
+                run.epochs,
+                mean,
+                spread(squares, metrics, [each["weight"] for each in nodes]),
+            )
+            average = observer.average
+        costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
+        return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
+
+
+def proposed(candidates: Candidates) -> tuple[str, list[int]]:
+    """Return the checkpoint from which the run resumes ("" if none), and its original ranks."""
+    candidate = candidates.next("rank0.pt")
+    return ("", []) if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
+
+
+def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
+    """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
+    worker, start = saved["worker"], problem.start()
+    shapes = {name: each.shape for name, each in optim.buffers(start).items()}
+    model_shapes = [each.shape for each in problem.flat.fresh_buffers()]
+    counts = [worker[key] for key in COUNTS]
+    if worker["push_sum"].shape != (start.numel() + 1,):
+        raise ValueError("it has another number of parameters")
+    if {name: each.shape for name, each in worker["buffers"].items()} != shapes:
+        raise ValueError("it has another optimizer")
+    if [each.shape for each in worker["model_buffers"]] != model_shapes:
+        raise ValueError("it has other buffers of the model")
+    if not all(isinstance(each, int) for each in counts) or not isfinite(saved["now"]):
+        raise TypeError("its counts are no numbers")
+    if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
+        raise KeyError(*missing)
+
+
+def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None:
+    """Serve the first device of this node until its algorithm has ended."""
+    trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
+
+    def pass_signal_on() -> None:
+        if trigger.signal is not None:
+            world.alarm.set(passed_on(world.layout), str(trigger.signal))
+
+    watch.follow(None, pass_signal_on)
+    with trigger.listening():
+        gradients.serve()
+
+
+def checksum(params: Tensor) -> str:
+    return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def check_alike(processes: list[Any], layout: RankLayout) -> None:
+    """Raise RankFailed unless all devices of a node ended with the same parameters."""
+    ends = [
+        each["checksum"]
+        for process, each in enumerate(processes)
+        if each is not None and layout.node_rank_of(process) == layout.node_rank
+    ]
+    if len(set(ends)) > 1:
+        raise RankFailed(
+            f"the devices of rank {layout.node_rank} ended with different parameters: "
+            f"{', '.join(ends)}"
+        )
