@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sgp_runner.report.read.run_groups import RunGroup
     from sgp_runner.report.read.runs import Runs
 
-#: What a plot shows the quality against.
+#: The horizontal axis of a plot of quality.
 Against = Literal["time", "epochs", "bytes", "nodes"]
 
 

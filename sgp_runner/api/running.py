@@ -135,7 +135,7 @@ def given(algo: object, model: object, data: object, rest: Mapping[str, object])
 
 @contextmanager
 def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
-    """Yield what makes a `Value` of a keyword; what lives in memory is kept meanwhile."""
+    """Yield a function that makes a `Value` of a keyword and keeps objects in memory until then."""
     with ExitStack() as stack:
 
         def bring(key: str, value: Any) -> Value:

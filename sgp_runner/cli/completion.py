@@ -21,7 +21,7 @@ OF_HYDRA = ("--hydra-help", "--shell-completion")  # options for programs
 
 
 def candidates(line: str) -> list[str]:
-    """Return what the last word of ``line`` may become, without the name of the command."""
+    """Return the completions of the last word of ``line``, which lacks the command's name."""
     argv = line.split()
     word = argv.pop() if argv and not line[-1].isspace() else ""
     if argv[:1] == ["calibrate"]:

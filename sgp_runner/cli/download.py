@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def fetch(url: str, path: Path, md5: str, size: int) -> None:
-    """Download ``size`` bytes of ``url`` to ``path``, which has those of an earlier attempt.
+    """Download ``size`` bytes of ``url`` to ``path``, after those of an earlier attempt.
 
     Raises ConfigError if the server cannot be reached, or sends something else.
     """

@@ -91,7 +91,7 @@ def usage(folder: str | None = None) -> str:
         "= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"
     }
     model = (CONFIGS / "model" / f"{defaults['model']}.yaml").read_text(encoding="utf-8")
-    own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # what it sets of the run
+    own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # defaults of its own
     keys = {
         f"{key}={own.get(key, typed(value))}": said
         for key, value, said in settings_of(completed({}), "")
@@ -144,8 +144,7 @@ def flow(value: object) -> str:
 def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, object, str]]:
     """Yield (key, value, description) of every setting of the part ``node`` at ``key``.
 
-    The value of a part that has to be chosen is its choice, and that of a setting without a
-    default an ellipsis.
+    The value of a part with choices is its choice. A setting without a default has an ellipsis.
     """
     cls = class_at(node, key)
     if cls is None:
@@ -200,7 +199,7 @@ def explained(
 
 
 def words_in(text: str) -> Iterator[str]:
-    """Yield what a file of settings sets, as it would be typed."""
+    """Yield the settings of a YAML file, as they would be typed."""
     tree = parse_settings(text) or {}
     for entry in tree.pop("defaults", []):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
@@ -217,7 +216,7 @@ def listed(group: str, default: str, folder: str | None) -> str:
 def row(
     left: str, right: str, indent: int = INDENT, width: int = WIDTH, mark: str = ""
 ) -> list[str]:
-    """Return ``left`` with ``right`` folded into a column beside it, or below if it is too long.
+    """Return ``left`` and ``right`` in two columns; ``right`` starts below a long ``left``.
 
     mark: prefix of each line of the column.
     """

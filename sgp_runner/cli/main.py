@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def defer_signals_among_ranks() -> None:
     """Let the watchdog of a rank that a launcher started answer signals, outside training."""
-    with suppress(LaunchError):  # a run says what is wrong
+    with suppress(LaunchError):  # a run reports it
         process = launched()
         if process is not None and process.size > 1:
             defer(reports=process.rank == 0)

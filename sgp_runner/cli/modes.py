@@ -1,4 +1,4 @@
-"""What ``sgp-run`` does with settings: run them, sweep over them, show them or explain them."""
+"""The modes of ``sgp-run``: one run, a sweep, ``--help``, ``--cfg`` and the options of Hydra."""
 
 from __future__ import annotations
 

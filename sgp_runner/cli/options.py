@@ -78,8 +78,8 @@ def read(argv: Sequence[str]) -> Command:
 def load(argv: Sequence[str]) -> Command:
     """Read the command line and load its plug-ins, whose files it then names as choices.
 
-    The plug-ins of a line to complete are loaded as well, and taken out of it for Hydra. One that
-    does not work completes nothing.
+    The plug-ins of a line to complete are loaded too, and removed from the line for Hydra. A
+    plug-in that fails completes nothing.
     """
     command = read(argv)
     if "--shell-completion" in command.options:

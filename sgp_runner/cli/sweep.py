@@ -197,7 +197,7 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
 
 
 def is_sweep(settings: Sequence[Setting]) -> bool:
-    """Return whether the settings choose a preset that says what to sweep over."""
+    """Return whether the settings choose a preset of a sweep."""
 
     if all(setting.name != PRESET for setting in settings):
         return False
@@ -231,7 +231,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
     first, _ = narrow(parse([*for_hydra, *combinations(settings)[0]]))
     composed, directory = compose_first(first)
     asked = {setting.name for setting in settings}
-    # A preset may say what to sweep over, and the command line changes it.
+    # A preset may have several values, which the command line overrides.
     if params := OmegaConf.select(composed, PARAMS):
         of_preset = parse([f"{key}={value}" for key, value in params.items()])
         settings = [*(each for each in of_preset if each.name not in asked), *settings]

@@ -35,7 +35,7 @@ from sgp_runner.utils.user_code import user_code_line
 
 @dataclass(frozen=True)
 class CheckedPart:
-    """The settings of ``cls`` in a configuration, each value as its annotation wants it.
+    """The settings of ``cls`` in a configuration, each value as its annotation declares it.
 
     name: of the choice, where its group has names.
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-# In a wheel the folder is inside the package, in a clone beside it.
+# In a wheel the folder is inside the package, in a clone next to it.
 CONFIGS = next(
     folder / "configs"
     for folder in Path(__file__).resolve().parents[1:3]

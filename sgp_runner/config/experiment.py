@@ -45,14 +45,14 @@ LATER: Mapping[str, object] = {
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
     """Return the part of a configuration that changes the result."""
 
-    def kept(node: Mapping[str, object], parent: str) -> dict[str, object]:
+    def relevant(node: Mapping[str, object], parent: str) -> dict[str, object]:
         inner = {
-            key: kept(value, f"{parent}{key}.") if isinstance(value, Mapping) else value
+            key: relevant(value, f"{parent}{key}.") if isinstance(value, Mapping) else value
             for key, value in node.items()
         }
         return {key: value for key, value in inner.items() if f"{parent}{key}" not in NOT_IN_NAME}
 
-    return kept(config, "")
+    return relevant(config, "")
 
 
 def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:

@@ -193,7 +193,7 @@ def models_timed(config: DictConfig) -> dict[str, str]:
 def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
     """Raise ConfigError for a model that the command line times, but that does not exist.
 
-    listed: those of the cluster's file, which may name models of its own
+    listed: models of the cluster's file, which may have names of its own
     """
     tree = tree_of(config)
     model = tree["model"] if isinstance(tree.get("model"), dict) else {}
@@ -212,10 +212,9 @@ def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
 
 
 def name_cluster(config: DictConfig) -> None:
-    """Give the cluster the name of its file, unless the file or a preset says another one.
+    """Give the cluster the name of its file, unless the file or a preset sets another one.
 
-    Without a name of its own it would have that of the file in its defaults list, whose machines
-    are others.
+    Otherwise it would have the name of the file in its defaults list, which has other machines.
     """
 
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
@@ -289,7 +288,7 @@ def unclear(error: Exception) -> ConfigError:
 
 
 def reason(error: Exception) -> str:
-    """Return what Hydra says of a file that it cannot compose, on one line."""
+    """Return Hydra's reason for refusing a file, on one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not re.match("object_type=|reference_type=|full_key:", line)]
     where = [line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")]

@@ -23,7 +23,7 @@ from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import MOST_DIGITS
 
 NAME = "name"
-IDENTITY = (corrections.KEY, KEY_OF_PLUGINS)  # beside the settings
+IDENTITY = (corrections.KEY, KEY_OF_PLUGINS)  # in addition to settings
 PROFILE = "cluster"  # its files are data, not choices of code: omitted keys are not stored
 # Parts of a run that have one class each and no group of choices.
 OWN_PARTS = {
@@ -104,7 +104,7 @@ def has_default(field: dataclasses.Field[Any]) -> bool:
 
 
 def default_at(field: dataclasses.Field[Any], key: str) -> object:
-    """Return the default of the setting ``key``; that of a part is a tree."""
+    """Return the default of the setting ``key``, a tree for a part."""
     value, group = default_of(field), group_of(key)
     if group is None or not dataclasses.is_dataclass(value):
         return value
@@ -129,7 +129,7 @@ def node_at(tree: Tree, key: str) -> object:
 def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
     """Return an error that suggests the most similar key, or lists the keys there are.
 
-    siblings: the keys beside it, if ``root`` does not have them.
+    siblings: the keys of the same part, if ``root`` does not have them.
     """
     parent, _, word = key.rpartition(".")
     everywhere = list(keys_of(completed(root), ""))

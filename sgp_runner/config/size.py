@@ -1,4 +1,4 @@
-"""The memory that a run needs at least, compared with that of the machine before it starts.
+"""The least memory of a run, compared with the memory of the machine before it starts.
 
 The estimates count only what exists at the same time in every run of these settings: the data of a
 generated set, and parameters and momentum of each node. Messages, activations and libraries come
@@ -66,8 +66,8 @@ def check_memory(run: Run, processes: int, most: int) -> None:
 def estimated_bytes(run: Run) -> int:
     """Return the memory that a run is expected to need on this machine.
 
-    Twice what it needs at least, as there are messages, gradients and activations too, and what
-    each process needs.
+    That is twice its least memory, for messages, gradients and activations, and the libraries of
+    each process.
     """
     processes = 1 if run.network.clock == "simulated" else run.ranks
     made, kept = data_needs(run)
@@ -118,7 +118,7 @@ def data_needs(run: Run) -> tuple[Need, Need]:
 def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
     """Return the bytes of a set while it is generated and as a run keeps it.
 
-    item: bytes of a number that is kept
+    item: bytes of a stored number
     """
     match data:
         case QuadraticData(dimension=dimension, samples=samples, groups=groups):

@@ -18,7 +18,7 @@ IN_MEMORY = "in_memory"  # the choice of a model or of data whose class is of th
 class InMemory:
     """A class as a choice, whose code no file has to have.
 
-    title: what it is called in errors
+    title: its name in errors
     hash: of its code; None for a class of this package, whose settings identify the object
     """
 

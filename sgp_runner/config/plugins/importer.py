@@ -166,7 +166,7 @@ class Finder(MetaPathFinder):
             return folder
         spec = spec_from_file_location(name, file, loader=Source(name, str(file)))
         if spec is not None and file.stem == "__init__":
-            # All modules of a package are hashed; of a folder beside a file, those that it imports.
+            # A package is hashed as a whole, a folder next to a file only as far as it is imported.
             whole = name.partition(".")[0] in self.of_plugin
             spec.submodule_search_locations = [str(file.parent)] if whole else []
         return spec
@@ -179,6 +179,6 @@ def file_of(module: str) -> Path | None:
     """Return the file of a module, or its name if it has none; None if there is no module."""
     try:
         spec = find_spec(module)
-    except ValueError:  # a module that was made by hand
+    except ValueError:  # a module without a spec
         return Path(module)
     return None if spec is None or spec.loader is None else Path(spec.origin or module)

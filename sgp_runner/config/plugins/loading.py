@@ -158,7 +158,7 @@ def named(words: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
 
 
 def without_options(words: Sequence[str]) -> list[str]:
-    """Return ``words`` without options ``--plugin=...``, after loading what they name."""
+    """Return ``words`` without options ``--plugin=...``, after loading the plug-ins."""
     named([], [word.partition("=")[2] for word in words if word.startswith(f"{OPTION}=")])
     return [word for word in words if not word.startswith(f"{OPTION}=")]
 
