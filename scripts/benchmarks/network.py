@@ -256,7 +256,8 @@ class Bench:
     def calibrate(self, seconds: float) -> Profile:
         """Measure the machine on this network, and keep the profile."""
         from sgp_runner.cli.calibrate import conclude
-        from sgp_runner.config.overrides import experiment_of, search_in
+        from sgp_runner.config.command_line import search_in
+        from sgp_runner.config.overrides import experiment_of
         from sgp_runner.session.execution import prepare
 
         achieved, name = median(self.achieved()), self.network.name
@@ -542,9 +543,9 @@ def send_around(bits_per_second: float, num_bytes: int) -> float:
     from sgp_runner.core.scheduler import RealClock, Scheduler
     from sgp_runner.distributed.rank import connect
     from sgp_runner.distributed.torch_world import TorchWorld
-    from sgp_runner.distributed.traffic_shaper import Link
+    from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
-    world = TorchWorld(link=Link(bits_per_second))
+    world = TorchWorld(shaper=TrafficShaper(bits_per_second))
     world.connect(world.size)
     clock = RealClock()
     scheduler = Scheduler(clock)
