@@ -38,8 +38,14 @@ def plain(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
     return loop(problem, rank, problem.flat.module.to(memory_format=layout), sgd)
 
 
-def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -> Step:
-    """Return the training loop of PyTorch's tutorials."""
+def loop(
+    problem: Problem,
+    rank: int,
+    net: nn.Module,
+    sgd: Callable[..., SGD],
+    mix: Callable[[SGD], None] = lambda _: None,
+) -> Step:
+    """Return the training loop of PyTorch's tutorials, with ``mix`` after each step."""
     optimizer = sgd(net.parameters())
 
     def step(number: int) -> Tensor:
@@ -47,6 +53,7 @@ def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        mix(optimizer)
         return loss.detach()
 
     return step
@@ -74,17 +81,7 @@ def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
         slowmo_momentum=0.0,
         slowmo_memory_efficient=False,
     )
-    optimizer = sgd(net.parameters())
-
-    def step(number: int) -> Tensor:
-        loss = problem.loss(net, problem.batch(rank, number))
-        loss.backward()
-        optimizer.step()
-        net.zero_grad(set_to_none=True)
-        net.perform_slowmo(optimizer)
-        return loss.detach()
-
-    return step
+    return loop(problem, rank, net, sgd, net.perform_slowmo)
 
 
 def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:

@@ -65,7 +65,7 @@ class Grammar:
     stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
         check_least(2, "data", self, "block")
         check_least(1, "data", self, "train_size", "valid_size", "dialects")
         if not 3 <= self.nouns <= 1000:
@@ -103,7 +103,7 @@ class Grammar:
             valid=TensorSplit(*tensors_of(texts), valid.labels),
             input_shape=(self.block,),
             num_classes=BYTES,
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )
 
 

@@ -51,7 +51,7 @@ class InMemoryData:
     stand_in: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         dataset = DATASETS[self.sha256, self.loss]
@@ -59,7 +59,7 @@ class InMemoryData:
             dataset,
             train=in_type(dataset.train, dtype),
             valid=in_type(dataset.valid, dtype),
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )
 
 

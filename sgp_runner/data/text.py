@@ -142,7 +142,7 @@ class PythonText:
 
 def check_text(data: Text | PythonText) -> None:
     """Raise ConfigError for settings that no text can have."""
-    partition_of(data)
+    partition_of(data.partition, data.alpha)
     check_least(1, "data", data, "block")
     if not 0 < data.valid_share < 1:
         raise ConfigError("data.valid_share", f"must be between 0 and 1, not {data.valid_share}.")
@@ -193,7 +193,7 @@ def dataset_of(
         valid=splits[1],
         input_shape=(data.block,),
         num_classes=vocabulary,
-        partition=partition_of(data),
+        partition=partition_of(data.partition, data.alpha),
     )
 
 

@@ -154,9 +154,9 @@ def test_dirichlet_needs_labels() -> None:
 
 
 def test_the_fields_of_a_data_config_choose_the_partition() -> None:
-    assert partition_of(Digits()) == IID()
-    assert partition_of(Digits(partition="dirichlet", alpha=0.3)) == Dirichlet(0.3)
-    assert partition_of(Digits(partition="dirichlet_equal")) == Dirichlet(0.1, equal=True)
+    assert partition_of("iid", 0.1) == IID()
+    assert partition_of("dirichlet", 0.3) == Dirichlet(0.3)
+    assert partition_of("dirichlet_equal", 0.1) == Dirichlet(0.1, equal=True)
     with pytest.raises(
         ConfigError, match=r"data\.partition: 'dirichlett' .* Did you mean 'dirichlet'"
     ):
